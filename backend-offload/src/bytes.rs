@@ -1,0 +1,143 @@
+//! Byte counts as people write them: `"6GiB"`, `"512 MB"`, `"80%"`, and back.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How much memory a tier may use: a number of bytes, a share of what is there, or no limit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Budget {
+    /// Exactly this many bytes.
+    Bytes(u64),
+    /// A share, in `(0, 1]`, of what is free when the device starts.
+    Share(f64),
+    /// No limit of ours: the tier ends where the machine does.
+    Unlimited,
+}
+
+/// A budget that could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot read {text:?} as a memory budget: {reason}; write bytes (\"6GiB\", \"512MB\", \"1048576\"), a share (\"80%\") or \"unlimited\"")]
+pub struct BudgetError {
+    text: String,
+    reason: &'static str,
+}
+
+impl Budget {
+    /// The limit in bytes, given what is free, or `None` for no limit.
+    ///
+    /// A share of an unknown amount has no value; the caller turns that into its error.
+    pub(crate) fn resolve(self, free: Option<u64>) -> Option<Option<u64>> {
+        match self {
+            Self::Bytes(bytes) => Some(Some(bytes)),
+            Self::Share(share) => free.map(|free| Some((free as f64 * share) as u64)),
+            Self::Unlimited => Some(None),
+        }
+    }
+}
+
+impl FromStr for Budget {
+    type Err = BudgetError;
+
+    fn from_str(text: &str) -> Result<Self, BudgetError> {
+        let fail = |reason| Err(BudgetError { text: text.to_owned(), reason });
+        let trimmed = text.trim();
+        if trimmed.eq_ignore_ascii_case("unlimited") {
+            return Ok(Self::Unlimited);
+        }
+        let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+        let (digits, unit) = trimmed.split_at(split);
+        let Ok(number) = digits.parse::<f64>() else { return fail("it does not start with a number") };
+        let scale = match unit.trim().to_ascii_lowercase().as_str() {
+            "%" if number > 0.0 && number <= 100.0 => return Ok(Self::Share(number / 100.0)),
+            "%" => return fail("a share lies above 0 % and at most at 100 %"),
+            "" | "b" => 1,
+            "k" | "kib" => 1 << 10,
+            "m" | "mib" => 1 << 20,
+            "g" | "gib" => 1 << 30,
+            "t" | "tib" => 1u64 << 40,
+            "kb" => 1_000,
+            "mb" => 1_000_000,
+            "gb" => 1_000_000_000,
+            "tb" => 1_000_000_000_000,
+            _ => return fail("the unit is unknown"),
+        };
+        let bytes = number * scale as f64;
+        if bytes >= u64::MAX as f64 {
+            return fail("it is larger than any memory");
+        }
+        Ok(Self::Bytes(bytes as u64))
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => Bytes(*bytes).fmt(f),
+            Self::Share(share) => write!(f, "{} %", share * 100.0),
+            Self::Unlimited => f.write_str("unlimited"),
+        }
+    }
+}
+
+/// A byte count that prints with a binary unit; counts too small for one print exactly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+        if self.0 == u64::MAX {
+            return f.pad("unlimited");
+        }
+        let mut value = self.0 as f64;
+        let mut unit = "B";
+        for next in UNITS {
+            if value < 1024.0 {
+                break;
+            }
+            value /= 1024.0;
+            unit = next;
+        }
+        let text = if unit == "B" { format!("{} B", self.0) } else { format!("{value:.2} {unit}") };
+        f.pad(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(text: &str) -> Budget {
+        text.parse().expect("a budget")
+    }
+
+    #[test]
+    fn binary_and_decimal_units_differ() {
+        assert_eq!(bytes("6GiB"), Budget::Bytes(6 << 30));
+        assert_eq!(bytes("6 gb"), Budget::Bytes(6_000_000_000));
+        assert_eq!(bytes("1.5m"), Budget::Bytes(3 << 19));
+        assert_eq!(bytes("4096"), Budget::Bytes(4096));
+    }
+
+    #[test]
+    fn shares_are_fractions_of_what_is_free() {
+        assert_eq!(bytes("80%").resolve(Some(1000)), Some(Some(800)));
+        assert_eq!(bytes("80%").resolve(None), None);
+        assert_eq!(bytes("unlimited").resolve(None), Some(None));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_what_to_write_instead() {
+        for text in ["", "lots", "-1GiB", "6XB", "0%", "101%", "99999999TiB"] {
+            let error = text.parse::<Budget>().expect_err(text);
+            assert!(error.to_string().contains("6GiB"), "{error}");
+        }
+    }
+
+    #[test]
+    fn counts_print_with_the_largest_fitting_unit() {
+        assert_eq!(Bytes(1023).to_string(), "1023 B");
+        assert_eq!(Bytes(6 << 30).to_string(), "6.00 GiB");
+        assert_eq!(Bytes(u64::MAX).to_string(), "unlimited");
+    }
+}

@@ -1,0 +1,147 @@
+//! Budgets and behaviour of an offloaded device, set before it starts.
+
+use crate::backend::{Door, Offloadable};
+use crate::bytes::Budget;
+use crate::error::OffloadError;
+use crate::pager::{Oversized, Policy};
+
+/// Configures one device; [`install`](Self::install) it before the first tensor is made there.
+///
+/// Without it a device reads `OFFLOAD_DEVICE_BUDGET` and `OFFLOAD_HOST_BUDGET`, and without these takes 90 %
+/// of the device memory free at start on CUDA, and no limit where the device cannot be asked. The host
+/// budget is by default 80 % of what machine and control group leave.
+#[derive(Debug, Clone, Default)]
+pub struct OffloadConfig {
+    pub(crate) device_budget: Option<Budget>,
+    pub(crate) host_budget: Option<Budget>,
+    pub(crate) policy: Policy,
+    pub(crate) oversized: Oversized,
+    pub(crate) max_bindings: Option<u32>,
+    pub(crate) smallest_block: Option<u64>,
+    pub(crate) paranoid: Option<bool>,
+    #[cfg(feature = "test-util")]
+    pub(crate) faults: crate::faults::Faults,
+}
+
+impl OffloadConfig {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How much device memory managed blocks may take, allocator slack included.
+    #[must_use]
+    pub fn device_budget(mut self, budget: Budget) -> Self {
+        self.device_budget = Some(budget);
+        self
+    }
+
+    /// How much host memory spilled blocks may take. One budget serves all devices of the process.
+    #[must_use]
+    pub fn host_budget(mut self, budget: Budget) -> Self {
+        self.host_budget = Some(budget);
+        self
+    }
+
+    /// Who leaves the device first.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// What happens to an operation whose own operands exceed the device budget. Refused by default.
+    #[must_use]
+    pub fn oversized(mut self, oversized: Oversized) -> Self {
+        self.oversized = oversized;
+        self
+    }
+
+    /// At most this many buffers in one fused kernel. Fusion otherwise builds kernels that name whole
+    /// optimizer states at once. By default 8 under a budget below 4 GiB, 16 under a larger one, and the
+    /// device's own limit without a budget.
+    #[must_use]
+    pub fn max_bindings(mut self, bindings: u32) -> Self {
+        self.max_bindings = Some(bindings);
+        self
+    }
+
+    /// Buffers below this many bytes (64 KiB by default) are never moved nor counted: moving them costs more
+    /// than they hold.
+    #[must_use]
+    pub fn smallest_block(mut self, bytes: u64) -> Self {
+        self.smallest_block = Some(bytes.max(1));
+        self
+    }
+
+    /// Distrust everything: device memory is overwritten when a block leaves it, and every block that comes
+    /// back is checksummed. Slow; for tests. Also `OFFLOAD_PARANOID=1`.
+    #[must_use]
+    pub fn paranoid(mut self, paranoid: bool) -> Self {
+        self.paranoid = Some(paranoid);
+        self
+    }
+
+    /// Makes the device misbehave on purpose.
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn faults(mut self, faults: crate::faults::Faults) -> Self {
+        self.faults = faults;
+        self
+    }
+
+    /// Puts the configuration in force for `device`.
+    ///
+    /// # Errors
+    /// If the device has started already, a budget cannot be resolved or makes no sense on this device, or
+    /// something the device needs (driver, compiler, headers) is missing.
+    pub fn install<B: Offloadable>(self, device: &B::Device) -> Result<(), OffloadError> {
+        B::Door::install(device, self)
+    }
+
+    /// Fills what was not set from the environment.
+    pub(crate) fn or_environment(mut self) -> Result<Self, OffloadError> {
+        self.device_budget = or_variable(self.device_budget, "OFFLOAD_DEVICE_BUDGET")?;
+        self.host_budget = or_variable(self.host_budget, "OFFLOAD_HOST_BUDGET")?;
+        if self.paranoid.is_none() {
+            self.paranoid = match variable("OFFLOAD_PARANOID")?.as_deref() {
+                None | Some("" | "0") => Some(false),
+                Some("1") => Some(true),
+                Some(other) => {
+                    return Err(OffloadError::Environment {
+                        name: "OFFLOAD_PARANOID",
+                        value: other.to_owned(),
+                        reason: "write 1 or 0".to_owned(),
+                    });
+                }
+            };
+        }
+        Ok(self)
+    }
+}
+
+fn or_variable(set: Option<Budget>, name: &'static str) -> Result<Option<Budget>, OffloadError> {
+    match (set, variable(name)?) {
+        (None, Some(value)) => {
+            let budget = value.parse().map_err(|error: crate::BudgetError| OffloadError::Environment {
+                name,
+                value,
+                reason: error.to_string(),
+            })?;
+            Ok(Some(budget))
+        }
+        (set, _) => Ok(set),
+    }
+}
+
+fn variable(name: &'static str) -> Result<Option<String>, OffloadError> {
+    match std::env::var(name) {
+        Ok(value) => Ok(Some(value)),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(value)) => Err(OffloadError::Environment {
+            name,
+            value: value.to_string_lossy().into_owned(),
+            reason: "it is not Unicode".to_owned(),
+        }),
+    }
+}

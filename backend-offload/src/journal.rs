@@ -1,0 +1,74 @@
+//! One record per decision: to `tracing` for people, and to a list for tests.
+
+use crate::bytes::Bytes;
+
+/// A decision about memory, in the order they were made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A block left the device; `copied` if its contents had to be copied out first.
+    Evicted {
+        /// Its size.
+        bytes: u64,
+        /// False if the host copy was current or nothing had been written.
+        copied: bool,
+    },
+    /// A block came back from the host.
+    Restored {
+        /// Its size.
+        bytes: u64,
+    },
+    /// A host copy of a block on the device was given up to make room on the host.
+    CopyDropped {
+        /// Its size.
+        bytes: u64,
+    },
+    /// Spare memory went back to the driver.
+    Trimmed,
+    /// The driver refused memory the budget allows.
+    DeviceRefused {
+        /// The size asked for.
+        bytes: u64,
+    },
+    /// A timing sample of autotune was discarded because blocks moved during it.
+    SampleDiscarded,
+    /// An operation could not run.
+    Failed {
+        /// The whole error.
+        error: String,
+    },
+}
+
+/// The `tracing` target of all our events.
+pub(crate) const TARGET: &str = "backend_offload";
+
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    #[cfg(feature = "test-util")]
+    events: Vec<Event>,
+}
+
+impl Journal {
+    pub(crate) fn record(&mut self, event: Event) {
+        match &event {
+            Event::Evicted { bytes, copied } => {
+                tracing::debug!(target: TARGET, bytes, copied, "evicted");
+            }
+            Event::Restored { bytes } => tracing::debug!(target: TARGET, bytes, "restored"),
+            Event::CopyDropped { bytes } => tracing::debug!(target: TARGET, bytes, "host copy dropped"),
+            Event::Trimmed => tracing::debug!(target: TARGET, "spare memory returned to the driver"),
+            Event::DeviceRefused { bytes } => {
+                tracing::warn!(target: TARGET, "the driver refused {} within the budget", Bytes(*bytes));
+            }
+            Event::SampleDiscarded => tracing::debug!(target: TARGET, "autotune sample discarded"),
+            Event::Failed { error } => tracing::error!(target: TARGET, "{error}"),
+        }
+        #[cfg(feature = "test-util")]
+        self.events.push(event);
+    }
+
+    #[cfg(feature = "test-util")]
+    pub(crate) fn drain(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+}

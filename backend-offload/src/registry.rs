@@ -1,0 +1,268 @@
+//! Which devices are configured and which have started, and the one host tier behind them all.
+
+use crate::bytes::Budget;
+use crate::config::OffloadConfig;
+use crate::error::OffloadError;
+use crate::host::{HostTier, available_memory};
+use crate::pager::{Oversized, Policy};
+use burn_backend::DeviceId;
+use std::any::TypeId;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A configuration with every question answered.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Device budget in bytes; `u64::MAX` is none.
+    pub device_budget: u64,
+    pub policy: Policy,
+    pub oversized: Oversized,
+    pub max_bindings: Option<u32>,
+    pub smallest_block: u64,
+    pub paranoid: bool,
+    pub host: Arc<HostTier>,
+    #[cfg(feature = "test-util")]
+    pub faults: crate::faults::Faults,
+}
+
+/// What a door knows of its device before starting it.
+pub(crate) struct DeviceFacts {
+    /// For messages.
+    pub name: String,
+    pub memory: Option<DeviceMemory>,
+    /// Budget when neither configuration nor environment names one.
+    pub default_budget: Budget,
+}
+
+/// Device memory as its driver tells it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DeviceMemory {
+    pub free: u64,
+    pub total: u64,
+}
+
+/// A device of one door. The type keeps devices of different doors apart that share a number.
+pub(crate) type DeviceKey = (TypeId, DeviceId);
+
+enum Entry {
+    Installed(Settings),
+    Started,
+}
+
+#[derive(Default)]
+struct Registry {
+    devices: HashMap<DeviceKey, Entry>,
+    host: Option<InstalledHost>,
+}
+
+struct InstalledHost {
+    tier: Arc<HostTier>,
+    /// Whether somebody named this limit; a default may still be replaced.
+    named: bool,
+}
+
+static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
+
+fn registry() -> MutexGuard<'static, Option<Registry>> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Buffers below this are never moved unless configured otherwise.
+const SMALLEST_BLOCK: u64 = 64 << 10;
+
+/// Puts `config` in force for the device.
+pub(crate) fn install(
+    key: DeviceKey,
+    config: OffloadConfig,
+    facts: &DeviceFacts,
+) -> Result<(), OffloadError> {
+    let mut guard = registry();
+    let registry = guard.get_or_insert_default();
+    if let Some(Entry::Started) = registry.devices.get(&key) {
+        return Err(OffloadError::AlreadyStarted { device: facts.name.clone() });
+    }
+    let settings = registry.resolve(config, facts)?;
+    registry.devices.insert(key, Entry::Installed(settings));
+    Ok(())
+}
+
+/// Makes sure the device has settings, from the environment if nobody installed any. Cheap once it has.
+pub(crate) fn prepare(
+    key: DeviceKey,
+    facts: impl FnOnce() -> Result<DeviceFacts, OffloadError>,
+) -> Result<(), OffloadError> {
+    let mut guard = registry();
+    let registry = guard.get_or_insert_default();
+    if registry.devices.contains_key(&key) {
+        return Ok(());
+    }
+    let settings = registry.resolve(OffloadConfig::new(), &facts()?)?;
+    registry.devices.insert(key, Entry::Installed(settings));
+    Ok(())
+}
+
+/// The settings, for the door that starts the device now. From here on `install` is refused.
+///
+/// `None` if nobody prepared the device.
+pub(crate) fn start(key: DeviceKey) -> Option<Settings> {
+    let mut guard = registry();
+    match guard.get_or_insert_default().devices.insert(key, Entry::Started) {
+        Some(Entry::Installed(settings)) => Some(settings),
+        _ => None,
+    }
+}
+
+impl Registry {
+    fn resolve(
+        &mut self,
+        config: OffloadConfig,
+        facts: &DeviceFacts,
+    ) -> Result<Settings, OffloadError> {
+        let config = config.or_environment()?;
+        let smallest_block = config.smallest_block.unwrap_or(SMALLEST_BLOCK);
+        let device_budget = device_budget(&config, facts, smallest_block)?;
+        Ok(Settings {
+            device_budget,
+            policy: config.policy,
+            oversized: config.oversized,
+            max_bindings: config.max_bindings,
+            smallest_block,
+            paranoid: config.paranoid.unwrap_or(false),
+            host: self.host(config.host_budget)?,
+            #[cfg(feature = "test-util")]
+            faults: config.faults,
+        })
+    }
+
+    fn host(&mut self, wanted: Option<Budget>) -> Result<Arc<HostTier>, OffloadError> {
+        let limit = match wanted {
+            None => Budget::Share(0.8).resolve(available_memory()).flatten().unwrap_or(u64::MAX),
+            Some(budget) => budget
+                .resolve(available_memory())
+                .ok_or_else(|| OffloadError::UnknownShare {
+                    share: budget.to_string(),
+                    tier: "this machine".to_owned(),
+                })?
+                .unwrap_or(u64::MAX),
+        };
+        let named = wanted.is_some();
+        match &mut self.host {
+            None => {
+                let tier = HostTier::new(limit);
+                self.host = Some(InstalledHost { tier: tier.clone(), named });
+                Ok(tier)
+            }
+            Some(host) if !named => Ok(host.tier.clone()),
+            Some(host) => {
+                let installed = host.tier.usage().limit;
+                if host.named && installed != limit {
+                    return Err(OffloadError::HostBudgetConflict { wanted: limit, installed });
+                }
+                host.tier.set_limit(limit);
+                host.named = true;
+                Ok(host.tier.clone())
+            }
+        }
+    }
+}
+
+fn device_budget(
+    config: &OffloadConfig,
+    facts: &DeviceFacts,
+    smallest: u64,
+) -> Result<u64, OffloadError> {
+    let wanted = config.device_budget.unwrap_or_else(|| {
+        if facts.default_budget == Budget::Unlimited {
+            tracing::info!(
+                target: "backend_offload",
+                device = facts.name,
+                "no device budget: this device cannot be asked how much memory is free, so nothing spills; set OFFLOAD_DEVICE_BUDGET"
+            );
+        }
+        facts.default_budget
+    });
+    let budget = wanted
+        .resolve(facts.memory.map(|memory| memory.free))
+        .ok_or_else(|| OffloadError::UnknownShare {
+            share: wanted.to_string(),
+            tier: facts.name.clone(),
+        })?
+        .unwrap_or(u64::MAX);
+    // A budget below one block is an error, not a slow way to fail; running every operation alone is a mode
+    // of its own.
+    if budget == 0 || (budget < smallest && config.oversized == Oversized::Refuse) {
+        return Err(OffloadError::BudgetTooSmall { budget, smallest });
+    }
+    if let Some(DeviceMemory { free, total }) = facts.memory
+        && budget > total
+        && budget != u64::MAX
+    {
+        return Err(OffloadError::BudgetAboveDevice {
+            device: facts.name.clone(),
+            budget,
+            total,
+            free,
+        });
+    }
+    Ok(budget)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct SomeDoor;
+
+    fn key(index: u16) -> DeviceKey {
+        (TypeId::of::<SomeDoor>(), DeviceId::new(7, index))
+    }
+
+    fn facts(memory: Option<DeviceMemory>) -> DeviceFacts {
+        DeviceFacts { name: "a device".to_owned(), memory, default_budget: Budget::Unlimited }
+    }
+
+    fn budget(text: &str) -> OffloadConfig {
+        OffloadConfig::new().device_budget(text.parse().expect("a budget"))
+    }
+
+    const GIB: u64 = 1 << 30;
+    const CARD: Option<DeviceMemory> = Some(DeviceMemory { free: 6 * GIB, total: 8 * GIB });
+
+    #[test]
+    fn installing_after_the_start_is_an_error_that_says_so() {
+        install(key(0), budget("1GiB"), &facts(None)).expect("not started yet");
+        assert_eq!(start(key(0)).expect("installed").device_budget, GIB);
+        let error = install(key(0), budget("2GiB"), &facts(None)).expect_err("started");
+        assert!(error.to_string().contains("already started"), "{error}");
+    }
+
+    #[test]
+    fn a_device_nobody_configured_gets_its_default() {
+        prepare(key(1), || Ok(facts(None))).expect("defaults");
+        assert_eq!(start(key(1)).expect("prepared").device_budget, u64::MAX);
+    }
+
+    #[test]
+    fn a_share_is_taken_of_what_is_free_and_refused_where_nobody_knows() {
+        install(key(2), budget("50%"), &facts(CARD)).expect("the card tells");
+        assert_eq!(start(key(2)).expect("installed").device_budget, 3 * GIB);
+        let error = install(key(3), budget("50%"), &facts(None)).expect_err("nobody knows");
+        assert!(matches!(error, OffloadError::UnknownShare { .. }), "{error}");
+    }
+
+    #[test]
+    fn budgets_that_cannot_work_are_refused_before_the_device_starts() {
+        let zero = install(key(4), budget("0"), &facts(CARD)).expect_err("zero");
+        let tiny = install(key(4), budget("1KiB"), &facts(CARD)).expect_err("below one block");
+        let huge = install(key(4), budget("9GiB"), &facts(CARD)).expect_err("above the device");
+        assert!(matches!(zero, OffloadError::BudgetTooSmall { budget: 0, .. }), "{zero}");
+        assert!(matches!(tiny, OffloadError::BudgetTooSmall { .. }), "{tiny}");
+        assert!(matches!(huge, OffloadError::BudgetAboveDevice { .. }), "{huge}");
+    }
+
+    #[test]
+    fn one_byte_is_a_budget_when_operations_may_run_alone() {
+        let config = budget("1").oversized(Oversized::RunAlone);
+        install(key(5), config, &facts(CARD)).expect("a wish, not a wall");
+    }
+}

@@ -1,0 +1,101 @@
+//! What happened, in exact counts.
+
+use crate::bytes::Bytes;
+use std::fmt;
+use std::time::Duration;
+
+/// Bytes of one tier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TierStats {
+    /// Bytes of live blocks.
+    pub in_use: u64,
+    /// Bytes held, live or kept for reuse. Never above the budget on the device.
+    pub reserved: u64,
+    /// The most bytes ever in use.
+    pub peak: u64,
+    /// The most bytes ever held.
+    pub peak_reserved: u64,
+    /// The limit, or `None` for none.
+    pub budget: Option<u64>,
+}
+
+/// A snapshot of one device's counters, made by [`stats`](crate::stats). Buffers below
+/// [`smallest_block`](crate::OffloadConfig::smallest_block) are the backend's own and not counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Device memory.
+    pub device: TierStats,
+    /// Host memory of this device's blocks; the budget is shared with all other devices.
+    pub host: TierStats,
+    /// Kernel launches (or, through the router, operations).
+    pub launches: u64,
+    /// Buffers the program asked for, small ones included.
+    pub allocations: u64,
+    /// Blocks that left the device by a copy to the host.
+    pub evictions: u64,
+    /// Blocks that left without one, since the host copy was current or nothing had been written.
+    pub clean_drops: u64,
+    /// Blocks that came back.
+    pub restores: u64,
+    /// Bytes copied from device to host by evictions.
+    pub bytes_out: u64,
+    /// Bytes copied from host to device by restores.
+    pub bytes_in: u64,
+    /// Time the program waited for blocks to move.
+    pub stall: Duration,
+    /// Bytes the most demanding single operation needed on the device at once: the floor of any budget.
+    pub largest_launch: u64,
+    /// Operations that ran although their operands exceed the budget, by
+    /// [`Oversized::RunAlone`](crate::Oversized::RunAlone).
+    pub over_budget: u64,
+    /// Times spare memory was given back to the driver to make room.
+    pub trims: u64,
+    /// Times the driver refused memory that the budget allowed.
+    pub device_refusals: u64,
+    /// Host copies in ordinary memory because page-locked memory was refused.
+    pub pageable_fallbacks: u64,
+    /// Autotune samples discarded because blocks moved while they were timed.
+    pub autotune_discards: u64,
+    /// Operations that could not run; each made its outputs unreadable and is reported on reading them.
+    pub failures: u64,
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limit = |budget: Option<u64>| Bytes(budget.unwrap_or(u64::MAX));
+        writeln!(
+            f,
+            "device  {} in use, {} held, peak {} of {}",
+            Bytes(self.device.in_use),
+            Bytes(self.device.reserved),
+            Bytes(self.device.peak),
+            limit(self.device.budget)
+        )?;
+        writeln!(
+            f,
+            "host    {} in use, {} held, peak {} of {}",
+            Bytes(self.host.in_use),
+            Bytes(self.host.reserved),
+            Bytes(self.host.peak),
+            limit(self.host.budget)
+        )?;
+        writeln!(
+            f,
+            "moved   {} out in {} evictions ({} more left without a copy), {} in by {} restores, {:.1} ms waited",
+            Bytes(self.bytes_out),
+            self.evictions,
+            self.clean_drops,
+            Bytes(self.bytes_in),
+            self.restores,
+            self.stall.as_secs_f64() * 1e3
+        )?;
+        write!(
+            f,
+            "ran     {} launches, {} allocations, largest launch {}",
+            self.launches,
+            self.allocations,
+            Bytes(self.largest_launch)
+        )
+    }
+}
