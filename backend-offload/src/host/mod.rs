@@ -10,5 +10,7 @@ mod slab;
 mod tier;
 
 pub(crate) use machine::available_memory;
-pub(crate) use slab::{Slab, SlabSource};
+#[cfg(feature = "cuda")]
+pub(crate) use slab::PinnedMemory;
+pub(crate) use slab::SlabSource;
 pub(crate) use tier::{HostCopy, HostTier};

@@ -147,7 +147,7 @@ impl Door {
     }
 
     fn operate(&mut self, ids: &[BlockId], writes: u8) {
-        if self.pager.begin(ids).and_then(|()| self.make_resident()).is_err() {
+        if self.pager.begin(ids).and_then(|_| self.make_resident()).is_err() {
             return;
         }
         for (n, id) in ids.iter().enumerate() {

@@ -152,8 +152,9 @@ impl Pager {
         self.block_mut(id).pins -= 1;
     }
 
-    /// Starts an operation over `operands`, which may repeat.
-    pub fn begin(&mut self, operands: &[BlockId]) -> Result<(), Shortage> {
+    /// Starts an operation over `operands`, which may repeat. True if all are on the device, so that no step
+    /// is left to be taken.
+    pub fn begin(&mut self, operands: &[BlockId]) -> Result<bool, Shortage> {
         self.now += 1;
         self.counters.operations += 1;
         self.operands.clear();
@@ -180,12 +181,12 @@ impl Pager {
         self.counters.largest_operation = self.counters.largest_operation.max(wanted);
         if all_here {
             self.arrived = self.operands.len();
-            return Ok(());
+            return Ok(true);
         }
         if self.oversized == Oversized::Refuse && wanted > self.ledger.budget() {
             return Err(Shortage::WorkingSet { wanted, pinned: 0 });
         }
-        Ok(())
+        Ok(false)
     }
 
     /// What to do next for the operation begun last. Asked again after every report.

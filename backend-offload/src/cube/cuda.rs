@@ -1,0 +1,95 @@
+//! CUDA: what must be there before it starts, how much memory is free, and page-locked host memory.
+
+use super::runtime::InnerRuntime;
+use crate::bytes::Budget;
+use crate::error::OffloadError;
+use crate::host::{PinnedMemory, SlabSource};
+use crate::registry::{DeviceFacts, DeviceMemory};
+use cubecl_core::server::ComputeServer;
+use cubecl_cuda::{CudaDevice, CudaRuntime};
+use cudarc::driver::{result, sys};
+use std::ptr::NonNull;
+
+#[expect(private_interfaces, reason = "the trait is sealed: its methods are for this crate")]
+impl InnerRuntime for CudaRuntime {
+    const READS_TAKE_ERRORS: bool = true;
+
+    fn runtime_name((): &<Self::Server as ComputeServer>::Info) -> &'static str {
+        "cuda"
+    }
+
+    fn facts(device: &CudaDevice) -> Result<DeviceFacts, OffloadError> {
+        let name = format!("CUDA device {}", device.index);
+        require_libraries(&name)?;
+        let memory = memory(device.index).map_err(|error| OffloadError::MissingRuntime {
+            device: name.clone(),
+            missing: format!("the driver does not open it ({error})"),
+            remedy: "check that `nvidia-smi` lists it and that no other process holds it exclusively",
+        })?;
+        Ok(DeviceFacts { name, memory: Some(memory), default_budget: Budget::Share(0.9) })
+    }
+
+    fn slabs() -> SlabSource {
+        SlabSource::Pinned(page_locked)
+    }
+}
+
+/// Without these CubeCL panics at the first kernel, on a thread of its own.
+fn require_libraries(device: &str) -> Result<(), OffloadError> {
+    let missing = |missing: &str, remedy| {
+        Err(OffloadError::MissingRuntime { device: device.to_owned(), missing: missing.to_owned(), remedy })
+    };
+    // SAFETY: loads the library if it is there and calls nothing in it.
+    if !unsafe { sys::is_culib_present() } {
+        return missing(
+            "the driver library libcuda is not found",
+            "install the NVIDIA driver, or add its folder to LD_LIBRARY_PATH",
+        );
+    }
+    // SAFETY: as above.
+    if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
+        return missing(
+            "the run-time compiler libnvrtc is not found",
+            "install CUDA's NVRTC (package cuda-nvrtc), or add its folder to LD_LIBRARY_PATH",
+        );
+    }
+    let headers = cubecl_cuda::install::cuda_path().map(|path| path.join("include/cuda_runtime.h"));
+    if !headers.is_some_and(|header| header.exists()) {
+        return missing(
+            "the CUDA headers (cuda_runtime.h) are not found",
+            "install them (package cuda-cudart-dev) and set CUDA_PATH to the folder that has include/",
+        );
+    }
+    Ok(())
+}
+
+fn memory(index: usize) -> Result<DeviceMemory, result::DriverError> {
+    result::init()?;
+    let device = result::device::get(index as i32)?;
+    // SAFETY: `device` was returned by the driver. The primary context stays retained: CubeCL keeps it for
+    // the life of the process too, and giving it up in between would set the device up twice.
+    unsafe {
+        let context = result::primary_ctx::retain(device)?;
+        result::ctx::set_current(context)?;
+    }
+    let (free, total) = result::mem_get_info()?;
+    Ok(DeviceMemory { free: free as u64, total: total as u64 })
+}
+
+/// Page-locked memory. Called on the device's own thread, where its context is current.
+fn page_locked(len: usize) -> Option<PinnedMemory> {
+    // SAFETY: plain allocation; the flag makes the memory usable from every context.
+    let start = unsafe { result::malloc_host(len, sys::CU_MEMHOSTALLOC_PORTABLE) }.ok()?;
+    let start = NonNull::new(start.cast::<u8>())?;
+    // SAFETY: `len` bytes were just allocated for us; they are initialised here.
+    unsafe {
+        start.as_ptr().write_bytes(0, len);
+        Some(PinnedMemory::new(start, len, release_page_locked))
+    }
+}
+
+fn release_page_locked(start: NonNull<u8>) {
+    // SAFETY: allocated by `malloc_host` above and released once, by the drop of its owner. A failure at
+    // process exit, when the driver is gone already, leaves nothing to do.
+    let _gone = unsafe { result::free_host(start.as_ptr().cast()) };
+}

@@ -1,0 +1,263 @@
+//! Reads and writes from the host, and raw resources.
+
+use super::failures::read_error;
+use super::runtime::InnerRuntime;
+use super::server::OffloadServer;
+use super::table::Named;
+use super::transfer::{checksum, flat};
+use crate::error::OffloadError;
+use crate::host::HostCopy;
+use crate::pager::{BlockId, Place};
+use cubecl_common::bytes::Bytes;
+use cubecl_common::future::DynFut;
+use cubecl_common::stream_id::StreamId;
+use cubecl_core::Runtime;
+use cubecl_core::server::{Binding, ComputeServer, CopyDescriptor, ServerError};
+use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
+use std::sync::Arc;
+
+type Resource<R> = <<<R as Runtime>::Server as ComputeServer>::Storage as ComputeStorage>::Resource;
+
+/// Rows of a tensor inside a buffer: where the first starts, how long each is, how far apart they are.
+struct Rows {
+    start: usize,
+    row: usize,
+    pitch: usize,
+    count: usize,
+}
+
+impl Rows {
+    /// Only for layouts the runtime itself can read: row-major, each row contiguous.
+    fn of(descriptor: &CopyDescriptor) -> Self {
+        let shape = descriptor.shape.as_slice();
+        let size = descriptor.elem_size;
+        let row = shape.last().copied().unwrap_or(1) * size;
+        let count = shape.iter().rev().skip(1).product::<usize>();
+        let pitch = match shape.len() {
+            0 | 1 => row,
+            rank => descriptor.strides[rank - 2] * size,
+        };
+        let start = descriptor.handle.offset_start.unwrap_or(0) as usize;
+        let count = if row == 0 { 0 } else { count };
+        Self { start, row, pitch, count }
+    }
+
+    fn ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
+        let Self { start, row, pitch, count } = *self;
+        (0..count).map(move |n| start + n * pitch..start + n * pitch + row)
+    }
+
+    fn bytes(&self) -> usize {
+        self.row * self.count
+    }
+}
+
+impl<R: InnerRuntime> OffloadServer<R> {
+    /// Contents on the host are read there, without taking device memory.
+    pub(super) fn read_buffers(
+        &mut self,
+        descriptors: Vec<CopyDescriptor>,
+        stream: StreamId,
+    ) -> Result<DynFut<Result<Vec<Bytes>, ServerError>>, ServerError> {
+        const OPERATION: &str = "reading a tensor";
+        self.arenas.enter(stream, &mut self.inner);
+        self.failures.take_at_read(self.arenas.of(stream))?;
+        let mut from_host = Vec::new();
+        let mut from_device = Vec::new();
+        let mut operands = Vec::new();
+        for (n, descriptor) in descriptors.into_iter().enumerate() {
+            let named = self.table.name(&descriptor.handle);
+            self.contents(named, &descriptor.handle, OPERATION).map_err(|error| read_error(&error))?;
+            match named.block().map(|id| (id, self.bytes_without_device(id, &descriptor))) {
+                Some((_, Some(bytes))) => from_host.push((n, bytes)),
+                Some((id, None)) => {
+                    operands.push(id);
+                    from_device.push((n, descriptor, Some(id)));
+                }
+                None => from_device.push((n, descriptor, None)),
+            }
+        }
+        self.make_resident(&operands, stream, OPERATION).map_err(|error| read_error(&error))?;
+        if from_device.is_empty() {
+            let bytes = from_host.into_iter().map(|(_, bytes)| bytes).collect();
+            return Ok(Box::pin(async move { Ok(bytes) }));
+        }
+        let places: Vec<usize> = from_device.iter().map(|(n, ..)| *n).collect();
+        let descriptors = from_device
+            .into_iter()
+            .map(|(_, descriptor, id)| CopyDescriptor {
+                handle: self.physical(descriptor.handle, id),
+                ..descriptor
+            })
+            .collect();
+        let reading = self.inner.read(descriptors, stream);
+        if from_host.is_empty() {
+            return Ok(reading);
+        }
+        Ok(Box::pin(async move {
+            let read = reading.await?;
+            from_host.extend(places.into_iter().zip(read));
+            from_host.sort_by_key(|(n, _)| *n);
+            Ok(from_host.into_iter().map(|(_, bytes)| bytes).collect())
+        }))
+    }
+
+    /// The bytes asked for, if they can be had without the device: from the host copy of a block that is
+    /// not on the device, or zeros for one that was never written.
+    fn bytes_without_device(&self, id: BlockId, descriptor: &CopyDescriptor) -> Option<Bytes> {
+        if !R::can_read_tensor(&descriptor.shape, &descriptor.strides) {
+            return None;
+        }
+        let rows = Rows::of(descriptor);
+        match self.pager.place(id) {
+            Place::Host => {
+                let contents = self.table.get(id).host.as_ref()?.bytes();
+                let mut bytes = Vec::with_capacity(rows.bytes());
+                rows.ranges().for_each(|range| bytes.extend_from_slice(&contents[range]));
+                Some(Bytes::from_bytes_vec(bytes))
+            }
+            Place::Nowhere => Some(Bytes::from_bytes_vec(vec![0; rows.bytes()])),
+            Place::Device { .. } | Place::Leaving => None,
+        }
+    }
+
+    pub(super) fn write_buffer(&mut self, descriptor: CopyDescriptor, bytes: Bytes, stream: StreamId) {
+        const OPERATION: &str = "writing a tensor";
+        self.arenas.enter(stream, &mut self.inner);
+        match self.table.name(&descriptor.handle) {
+            Named::Small => {
+                self.failures.heal_small(&descriptor.handle);
+                self.inner.write(vec![(descriptor, bytes)], stream);
+            }
+            Named::Nobody => {
+                let error = OffloadError::UnknownBuffer { operation: OPERATION.to_owned() };
+                self.new_failure(Arc::new(error), stream);
+            }
+            Named::Block(id) => {
+                if matches!(self.table.get(id).failed.as_deref(), Some(OffloadError::BufferTooLarge { .. })) {
+                    return;
+                }
+                if self.write_on_host(id, &descriptor, &bytes) {
+                    return;
+                }
+                if let Err(error) = self.make_resident(&[id], stream, OPERATION) {
+                    let error = self.new_failure(Arc::new(error), stream);
+                    self.table.get_mut(id).failed = Some(error);
+                    return;
+                }
+                self.heal(id, &descriptor);
+                let handle = self.physical(descriptor.handle, Some(id));
+                self.inner.write(vec![(CopyDescriptor { handle, ..descriptor }, bytes)], stream);
+                self.wrote(id);
+            }
+        }
+    }
+
+    /// A failed buffer that is written as a whole has contents again.
+    fn heal(&mut self, id: BlockId, descriptor: &CopyDescriptor) {
+        let buffer = self.table.get_mut(id);
+        if buffer.failed.is_some() && Rows::of(descriptor).bytes() as u64 == buffer.size {
+            buffer.failed = None;
+        }
+    }
+
+    /// Writes to the host copy of a block that is on the host, or is nowhere yet and would push others off
+    /// the device. False if the device is the better place.
+    fn write_on_host(&mut self, id: BlockId, descriptor: &CopyDescriptor, bytes: &Bytes) -> bool {
+        let readable = R::can_read_tensor(&descriptor.shape, &descriptor.strides);
+        let (stream, size) = (self.table.get(id).stream, self.table.get(id).size);
+        let better_here = match self.pager.place(id) {
+            Place::Host => true,
+            Place::Nowhere => !self.pager.has_room(self.pager.bytes(id), self.arenas.arena(stream)),
+            Place::Device { .. } | Place::Leaving => false,
+        };
+        if !better_here || !readable {
+            return false;
+        }
+        let rows = Rows::of(descriptor);
+        let Some(mut copy) = self.writable_copy(id, size as usize) else { return false };
+        let Some(contents) = copy.bytes_mut() else { return false };
+        for (range, row) in rows.ranges().zip(bytes.chunks(rows.row)) {
+            contents[range].copy_from_slice(row);
+        }
+        self.heal(id, descriptor);
+        let sum = self.settings.paranoid.then(|| checksum(copy.bytes()));
+        let buffer = self.table.get_mut(id);
+        buffer.host = Some(copy);
+        buffer.checksum = sum;
+        self.pager.wrote_on_host(id);
+        true
+    }
+
+    /// The block's host copy for changing: its own, a duplicate of it if an upload still reads it, or a new
+    /// one for a block without contents.
+    fn writable_copy(&mut self, id: BlockId, size: usize) -> Option<HostCopy> {
+        let existing = self.table.get_mut(id).host.take();
+        let tier = self.settings.host.clone();
+        match existing {
+            Some(mut copy) => {
+                if copy.bytes_mut().is_some() {
+                    return Some(copy);
+                }
+                let duplicate = tier.copy(size, R::slabs(), |target| {
+                    target.copy_from_slice(copy.bytes());
+                    Ok::<(), std::convert::Infallible>(())
+                });
+                let duplicate = duplicate.ok().flatten();
+                if duplicate.is_none() {
+                    self.table.get_mut(id).host = Some(copy);
+                }
+                duplicate
+            }
+            None => tier
+                .copy(size, R::slabs(), |target| {
+                    target.fill(0);
+                    Ok::<(), std::convert::Infallible>(())
+                })
+                .ok()
+                .flatten(),
+        }
+    }
+
+    /// A raw resource may be written to at any time, so its block stays where it is while the user's handle
+    /// lives.
+    pub(super) fn hand_out(
+        &mut self,
+        binding: Binding,
+        stream: StreamId,
+    ) -> Result<ManagedResource<Resource<R>>, ServerError> {
+        const OPERATION: &str = "handing out a raw resource";
+        self.arenas.enter(stream, &mut self.inner);
+        let named = self.table.name(&binding);
+        self.contents(named, &binding, OPERATION).map_err(|error| read_error(&error))?;
+        if let Some(id) = named.block() {
+            self.make_resident(&[id], stream, OPERATION).map_err(|error| read_error(&error))?;
+            self.wrote(id);
+            self.pager.pin(id);
+        }
+        let binding = self.physical(binding, named.block());
+        self.inner.get_resource(binding, stream)
+    }
+
+    /// Makes room for `bytes` that are about to be needed, as far as that is possible without an operation
+    /// of its own: by evicting what was used longest ago.
+    pub(super) fn make_spare_room(&mut self, bytes: u64, stream: StreamId) {
+        if bytes == 0 || self.pager.has_room(bytes, self.arenas.arena(stream)) {
+            return;
+        }
+        let bytes = bytes.min(self.pager.ledger().budget());
+        let block = self.pager.insert(bytes, self.arenas.arena(stream));
+        self.clear_for(block);
+        self.pager.remove(block);
+    }
+
+    /// The bytes a binding covers, whatever tensor lies in them.
+    pub(super) fn read_raw(
+        &mut self,
+        binding: Binding,
+        stream: StreamId,
+    ) -> Result<DynFut<Result<Vec<Bytes>, ServerError>>, ServerError> {
+        let len = binding.size_in_used();
+        self.read_buffers(vec![flat(binding, len)], stream)
+    }
+}

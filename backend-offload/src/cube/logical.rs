@@ -1,0 +1,145 @@
+//! Logical handles: what Burn holds is never shown to the runtime underneath.
+//!
+//! A CubeCL handle cannot be moved to other memory once it is bound, so the handle Burn holds is bound to a
+//! slot of our own and the runtime sees another, physical one that comes and goes. CubeCL keeps the identity
+//! of handles private; a `MemoryManagement` over a storage that allocates nothing makes it visible, because a
+//! binding then leads back to the storage of its slot, whose size we choose to be the slot's number.
+//!
+//! Two properties of plain CubeCL are kept. A pool holds exactly one clone of each handle, which is how
+//! in-place operations learn that nobody else looks on: the one clone is held by the caller of
+//! [`Slots::bind`], and the slot is given back a stand-in of ours. And there is no notice of a dropped handle;
+//! the holder of the one clone asks `is_free`.
+
+use cubecl_core::ir::MemoryDeviceProperties;
+use cubecl_core::server::IoError;
+use cubecl_runtime::logging::ServerLogger;
+use cubecl_runtime::memory_management::{
+    ManagedMemoryBinding, ManagedMemoryHandle, MemoryAllocationMode, MemoryConfiguration, MemoryManagement,
+    MemoryManagementOptions,
+};
+use cubecl_runtime::storage::{ComputeStorage, StorageHandle, StorageId, StorageUtilization};
+use std::sync::Arc;
+
+/// Maps bindings to slot numbers.
+pub(super) struct Slots {
+    memory: MemoryManagement<NoStorage>,
+    /// By slot: our handle on it, bound there while no user handle is.
+    stand_ins: Vec<ManagedMemoryHandle>,
+}
+
+/// A handle that was never bound resolves to the first slot. Nobody is ever bound there.
+const NOBODY: usize = 0;
+
+impl Slots {
+    pub(super) fn new(logger: Arc<ServerLogger>) -> Self {
+        let memory = MemoryManagement::from_configuration(
+            NoStorage,
+            &MemoryDeviceProperties { max_page_size: u64::MAX / 4, alignment: 1 },
+            MemoryConfiguration::Custom { pool_options: vec![] },
+            logger,
+            MemoryManagementOptions::new("Logical buffers").mode(MemoryAllocationMode::Persistent),
+        );
+        let mut slots = Self { memory, stand_ins: Vec::new() };
+        slots.grow_to(NOBODY);
+        slots
+    }
+
+    fn grow_to(&mut self, slot: usize) {
+        while self.stand_ins.len() <= slot {
+            let size = self.stand_ins.len() as u64 + 1;
+            self.stand_ins.push(self.memory.reserve(size).expect("a storage that allocates nothing"));
+        }
+    }
+
+    /// Binds the user's handle to slot `index`, to which it resolves until [`release`](Self::release).
+    pub(super) fn bind(&mut self, index: u32, user: ManagedMemoryHandle) {
+        let slot = index as usize + 1;
+        self.grow_to(slot);
+        let stand_in = self.stand_ins[slot].clone();
+        self.memory.bind(stand_in.clone(), user, 0).expect("the slot is reserved");
+        // The slot now holds a clone of the user's handle; put ours back, so that the caller's is the only one.
+        self.memory.bind(stand_in.clone(), stand_in, 0).expect("the slot is reserved");
+    }
+
+    /// The slot a binding belongs to, or `None` if its handle was never bound here.
+    pub(super) fn resolve(&mut self, binding: &ManagedMemoryBinding) -> Option<u32> {
+        let slot = self.memory.get_storage(binding.clone()).ok()?.size() - 1;
+        (slot != NOBODY as u64).then(|| slot as u32 - 1)
+    }
+}
+
+/// The number CubeCL gives a handle, read from its debug output: there is no other way from outside.
+///
+/// Slow, therefore used only for small buffers that failed. Numbers are never reused.
+pub(super) fn number(binding: &ManagedMemoryBinding) -> Option<u64> {
+    let text = format!("{binding:?}");
+    let digits = text.split("ManagedMemoryId { value: ").nth(1)?;
+    digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// Storage of slots: every number of bytes is free, since none is ever used.
+struct NoStorage;
+
+impl ComputeStorage for NoStorage {
+    type Resource = ();
+    fn alignment(&self) -> usize {
+        1
+    }
+    fn get(&mut self, _: &StorageHandle) {}
+    fn alloc(&mut self, size: u64) -> Result<StorageHandle, IoError> {
+        Ok(StorageHandle::new(StorageId::new(), StorageUtilization { offset: 0, size }))
+    }
+    fn dealloc(&mut self, _: StorageId) {}
+    fn flush(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots() -> Slots {
+        Slots::new(Arc::new(ServerLogger::default()))
+    }
+
+    #[test]
+    fn a_handle_resolves_to_the_slot_it_was_bound_to() {
+        let mut slots = slots();
+        let handles: Vec<_> = (0..5).map(|_| ManagedMemoryHandle::new()).collect();
+        for (index, handle) in handles.iter().enumerate().rev() {
+            slots.bind(index as u32, handle.clone());
+        }
+        for (index, handle) in handles.iter().enumerate() {
+            assert_eq!(slots.resolve(&handle.clone().binding()), Some(index as u32));
+        }
+    }
+
+    #[test]
+    fn a_handle_that_was_never_bound_resolves_to_nobody() {
+        let mut slots = slots();
+        slots.bind(0, ManagedMemoryHandle::new());
+        assert_eq!(slots.resolve(&ManagedMemoryHandle::new().binding()), None);
+    }
+
+    #[test]
+    fn binding_keeps_in_place_updates_possible_and_drops_noticeable() {
+        let mut slots = slots();
+        let user = ManagedMemoryHandle::new();
+        let ours = user.clone();
+        slots.bind(3, user.clone());
+        assert!(user.can_mut(), "one clone beside the user's, as in a plain pool");
+        assert!(!ours.is_free());
+        drop(user);
+        assert!(ours.is_free());
+        slots.bind(3, ManagedMemoryHandle::new());
+        assert!(ours.is_free(), "the slot can serve another handle");
+    }
+
+    #[test]
+    fn handles_have_numbers_that_tell_them_apart() {
+        let (a, b) = (ManagedMemoryHandle::new(), ManagedMemoryHandle::new());
+        let number_of = |handle: &ManagedMemoryHandle| number(&handle.clone().binding());
+        assert!(number_of(&a).is_some());
+        assert_eq!(number_of(&a), number_of(&a));
+        assert_ne!(number_of(&a), number_of(&b));
+    }
+}

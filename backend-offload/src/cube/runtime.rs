@@ -1,0 +1,83 @@
+//! The CubeCL runtime that Burn sees: the inner one with our server and our compiler.
+
+use super::door::prepare;
+use super::server::{InnerInfo, OffloadServer};
+use super::visibility::NotingCompiler;
+use crate::error::OffloadError;
+use crate::host::SlabSource;
+use crate::registry::DeviceFacts;
+use cubecl_common::device::DeviceId;
+use cubecl_core::Runtime;
+use cubecl_core::client::ComputeClient;
+use cubecl_core::ir::TargetProperties;
+use cubecl_core::zspace::{Shape, Strides};
+use std::marker::PhantomData;
+
+/// A CubeCL runtime this crate knows well enough to stand in front of.
+#[expect(private_interfaces, reason = "the trait is sealed: its methods are for this crate")]
+pub trait InnerRuntime: Runtime {
+    /// Whether a read returns, and thereby takes, the errors of earlier launches on its stream.
+    #[doc(hidden)]
+    const READS_TAKE_ERRORS: bool;
+
+    /// The runtime's own name. `Runtime::name` wants a client, which would start a second server. The name
+    /// keys the autotune cache, which is to be shared with the plain runtime.
+    #[doc(hidden)]
+    fn runtime_name(info: &<Self::Server as cubecl_core::server::ComputeServer>::Info) -> &'static str;
+
+    /// What can be told about a device before it starts, or what it lacks to start.
+    #[doc(hidden)]
+    fn facts(device: &Self::Device) -> Result<DeviceFacts, OffloadError>;
+
+    /// Where host copies are best kept.
+    #[doc(hidden)]
+    fn slabs() -> SlabSource {
+        SlabSource::Heap
+    }
+}
+
+/// The runtime `R` with its memory spilling to the host.
+#[derive(Debug, Clone)]
+pub struct OffloadRuntime<R>(PhantomData<R>);
+
+impl<R: InnerRuntime> Runtime for OffloadRuntime<R> {
+    type Compiler = NotingCompiler<R::Compiler>;
+    type Server = OffloadServer<R>;
+    type Device = R::Device;
+
+    fn client(device: &Self::Device) -> ComputeClient<Self> {
+        if let Err(error) = prepare::<R>(device) {
+            // Burn's signatures leave no room for a `Result` here, and this is the user's thread.
+            panic!("{error}");
+        }
+        ComputeClient::load(device)
+    }
+
+    fn name(client: &ComputeClient<Self>) -> &'static str {
+        R::runtime_name(&client.info().0.info)
+    }
+
+    fn require_array_lengths() -> bool {
+        R::require_array_lengths()
+    }
+
+    fn max_cube_count() -> (u32, u32, u32) {
+        R::max_cube_count()
+    }
+
+    fn can_read_tensor(shape: &Shape, strides: &Strides) -> bool {
+        R::can_read_tensor(shape, strides)
+    }
+
+    fn target_properties() -> TargetProperties {
+        R::target_properties()
+    }
+
+    fn enumerate_devices(type_id: u16, info: &InnerInfo<R::Server>) -> Vec<DeviceId> {
+        R::enumerate_devices(type_id, &info.0.info)
+    }
+
+    fn enumerate_all_devices(info: &InnerInfo<R::Server>) -> Vec<DeviceId> {
+        R::enumerate_all_devices(&info.0.info)
+    }
+}

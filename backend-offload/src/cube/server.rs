@@ -1,0 +1,325 @@
+//! The server Burn talks to: each operation makes its buffers resident, rewrites its bindings to the memory
+//! they have now, and goes to the server underneath.
+
+use super::arenas::Arenas;
+use super::door::{key, prepare};
+use super::failures::Failures;
+use super::profile::ProfileWatch;
+use super::runtime::InnerRuntime;
+use super::table::{Buffer, Table};
+use super::visibility::{NotingCompiler, Visibility};
+use crate::error::OffloadError;
+#[cfg(feature = "test-util")]
+use crate::faults::Occasions;
+use crate::journal::{Event, Journal};
+use crate::pager::{BlockId, Pager};
+use crate::registry::{self, Settings};
+use cubecl_common::bytes::Bytes;
+use cubecl_common::device::{Device, DeviceId, DeviceService, DeviceServiceStage, ServerUtilitiesHandle};
+use cubecl_common::future::DynFut;
+use cubecl_common::profile::ProfileDuration;
+use cubecl_common::stream_id::StreamId;
+use cubecl_core::prelude::CubeCount;
+use cubecl_core::server::{
+    Binding, ComputeServer, CopyDescriptor, Handle, KernelArguments, MemoryLayout, MemoryLayoutDescriptor,
+    MemoryLayoutPolicy, ProfileError, ProfilingToken, ServerError, ServerUtilities,
+};
+use cubecl_core::{CubeTask, ExecutionMode, MemoryUsage};
+use cubecl_runtime::logging::ServerLogger;
+use cubecl_runtime::memory_management::{ManagedMemoryHandle, MemoryAllocationMode};
+use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A CubeCL server over `R`'s own, whose buffers move between device and host.
+pub struct OffloadServer<R: InnerRuntime> {
+    pub(super) inner: R::Server,
+    pub(super) utilities: Arc<ServerUtilities<Self>>,
+    pub(super) settings: Settings,
+    pub(super) device: DeviceId,
+    pub(super) pager: Pager,
+    pub(super) table: Table,
+    pub(super) visibility: Visibility,
+    pub(super) arenas: Arenas,
+    pub(super) failures: Failures,
+    pub(super) profile: ProfileWatch,
+    pub(super) journal: Journal,
+    /// Reused by every launch, so that the fast path allocates nothing.
+    pub(super) operands: Vec<BlockId>,
+    pub(super) launches: u64,
+    pub(super) allocations: u64,
+    pub(super) stall: Duration,
+    pub(super) steps: u64,
+    allocations_at_sweep: u64,
+    #[cfg(feature = "test-util")]
+    pub(super) fault_allocations: Occasions,
+    #[cfg(feature = "test-util")]
+    pub(super) fault_copies: Occasions,
+    #[cfg(feature = "test-util")]
+    pub(super) fault_launches: Occasions,
+}
+
+impl<R: InnerRuntime> std::fmt::Debug for OffloadServer<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Offload({:?})", self.inner)
+    }
+}
+
+/// The inner server's information, reached through its utilities since it cannot be cloned.
+pub struct InnerInfo<S: ComputeServer>(pub(super) Arc<ServerUtilities<S>>);
+
+impl<S: ComputeServer> std::fmt::Debug for InnerInfo<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.info.fmt(f)
+    }
+}
+
+/// The inner server's memory layout.
+pub struct InnerLayout<S: ComputeServer>(Arc<ServerUtilities<S>>);
+
+impl<S: ComputeServer> MemoryLayoutPolicy for InnerLayout<S> {
+    fn apply(
+        &self,
+        stream: StreamId,
+        descriptors: &[MemoryLayoutDescriptor],
+    ) -> (Handle, Vec<MemoryLayout>) {
+        self.0.layout_policy.apply(stream, descriptors)
+    }
+}
+
+impl<R: InnerRuntime> DeviceService for OffloadServer<R> {
+    fn init(device: DeviceId) -> Self {
+        let start = || {
+            // Usually done on the user's thread already; a client loaded in another way comes here first.
+            prepare::<R>(&R::Device::from_id(device))?;
+            let settings = registry::start(key::<R>(device));
+            Ok::<_, OffloadError>(settings.expect("prepared just before, and a device starts once"))
+        };
+        match start() {
+            Ok(settings) => Self::new(<R::Server as DeviceService>::init(device), device, settings),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn utilities(&self) -> ServerUtilitiesHandle {
+        self.utilities.clone()
+    }
+
+    fn stage() -> DeviceServiceStage {
+        <R::Server as DeviceService>::stage()
+    }
+}
+
+impl<R: InnerRuntime> OffloadServer<R> {
+    fn new(inner: R::Server, device: DeviceId, settings: Settings) -> Self {
+        let theirs = ComputeServer::utilities(&inner);
+        let mut properties = theirs.properties.clone();
+        let bindings = &mut properties.hardware.max_bindings;
+        *bindings = (*bindings).min(max_bindings(&settings));
+        let utilities = Arc::new(ServerUtilities::new(
+            properties,
+            theirs.logger.clone(),
+            InnerInfo(theirs.clone()),
+            InnerLayout(theirs.clone()),
+        ));
+        Self {
+            inner,
+            utilities,
+            device,
+            pager: Pager::new(settings.device_budget, settings.policy, settings.oversized),
+            table: Table::new(theirs.logger.clone(), settings.smallest_block),
+            visibility: Visibility::default(),
+            arenas: Arenas::new(),
+            failures: Failures::default(),
+            profile: ProfileWatch::default(),
+            journal: Journal::default(),
+            operands: Vec::new(),
+            launches: 0,
+            allocations: 0,
+            stall: Duration::ZERO,
+            steps: 0,
+            allocations_at_sweep: 0,
+            #[cfg(feature = "test-util")]
+            fault_allocations: Occasions::default(),
+            #[cfg(feature = "test-util")]
+            fault_copies: Occasions::default(),
+            #[cfg(feature = "test-util")]
+            fault_launches: Occasions::default(),
+            settings,
+        }
+    }
+
+    /// The binding as the inner server knows it. Its buffer is on the device.
+    pub(super) fn physical(&self, binding: Binding, id: Option<BlockId>) -> Binding {
+        let Some(id) = id else { return binding };
+        let buffer = self.table.get(id);
+        let memory = buffer.device.clone().expect("made resident before").binding();
+        Binding { memory, stream: buffer.stream, ..binding }
+    }
+
+    /// Buffers nobody holds are noticed only by looking. Without pressure nobody would, so we look after
+    /// every so many allocations: rarely enough to cost a constant per allocation.
+    fn sweep_now_and_then(&mut self) {
+        let since = self.allocations - self.allocations_at_sweep;
+        if since >= 64.max(self.table.live() as u64 / 8) {
+            self.allocations_at_sweep = self.allocations;
+            self.sweep();
+            if self.pager.hoards() {
+                self.trim_device();
+            }
+        }
+    }
+
+    fn initialize_small(&mut self, memory: ManagedMemoryHandle, size: u64, stream: StreamId) {
+        let inner = &mut self.inner;
+        let first = memory.clone();
+        let tried = catch_unwind(AssertUnwindSafe(|| inner.initialize_memory(first, size, stream)));
+        if let Err(panic) = tried {
+            // The device is full to the last kilobyte; spare slices may hold what a small buffer needs.
+            self.sweep();
+            self.trim_device();
+            let inner = &mut self.inner;
+            let again = catch_unwind(AssertUnwindSafe(|| inner.initialize_memory(memory, size, stream)));
+            if again.is_err() {
+                resume_unwind(panic);
+            }
+        }
+    }
+}
+
+fn max_bindings(settings: &Settings) -> u32 {
+    const ROOMY: u64 = 4 << 30;
+    settings.max_bindings.unwrap_or(match settings.device_budget {
+        u64::MAX => u32::MAX,
+        ROOMY.. => 16,
+        _ => 8,
+    })
+}
+
+impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
+    type Kernel = Box<dyn CubeTask<NotingCompiler<R::Compiler>>>;
+    type Info = InnerInfo<R::Server>;
+    type MemoryLayoutPolicy = InnerLayout<R::Server>;
+    type Storage = <R::Server as ComputeServer>::Storage;
+
+    fn initialize_memory(&mut self, memory: ManagedMemoryHandle, size: u64, stream: StreamId) {
+        self.arenas.enter(stream, &mut self.inner);
+        self.allocations += 1;
+        if !self.table.manages(size) {
+            return self.initialize_small(memory, size, stream);
+        }
+        self.sweep_now_and_then();
+        let limits = &self.utilities.properties.memory;
+        // The pool of exact sizes accepts what the device cannot bind, and fails later in shared work.
+        let failed = (size > limits.max_page_size)
+            .then(|| Arc::new(OffloadError::BufferTooLarge { wanted: size, limit: limits.max_page_size }));
+        let bytes = size.next_multiple_of(limits.alignment.max(1));
+        if let Some(error) = &failed {
+            self.failures.count += 1;
+            self.journal.record(Event::Failed { error: error.to_string() });
+        }
+        let block = self.pager.insert(bytes, self.arenas.arena(stream));
+        self.table.insert(Buffer {
+            user: memory,
+            block,
+            size,
+            stream,
+            device: None,
+            host: None,
+            checksum: None,
+            used_by: Vec::new(),
+            failed,
+        });
+    }
+
+    fn staging(&mut self, sizes: &[usize], stream: StreamId) -> Result<Vec<Bytes>, ServerError> {
+        self.inner.staging(sizes, stream)
+    }
+
+    fn logger(&self) -> Arc<ServerLogger> {
+        self.inner.logger()
+    }
+
+    fn utilities(&self) -> Arc<ServerUtilities<Self>> {
+        self.utilities.clone()
+    }
+
+    fn read(
+        &mut self,
+        descriptors: Vec<CopyDescriptor>,
+        stream: StreamId,
+    ) -> DynFut<Result<Vec<Bytes>, ServerError>> {
+        self.read_buffers(descriptors, stream)
+            .unwrap_or_else(|error| Box::pin(async move { Err(error) }))
+    }
+
+    fn write(&mut self, descriptors: Vec<(CopyDescriptor, Bytes)>, stream: StreamId) {
+        for (descriptor, bytes) in descriptors {
+            self.write_buffer(descriptor, bytes, stream);
+        }
+    }
+
+    fn sync(&mut self, stream: StreamId) -> DynFut<Result<(), ServerError>> {
+        match self.failures.take(self.arenas.of(stream)) {
+            Ok(()) => self.inner.sync(stream),
+            Err(error) => {
+                // The caller is promised that its work is done, whatever it came to.
+                let done = self.inner.sync(stream);
+                Box::pin(async move { done.await.and(Err(error)) })
+            }
+        }
+    }
+
+    fn get_resource(
+        &mut self,
+        binding: Binding,
+        stream: StreamId,
+    ) -> Result<ManagedResource<<Self::Storage as ComputeStorage>::Resource>, ServerError> {
+        self.hand_out(binding, stream)
+    }
+
+    unsafe fn launch(
+        &mut self,
+        kernel: Self::Kernel,
+        count: CubeCount,
+        arguments: KernelArguments,
+        mode: ExecutionMode,
+        stream: StreamId,
+    ) {
+        // SAFETY: the same kernel over the same buffers, wherever they are; the caller's promise holds.
+        unsafe { self.launch_kernel(kernel, count, arguments, mode, stream) }
+    }
+
+    fn flush(&mut self, stream: StreamId) -> Result<(), ServerError> {
+        let flushed = self.inner.flush(stream);
+        self.failures.take(self.arenas.of(stream))?;
+        flushed
+    }
+
+    fn memory_usage(&mut self, stream: StreamId) -> Result<MemoryUsage, ServerError> {
+        self.inner.memory_usage(stream)
+    }
+
+    fn memory_cleanup(&mut self, stream: StreamId) {
+        self.arenas.enter(stream, &mut self.inner);
+        self.sweep();
+        self.trim_device();
+    }
+
+    fn start_profile(&mut self, stream: StreamId) -> Result<ProfilingToken, ServerError> {
+        self.begin_sample(stream)
+    }
+
+    fn end_profile(
+        &mut self,
+        stream: StreamId,
+        token: ProfilingToken,
+    ) -> Result<ProfileDuration, ProfileError> {
+        self.end_sample(stream, token)
+    }
+
+    /// Ignored: pools stay in the mode [`Arenas::enter`] put them in. Burn brackets every parameter's
+    /// initialisation with a change of mode, which on wgpu flushes the stream each time.
+    fn allocation_mode(&mut self, _: MemoryAllocationMode, _: StreamId) {}
+}

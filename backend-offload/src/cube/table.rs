@@ -1,0 +1,110 @@
+//! The buffers of one device: what Burn holds, the memory behind it, and what is known of its contents.
+
+use super::logical::Slots;
+use crate::error::OffloadError;
+use crate::host::HostCopy;
+use crate::pager::BlockId;
+use cubecl_common::stream_id::StreamId;
+use cubecl_core::server::Binding;
+use cubecl_runtime::logging::ServerLogger;
+use cubecl_runtime::memory_management::ManagedMemoryHandle;
+use std::sync::Arc;
+
+/// One base allocation of the program.
+pub(super) struct Buffer {
+    /// The one clone of the user's handle that a pool would keep; more would disable in-place updates.
+    pub user: ManagedMemoryHandle,
+    pub block: BlockId,
+    /// Bytes asked for; the block counts what the allocator takes.
+    pub size: u64,
+    /// The stream it was allocated on, in whose pool its device memory always lives.
+    pub stream: StreamId,
+    pub device: Option<ManagedMemoryHandle>,
+    pub host: Option<HostCopy>,
+    /// Of the host copy, in paranoid mode.
+    pub checksum: Option<u64>,
+    /// Other streams with work in flight on the device memory.
+    pub used_by: Vec<StreamId>,
+    /// Its contents do not exist, because what should have made them could not run.
+    pub failed: Option<Arc<OffloadError>>,
+}
+
+/// What a binding names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Named {
+    /// A small buffer, the runtime's own business.
+    Small,
+    Block(BlockId),
+    /// A handle this device never allocated.
+    Nobody,
+}
+
+impl Named {
+    pub(super) fn block(self) -> Option<BlockId> {
+        match self {
+            Self::Block(id) => Some(id),
+            Self::Small | Self::Nobody => None,
+        }
+    }
+}
+
+pub(super) struct Table {
+    slots: Slots,
+    /// By the index of the block, which is also the slot's.
+    rows: Vec<Option<Buffer>>,
+    live: usize,
+    smallest: u64,
+}
+
+impl Table {
+    pub(super) fn new(logger: Arc<ServerLogger>, smallest: u64) -> Self {
+        Self { slots: Slots::new(logger), rows: Vec::new(), live: 0, smallest }
+    }
+
+    /// Whether buffers of this size are ours. Every view of a buffer carries the size of its base
+    /// allocation, so a binding tells.
+    pub(super) fn manages(&self, size: u64) -> bool {
+        size >= self.smallest
+    }
+
+    pub(super) fn name(&mut self, binding: &Binding) -> Named {
+        if !self.manages(binding.size) {
+            return Named::Small;
+        }
+        let row = self.slots.resolve(&binding.memory).and_then(|index| self.rows.get(index as usize)?.as_ref());
+        row.map_or(Named::Nobody, |buffer| Named::Block(buffer.block))
+    }
+
+    pub(super) fn insert(&mut self, buffer: Buffer) {
+        let index = buffer.block.index as usize;
+        if self.rows.len() <= index {
+            self.rows.resize_with(index + 1, || None);
+        }
+        self.slots.bind(buffer.block.index, buffer.user.clone());
+        self.rows[index] = Some(buffer);
+        self.live += 1;
+    }
+
+    pub(super) fn remove(&mut self, id: BlockId) -> Option<Buffer> {
+        let removed = self.rows[id.index as usize].take();
+        self.live -= usize::from(removed.is_some());
+        removed
+    }
+
+    pub(super) fn live(&self) -> usize {
+        self.live
+    }
+
+    pub(super) fn get(&self, id: BlockId) -> &Buffer {
+        self.rows[id.index as usize].as_ref().expect("a block of the pager has a row")
+    }
+
+    pub(super) fn get_mut(&mut self, id: BlockId) -> &mut Buffer {
+        self.rows[id.index as usize].as_mut().expect("a block of the pager has a row")
+    }
+
+    /// Buffers that nobody holds and no queued work names any more.
+    pub(super) fn dead(&self) -> Vec<BlockId> {
+        self.rows.iter().flatten().filter(|buffer| buffer.user.is_free()).map(|buffer| buffer.block).collect()
+    }
+}

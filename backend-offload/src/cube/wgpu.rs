@@ -1,0 +1,30 @@
+//! Vulkan, Metal, WebGPU: what the runtime over `wgpu` needs to know and cannot tell.
+
+use super::runtime::InnerRuntime;
+use crate::bytes::Budget;
+use crate::error::OffloadError;
+use crate::registry::DeviceFacts;
+use cubecl_core::server::ComputeServer;
+use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
+
+#[expect(private_interfaces, reason = "the trait is sealed: its methods are for this crate")]
+impl InnerRuntime for WgpuRuntime {
+    const READS_TAKE_ERRORS: bool = false;
+
+    fn runtime_name(info: &<Self::Server as ComputeServer>::Info) -> &'static str {
+        // As `WgpuRuntime::name` says; the type of the backend is not nameable without depending on wgpu.
+        match format!("{info:?}").as_str() {
+            "Vulkan" if cfg!(feature = "vulkan") => "wgpu<spirv>",
+            "Metal" if cfg!(feature = "metal") => "wgpu<msl>",
+            _ => "wgpu<wgsl>",
+        }
+    }
+
+    fn facts(device: &WgpuDevice) -> Result<DeviceFacts, OffloadError> {
+        Ok(DeviceFacts {
+            name: format!("the wgpu device {device:?}"),
+            memory: None,
+            default_budget: Budget::Unlimited,
+        })
+    }
+}

@@ -1,0 +1,12 @@
+//! What the examples share: the backend to run on, by feature.
+
+/// CUDA with feature `cuda`, else Vulkan, Metal or WebGPU with `wgpu`, else the CPU, whose memory then
+/// stands in for a device's.
+#[cfg(feature = "cuda")]
+pub type Inner = burn::backend::Cuda;
+/// See above.
+#[cfg(all(feature = "wgpu", not(feature = "cuda")))]
+pub type Inner = burn::backend::Wgpu;
+/// See above.
+#[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+pub type Inner = burn::backend::Flex;
