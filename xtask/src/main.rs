@@ -1,2 +1,37 @@
-//! Developer commands.
-fn main() {}
+//! Developer commands: `cargo xtask <command>`. One file per command; this one only dispatches.
+
+mod ci;
+mod gpu_check;
+mod invocation;
+mod readme;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Developer commands of this repository")]
+enum Command {
+    /// The gate a change must pass; local runs and the CI service run the same steps
+    Ci(ci::Ci),
+    /// Check the house rules that no compiler knows
+    Tidy,
+    /// Check on a CUDA machine that spilling changes no number, and record what it costs
+    GpuCheck(gpu_check::GpuCheck),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Command::parse() {
+        Command::Ci(ci) => ci.run(),
+        Command::Tidy => tidy::run(),
+        Command::GpuCheck(gpu_check) => gpu_check.run(),
+    };
+    if let Err(error) = outcome {
+        // Causes on one line, and no backtrace even where RUST_BACKTRACE asks for one: these are no bugs of ours.
+        eprintln!("error: {error:#}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}

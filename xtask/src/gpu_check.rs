@@ -1,0 +1,49 @@
+//! `cargo xtask gpu-check`: does spilling change a number on a real CUDA device, and what does it cost? The
+//! programs are one release binary that is carried to the device, because the machine with the GPU often has
+//! neither compiler nor network. Every run, passed or failed, becomes a dated record.
+
+mod carry;
+mod record;
+mod run;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::{invocation::Invocation, workspace};
+
+#[derive(Args)]
+pub(crate) struct GpuCheck {
+    /// Run on this machine after building, and record it
+    #[arg(long, conflicts_with = "record")]
+    here: bool,
+    /// Build nothing: record the lines that `run` wrote on another machine
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Names the record; by default the device that the run found
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+}
+
+impl GpuCheck {
+    pub(crate) fn run(self) -> Result<()> {
+        let device = self.device.as_deref();
+        if let Some(raw) = self.record {
+            return record::make(&raw, device);
+        }
+        let folder = carry::lay()?;
+        if !self.here {
+            println!(
+                "carry {} to a machine with an NVIDIA driver, NVRTC and CUDA headers; run ./run there, then bring \
+                 raw.jsonl back to `cargo xtask gpu-check --record raw.jsonl`",
+                folder.display()
+            );
+            return Ok(());
+        }
+        let ran = Invocation::new(folder.join("run").to_string_lossy()).run(workspace::root());
+        // A run that broke off is worth its record as well; its own error then says why it did.
+        let recorded = record::make(&folder.join("raw.jsonl"), device);
+        ran.and(recorded)
+    }
+}

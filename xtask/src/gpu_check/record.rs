@@ -1,0 +1,115 @@
+//! Turns the lines of a run into a dated record that a stranger can judge and repeat.
+
+use std::{
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace;
+
+use super::run::Run;
+
+pub(super) fn make(raw: &Path, device: Option<&str>) -> Result<()> {
+    let lines = fs::read_to_string(raw).with_context(|| format!("{} is unreadable", raw.display()))?;
+    let run = Run::parse(&lines).with_context(|| format!("{} holds no run", raw.display()))?;
+    let device = device.or(run.gpu()).context("the run names no GPU: name it with --device")?;
+    let folder = fresh_folder(&workspace::root().join("benchmarks/runs"), &run.date, device)?;
+    fs::write(folder.join("README.md"), page(&run, device))?;
+    fs::write(folder.join("raw.jsonl"), lines)?;
+    println!("recorded in {}", folder.display());
+    match run.shortcoming() {
+        None => Ok(()),
+        Some(shortcoming) => bail!("{shortcoming}; see {}", folder.display()),
+    }
+}
+
+/// A record is never overwritten: a second run of the same day gets a number.
+fn fresh_folder(runs: &Path, date: &str, device: &str) -> Result<PathBuf> {
+    let name = format!("{date}-{}", slug(device));
+    let numbered = (2..).map(|number| format!("{name}-{number}"));
+    let folder = std::iter::once(name.clone())
+        .chain(numbered)
+        .map(|name| runs.join(name))
+        .find(|folder| !folder.exists())
+        .expect("numbers do not run out");
+    fs::create_dir_all(&folder).with_context(|| format!("{} could not be made", folder.display()))?;
+    Ok(folder)
+}
+
+fn slug(device: &str) -> String {
+    let lower = device.to_lowercase();
+    let words = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words.collect::<Vec<_>>().join("-")
+}
+
+fn page(run: &Run, device: &str) -> String {
+    let mut page = format!("# GPU check: {device}, {}\n\n", run.date);
+    let outcome = run.shortcoming().unwrap_or_else(|| "every check passed".to_owned());
+    let Run { commit, command, .. } = run;
+    let mut line = |text: String| writeln!(page, "{text}").expect("a string takes every line");
+    line(format!("Outcome: {outcome}.\n"));
+    line(format!(
+        "`{command}`, built by `cargo xtask gpu-check` at commit {commit}. Raw data: [raw.jsonl](raw.jsonl).\n"
+    ));
+    line("| Machine | |\n|---|---|".to_owned());
+    for (name, value) in &run.machine {
+        line(format!("| {} | {} |", name.replace('_', " "), value.as_str().unwrap_or_default()));
+    }
+    line("\n| Program | Budget | Verdict | Losses equal | Weights equal | Seconds per step |".to_owned());
+    line("|---|---|---|---|---|---|".to_owned());
+    for verdict in &run.verdicts {
+        line(format!("| {} |", verdict.cells.join(" | ")));
+    }
+    if let Some(bandwidth) = &run.bandwidth {
+        line(format!("\nCopy bandwidth, as measured by the same binary: `{bandwidth}`."));
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RAW: &str = concat!(
+        r#"{"date": "2026-01-02", "commit": "abc-dirty", "command": "gpu_check --json","#,
+        r#" "machine": {"gpu": "NVIDIA H200", "driver": "570"}}"#,
+        "\n",
+        r#"{"program": "mlp", "budget": "25%", "verdict": "fail", "seconds_per_step": 0.5}"#,
+        "\n",
+        r#"{"bandwidth": {"to_host": 50}}"#
+    );
+
+    #[test]
+    fn a_record_says_outcome_command_commit_machine_and_numbers() {
+        let page = page(&Run::parse(RAW).unwrap(), "H200");
+        let said = [
+            "# GPU check: H200, 2026-01-02",
+            "1 of 1 checks did not pass",
+            "`gpu_check --json`",
+            "commit abc-dirty",
+            "| driver | 570 |",
+            "| mlp | 25% | fail | n/a | n/a | 0.5 |",
+            r#"`{"to_host":50}`"#,
+        ];
+        for expected in said {
+            assert!(page.contains(expected), "{expected} is missing from:\n{page}");
+        }
+    }
+
+    #[test]
+    fn a_second_run_of_the_day_leaves_the_first_record_alone() {
+        let runs = std::env::temp_dir().join(format!("gpu-check-records-{}", std::process::id()));
+        let names: Vec<_> = (0..3)
+            .map(|_| fresh_folder(&runs, "2026-01-02", "NVIDIA H200 (NVL)").unwrap())
+            .map(|folder| folder.file_name().unwrap().to_string_lossy().into_owned())
+            .collect();
+        fs::remove_dir_all(&runs).unwrap();
+        assert_eq!(
+            names,
+            ["2026-01-02-nvidia-h200-nvl", "2026-01-02-nvidia-h200-nvl-2", "2026-01-02-nvidia-h200-nvl-3"]
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! A run of the checking binary, read from the JSON lines it left.
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Map, Value};
+
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) date: String,
+    pub(super) commit: String,
+    pub(super) command: String,
+    /// What the script found out about the machine, in its order of names.
+    pub(super) machine: Map<String, Value>,
+    pub(super) verdicts: Vec<Verdict>,
+    /// The last line of a run that came to its end.
+    pub(super) bandwidth: Option<Value>,
+}
+
+#[derive(Debug)]
+pub(super) struct Verdict {
+    pub(super) passed: bool,
+    /// Program, budget, verdict, losses equal, weights equal, seconds per step.
+    pub(super) cells: [String; 6],
+}
+
+impl Run {
+    pub(super) fn parse(raw: &str) -> Result<Self> {
+        let mut lines = (1..).zip(raw.lines()).map(|(number, line): (usize, _)| {
+            serde_json::from_str::<Value>(line).with_context(|| format!("line {number} is no JSON: {line}"))
+        });
+        let header = lines.next().context("the file is empty")??;
+        let mut run = Self::begin(&header)?;
+        for (number, line) in (2..).zip(lines) {
+            let line = line?;
+            if let Some(bandwidth) = line.get("bandwidth") {
+                run.bandwidth = Some(bandwidth.clone());
+            } else {
+                run.verdicts.push(Verdict::parse(&line).with_context(|| format!("line {number}"))?);
+            }
+        }
+        if run.verdicts.is_empty() {
+            bail!("no program left a verdict: what `run` printed says why");
+        }
+        Ok(run)
+    }
+
+    fn begin(header: &Value) -> Result<Self> {
+        let text = |key| {
+            let value = header[key].as_str();
+            value.map(str::to_owned).with_context(|| {
+                format!("the first line lacks `{key}`: the binary must be started through its `run` script")
+            })
+        };
+        Ok(Self {
+            date: text("date")?,
+            commit: text("commit")?,
+            command: text("command")?,
+            machine: header["machine"].as_object().cloned().context("the first line lacks `machine`")?,
+            verdicts: Vec::new(),
+            bandwidth: None,
+        })
+    }
+
+    pub(super) fn gpu(&self) -> Option<&str> {
+        self.machine.get("gpu")?.as_str().filter(|name| !name.is_empty())
+    }
+
+    /// Why this run is no proof, if it is none.
+    pub(super) fn shortcoming(&self) -> Option<String> {
+        let failed = self.verdicts.iter().filter(|verdict| !verdict.passed).count();
+        if failed > 0 {
+            return Some(format!("{failed} of {} checks did not pass", self.verdicts.len()));
+        }
+        self.bandwidth.is_none().then(|| "the run broke off before its end".to_owned())
+    }
+}
+
+impl Verdict {
+    fn parse(line: &Value) -> Result<Self> {
+        let cell = |key| match &line[key] {
+            Value::Null => "n/a".to_owned(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let passed = match line["verdict"].as_str() {
+            Some("pass") => true,
+            // Skipped is not passed: a record must not read as proof of what did not run.
+            Some("fail" | "skipped") => false,
+            _ => bail!("`verdict` is none of pass, fail, skipped: {line}"),
+        };
+        let columns = ["program", "budget", "verdict", "losses_equal", "weights_equal", "seconds_per_step"];
+        Ok(Self { passed, cells: columns.map(cell) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = r#"{"date": "2026-01-02", "commit": "abc", "command": "gpu_check", "machine": {"gpu": "NVIDIA H200"}}"#;
+    const PASS: &str = r#"{"program": "mlp", "budget": "50%", "verdict": "pass", "losses_equal": true}"#;
+    const END: &str = r#"{"bandwidth": {"to_host": 50}}"#;
+
+    fn run(lines: &[&str]) -> Result<Run> {
+        Run::parse(&lines.join("\n"))
+    }
+
+    #[test]
+    fn a_complete_run_has_no_shortcoming() {
+        let run = run(&[HEADER, PASS, END]).unwrap();
+        assert_eq!((run.gpu(), run.shortcoming()), (Some("NVIDIA H200"), None));
+        assert_eq!(run.verdicts[0].cells, ["mlp", "50%", "pass", "true", "n/a", "n/a"]);
+    }
+
+    #[test]
+    fn a_failed_or_skipped_check_is_no_proof() {
+        for verdict in ["fail", "skipped"] {
+            let run = run(&[HEADER, PASS, &PASS.replace("pass", verdict), END]).unwrap();
+            assert_eq!(run.shortcoming().as_deref(), Some("1 of 2 checks did not pass"));
+        }
+    }
+
+    #[test]
+    fn a_run_without_its_last_line_broke_off() {
+        assert_eq!(
+            run(&[HEADER, PASS]).unwrap().shortcoming().as_deref(),
+            Some("the run broke off before its end")
+        );
+    }
+
+    #[test]
+    fn lines_that_prove_nothing_are_refused() {
+        let error = |lines: &[&str]| format!("{:#}", run(lines).unwrap_err());
+        assert!(error(&[]).contains("empty"));
+        assert!(error(&[PASS]).contains("`run` script"));
+        assert!(error(&[HEADER, END]).contains("no program left a verdict"));
+        assert!(error(&[HEADER, "Killed"]).contains("line 2 is no JSON"));
+        assert!(error(&[HEADER, r#"{"verdict": "fine"}"#]).contains("line 2: `verdict` is none of"));
+    }
+}

@@ -1,0 +1,106 @@
+//! A command line of another program: shown before it runs, so that a failing step can be repeated by hand.
+
+use std::{
+    fmt,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Invocation {
+    environment: Vec<(&'static str, &'static str)>,
+    program: String,
+    arguments: Vec<String>,
+}
+
+impl Invocation {
+    pub(crate) fn new(program: impl Into<String>) -> Self {
+        Self { environment: Vec::new(), program: program.into(), arguments: Vec::new() }
+    }
+
+    /// `cargo` with the words of `line` as its arguments.
+    pub(crate) fn cargo(line: &str) -> Self {
+        Self::new("cargo").arguments(line.split_whitespace())
+    }
+
+    pub(crate) fn arguments<S: Into<String>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    pub(crate) fn environment(mut self, name: &'static str, value: &'static str) -> Self {
+        self.environment.push((name, value));
+        self
+    }
+
+    pub(crate) fn run(&self, directory: &Path) -> Result<()> {
+        println!("$ {self}");
+        let status =
+            self.command(directory).status().with_context(|| format!("`{self}` could not be started"))?;
+        if !status.success() {
+            bail!("`{self}` failed: {status}");
+        }
+        Ok(())
+    }
+
+    /// Runs quietly and returns what was printed; standard error still reaches the terminal.
+    pub(crate) fn output(&self, directory: &Path) -> Result<String> {
+        let output = self
+            .command(directory)
+            .stderr(Stdio::inherit())
+            .output()
+            .with_context(|| format!("`{self}` could not be started"))?;
+        if !output.status.success() {
+            bail!("`{self}` failed: {}", output.status);
+        }
+        String::from_utf8(output.stdout)
+            .with_context(|| format!("`{self}` printed something that is not UTF-8"))
+    }
+
+    fn command(&self, directory: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).envs(self.environment.iter().copied()).current_dir(directory);
+        command
+    }
+}
+
+impl fmt::Display for Invocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.environment {
+            write!(f, "{name}={} ", quoted(value))?;
+        }
+        write!(f, "{}", quoted(&self.program))?;
+        self.arguments.iter().try_for_each(|argument| write!(f, " {}", quoted(argument)))
+    }
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:%@+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{word}'") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_can_be_pasted_into_a_shell() {
+        let shown = Invocation::cargo("doc --no-deps").environment("RUSTDOCFLAGS", "-D warnings").to_string();
+        assert_eq!(shown, "RUSTDOCFLAGS='-D warnings' cargo doc --no-deps");
+    }
+
+    #[test]
+    fn a_failing_program_is_an_error_that_names_it() {
+        let failing = Invocation::new("git").arguments(["rev-parse", "--quiet", "--verify", "no-such-name"]);
+        let error = failing.run(Path::new(".")).unwrap_err().to_string();
+        assert!(error.starts_with("`git rev-parse --quiet --verify no-such-name` failed"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_program_is_an_error_that_names_it() {
+        let error = Invocation::new("no-such-program").output(Path::new(".")).unwrap_err().to_string();
+        assert_eq!(error, "`no-such-program` could not be started");
+    }
+}

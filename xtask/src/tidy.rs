@@ -1,0 +1,118 @@
+//! `cargo xtask tidy`: house rules that no compiler knows. A rule is a function from text to findings, so its
+//! tests need no files; this file reads the tree and hands it over. CONTRIBUTING.md says what the rules are for.
+
+mod documents;
+mod manifests;
+mod rust_files;
+
+use std::{collections::BTreeMap, fmt, fs, io};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{invocation::Invocation, workspace, workspace::Workspace};
+
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    path: String,
+    line: usize,
+    rule: &'static str,
+    reason: String,
+}
+
+/// A text file of the repository. The path is relative to its root, with `/` on every system.
+#[derive(Debug, Clone, Copy)]
+struct File<'a> {
+    path: &'a str,
+    text: &'a str,
+}
+
+impl File<'_> {
+    fn finding(&self, line: usize, rule: &'static str, reason: impl Into<String>) -> Finding {
+        Finding { path: self.path.to_owned(), line, rule, reason: reason.into() }
+    }
+
+    fn has_extension(&self, extension: &str) -> bool {
+        self.path.rsplit_once('.').is_some_and(|(_, found)| found == extension)
+    }
+
+    /// Lines with their numbers, which start at one.
+    fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        (1..).zip(self.text.lines())
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: [{}] {}", self.path, self.line, self.rule, self.reason)
+    }
+}
+
+pub(crate) fn run() -> Result<()> {
+    let findings = findings()?;
+    if findings.is_empty() {
+        return Ok(());
+    }
+    let list: Vec<_> = findings.iter().map(Finding::to_string).collect();
+    bail!("{} breaches of the house rules:\n{}", findings.len(), list.join("\n"));
+}
+
+fn findings() -> Result<Vec<Finding>> {
+    let tree = read_tree()?;
+    let members = Workspace::read()?.members;
+    let files: Vec<File> = tree.iter().map(|(path, text)| File { path, text }).collect();
+    let mut findings = manifests::arrows(&members);
+    for file in files {
+        findings.extend(documents::machine_paths(&file));
+        if file.has_extension("rs") {
+            findings.extend(rust_files::all(&file));
+        }
+        if file.has_extension("md") {
+            findings.extend(documents::links(&file, &tree));
+        }
+        if file.path.starts_with("train/configs/") && file.has_extension("json") {
+            findings.extend(documents::json_object(&file));
+        }
+        if members.iter().any(|member| member.manifest == file.path) {
+            findings.extend(manifests::inherited_lints(&file));
+        }
+    }
+    Ok(findings)
+}
+
+type Tree = BTreeMap<String, String>;
+
+/// What git tracks or would track. A file that is not UTF-8 is listed without text, so that links may lead to it.
+fn read_tree() -> Result<Tree> {
+    let listing = Invocation::new("git")
+        .arguments(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .output(workspace::root())
+        .context("tidy looks at the files git knows and needs a checkout")?;
+    let mut tree = Tree::new();
+    for path in listing.split_terminator('\0') {
+        match fs::read(workspace::root().join(path)) {
+            Ok(bytes) => _ = tree.insert(path.to_owned(), String::from_utf8(bytes).unwrap_or_default()),
+            // Deleted here, not yet committed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("`{path}` is unreadable")),
+        }
+    }
+    Ok(tree)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_repository_keeps_its_own_rules() {
+        if let Err(error) = run() {
+            panic!("{error:#}");
+        }
+    }
+
+    #[test]
+    fn a_finding_names_file_line_rule_and_reason() {
+        let finding = File { path: "a/b.rs", text: "" }.finding(3, "header", "why");
+        assert_eq!(finding.to_string(), "a/b.rs:3: [header] why");
+    }
+}

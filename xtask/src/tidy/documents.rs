@@ -1,0 +1,198 @@
+//! Rules for what is read outside of a compiler: links lead somewhere, nothing names one machine's folders,
+//! configurations are JSON objects.
+
+use std::collections::BTreeMap;
+
+use super::{File, Finding, Tree};
+
+/// Top-level folders that exist on some machine, not in a checkout.
+const MACHINE_FOLDERS: [&str; 4] = ["home", "root", "work", "Users"];
+
+pub(super) fn links(file: &File, tree: &Tree) -> Vec<Finding> {
+    let breach = |(number, target): (usize, String)| {
+        let reason = dead_end(file, &target, tree)?;
+        Some(file.finding(number, "links", format!("`{target}` {reason}")))
+    };
+    link_targets(file).into_iter().filter_map(breach).collect()
+}
+
+fn dead_end(file: &File, target: &str, tree: &Tree) -> Option<&'static str> {
+    // Rustdoc checks the paths of items in pages that it includes.
+    if target.contains("://") || target.starts_with("mailto:") || target.contains("::") {
+        return None;
+    }
+    let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+    let Some(path) = resolve(file.path, path) else { return Some("leads out of the repository") };
+    let folder = format!("{path}/");
+    if !path.is_empty() && !tree.contains_key(&path) && !tree.keys().any(|known| known.starts_with(&folder)) {
+        return Some("leads to no file of the repository");
+    }
+    let page = tree.get(&path).map(|text| File { path: &path, text })?;
+    let misses =
+        !anchor.is_empty() && page.has_extension("md") && !anchors(&page).contains(&anchor.to_owned());
+    misses.then_some("names no heading of that page")
+}
+
+/// From the root, without `.` and `..`; a target that starts with `/` is meant from the root.
+fn resolve(from: &str, target: &str) -> Option<String> {
+    if target.is_empty() {
+        return Some(from.to_owned());
+    }
+    let folder = from.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let start = if target.starts_with('/') { "" } else { folder };
+    let mut parts = Vec::new();
+    for part in start.split('/').chain(target.split('/')) {
+        match part {
+            "" | "." => {}
+            ".." => _ = parts.pop()?,
+            name => parts.push(name),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// Targets of `[text](target)` and of `[label]: target`, outside of code.
+fn link_targets(file: &File) -> Vec<(usize, String)> {
+    let mut targets = Vec::new();
+    for (number, line) in prose(file) {
+        let inline = line.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
+        let reference = line.trim_start().strip_prefix('[').and_then(|rest| rest.split_once("]: "));
+        let reference = reference.and_then(|(_, rest)| rest.split_whitespace().next());
+        let found = inline.chain(reference).map(|target| target.trim_matches(['<', '>']));
+        targets.extend(found.filter(|target| !target.is_empty()).map(|target| (number, target.to_owned())));
+    }
+    targets
+}
+
+/// Lines outside of fenced blocks, without their inline code.
+fn prose<'a>(file: &'a File) -> impl Iterator<Item = (usize, String)> + 'a {
+    let mut fenced = false;
+    file.lines().filter_map(move |(number, line)| {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+            return None;
+        }
+        (!fenced).then(|| (number, without_code(line)))
+    })
+}
+
+fn without_code(line: &str) -> String {
+    line.split('`').step_by(2).collect()
+}
+
+/// What a page's headings are called in links, as GitHub derives it.
+fn anchors(page: &File) -> Vec<String> {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let mut fenced = false;
+    let mut anchors = Vec::new();
+    for (_, line) in page.lines() {
+        fenced ^= line.trim_start().starts_with("```");
+        let title = line.trim_start_matches('#');
+        if fenced || title.len() == line.len() || !title.starts_with(' ') {
+            continue;
+        }
+        let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+        let anchor = title.trim().to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-");
+        let earlier = seen.entry(anchor.clone()).or_default();
+        anchors.push(if *earlier == 0 { anchor } else { format!("{anchor}-{earlier}") });
+        *earlier += 1;
+    }
+    anchors
+}
+
+pub(super) fn machine_paths(file: &File) -> Vec<Finding> {
+    let breach = |(number, line): (usize, &str)| {
+        let folder = MACHINE_FOLDERS.iter().find(|folder| names_root_folder(line, folder))?;
+        let reason = format!("names the folder /{folder} of one machine; say it relative to the repository");
+        Some(file.finding(number, "machine-path", reason))
+    };
+    file.lines().filter_map(breach).collect()
+}
+
+/// `/name/` where a path starts, not as a later part of a path or an address.
+fn names_root_folder(line: &str, name: &str) -> bool {
+    let path = format!("/{name}/");
+    let inside_a_path = |c: char| c.is_alphanumeric() || "._-~*})]>".contains(c);
+    line.match_indices(&path).any(|(at, _)| !line[..at].ends_with(inside_a_path))
+}
+
+pub(super) fn json_object(file: &File) -> Option<Finding> {
+    match serde_json::from_str::<serde_json::Value>(file.text) {
+        Ok(value) if value.is_object() => None,
+        Ok(_) => Some(file.finding(1, "config", "a configuration is a JSON object")),
+        Err(error) => Some(file.finding(error.line(), "config", format!("is no JSON: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn broken_links(path: &str, text: &str) -> Vec<usize> {
+        let known =
+            [("README.md", "# Spillway\n\n## What does *not* fit\n\n## Run\n## Run\n"), ("docs/LOG.md", "")];
+        let tree = known.map(|(path, text)| (path.to_owned(), text.to_owned())).into();
+        links(&File { path, text }, &tree).into_iter().map(|finding| finding.line).collect()
+    }
+
+    const NONE: [usize; 0] = [];
+
+    #[test]
+    fn links_to_files_folders_and_the_outside_pass() {
+        let text =
+            "[a](docs/LOG.md) [b](docs) ![c](./README.md \"title\")\n[d](https://x.y/z)\n[e]: docs/LOG.md\n";
+        assert_eq!(broken_links("README.md", text), NONE);
+        assert_eq!(broken_links("docs/LOG.md", "[up](../README.md) [root](/docs/LOG.md)"), NONE);
+    }
+
+    #[test]
+    fn links_to_nowhere_are_found_with_their_line() {
+        assert_eq!(broken_links("README.md", "fine\n[a](docs/NONE.md)\n[b]: gone.md\n"), [2, 3]);
+        assert_eq!(broken_links("README.md", "[out](../elsewhere.md)"), [1]);
+        assert_eq!(broken_links("docs/LOG.md", "[not from here](docs/LOG.md)"), [1]);
+    }
+
+    #[test]
+    fn anchors_must_name_a_heading() {
+        assert_eq!(
+            broken_links("docs/LOG.md", "[a](../README.md#what-does-not-fit) [b](../README.md#run-1)"),
+            NONE
+        );
+        assert_eq!(broken_links("README.md", "[a](#run)\n[b](#walk)\n[c](#run-2)"), [2, 3]);
+    }
+
+    #[test]
+    fn code_holds_no_links() {
+        assert_eq!(broken_links("README.md", "`[a](none.md)`\n```md\n[b](none.md)\n```\n"), NONE);
+    }
+
+    fn names_a_machine(text: &str) -> bool {
+        !machine_paths(&File { path: "a.md", text }).is_empty()
+    }
+
+    #[test]
+    fn folders_of_one_machine_are_found_wherever_a_path_starts() {
+        for folder in MACHINE_FOLDERS {
+            assert!(names_a_machine(&format!("see /{folder}/notes")), "{folder}");
+            assert!(names_a_machine(&format!("PATH=\"/{folder}/bin\" file:///{folder}/x")), "{folder}");
+        }
+    }
+
+    #[test]
+    fn parts_of_relative_paths_and_addresses_name_no_machine() {
+        let relative =
+            ["target/work/x", "../work/x", "https://example.org/home/", "$ROOT/work/x", "homework"];
+        for text in relative {
+            assert!(!names_a_machine(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn configurations_are_json_objects() {
+        let check =
+            |text| json_object(&File { path: "train/configs/a.json", text }).map(|finding| finding.line);
+        assert_eq!(check("{\"steps\": 1}"), None);
+        assert_eq!(check("[1]"), Some(1));
+        assert_eq!(check("{\n\"steps\": ,\n}"), Some(2));
+    }
+}

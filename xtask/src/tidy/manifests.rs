@@ -1,0 +1,125 @@
+//! Rules for manifests: who may depend on whom, and lints that no crate leaves behind.
+
+use crate::workspace::{Dependency, Member};
+
+use super::{File, Finding};
+
+struct Arrows {
+    from: &'static str,
+    to: &'static [&'static str],
+    /// Further ones for its tests and benches.
+    tests_to: &'static [&'static str],
+}
+
+/// Which members a member may depend on. A member that is not listed is a finding: who it may know is decided
+/// when it is made.
+const ARROWS: [Arrows; 6] = [
+    Arrows { from: "backend-offload", to: &[], tests_to: &[] },
+    Arrows { from: "models", to: &[], tests_to: &["backend-offload", "tokenizer"] },
+    Arrows { from: "tokenizer", to: &[], tests_to: &[] },
+    Arrows { from: "train", to: &["backend-offload", "models", "tokenizer"], tests_to: &[] },
+    Arrows { from: "examples", to: &["backend-offload", "models", "tokenizer", "train"], tests_to: &[] },
+    Arrows { from: "xtask", to: &[], tests_to: &[] },
+];
+
+pub(super) fn arrows(members: &[Member]) -> Vec<Finding> {
+    members.iter().flat_map(|member| arrows_of(member, members)).collect()
+}
+
+fn arrows_of(member: &Member, members: &[Member]) -> Vec<Finding> {
+    let manifest = File { path: &member.manifest, text: "" };
+    let Some(arrows) = ARROWS.iter().find(|arrows| arrows.from == member.name) else {
+        let reason = format!("`{}` has no entry in xtask's table of dependency arrows", member.name);
+        return vec![manifest.finding(1, "arrows", reason)];
+    };
+    let refused = |dependency: &&Dependency| {
+        let ours = members.iter().any(|other| other.name == dependency.name);
+        let name = dependency.name.as_str();
+        let allowed = arrows.to.contains(&name) || (dependency.dev && arrows.tests_to.contains(&name));
+        (ours && !allowed)
+            || (member.name == "xtask" && (name.starts_with("burn") || name.starts_with("cubecl")))
+    };
+    let finding = |dependency: &Dependency| {
+        let reason =
+            format!("`{}` must not depend on `{}`: see ARCHITECTURE.md", member.name, dependency.name);
+        manifest.finding(1, "arrows", reason)
+    };
+    member.dependencies.iter().filter(refused).map(finding).collect()
+}
+
+pub(super) fn inherited_lints(file: &File) -> Option<Finding> {
+    let mut lines = file.text.lines().map(str::trim).skip_while(|line| *line != "[lints]").skip(1);
+    let inherits = lines.next() == Some("workspace = true");
+    (!inherits).then(|| {
+        file.finding(1, "lints", "lacks `[lints]` with `workspace = true`: lints are the same everywhere")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(from: &str, to: &str, dev: bool) -> bool {
+        let bare = |name: &str| Member { name: name.into(), ..Member::default() };
+        let member = Member {
+            manifest: format!("{from}/Cargo.toml"),
+            dependencies: vec![Dependency { name: to.into(), dev }],
+            ..bare(from)
+        };
+        let ours = ["backend-offload", "models", "tokenizer", "train"];
+        !arrows_of(&member, &ours.map(bare)).is_empty()
+    }
+
+    #[test]
+    fn the_crate_that_spills_knows_none_of_its_users_not_even_in_tests() {
+        for user in ["models", "tokenizer", "train"] {
+            assert!(
+                refused("backend-offload", user, false) && refused("backend-offload", user, true),
+                "{user}"
+            );
+        }
+        assert!(!refused("backend-offload", "burn-backend", false));
+    }
+
+    #[test]
+    fn models_know_of_spilling_in_their_tests_alone() {
+        assert!(refused("models", "backend-offload", false));
+        assert!(!refused("models", "backend-offload", true));
+        assert!(refused("models", "train", false) && refused("models", "train", true));
+    }
+
+    #[test]
+    fn the_tokenizer_stands_alone() {
+        for other in ["backend-offload", "models", "train"] {
+            assert!(refused("tokenizer", other, false) && refused("tokenizer", other, true), "{other}");
+        }
+        assert!(!refused("tokenizer", "tokenizers", false));
+    }
+
+    #[test]
+    fn the_trainer_is_where_the_others_meet() {
+        assert!(!refused("train", "backend-offload", false));
+        assert!(!refused("train", "models", false));
+    }
+
+    #[test]
+    fn developer_commands_build_without_burn() {
+        for other in ["burn", "burn-ir", "cubecl-core", "models"] {
+            assert!(refused("xtask", other, false), "{other}");
+        }
+        assert!(!refused("xtask", "clap", false));
+    }
+
+    #[test]
+    fn an_unlisted_member_is_a_finding() {
+        assert!(refused("server", "clap", false));
+    }
+
+    #[test]
+    fn every_crate_inherits_the_lints() {
+        let check = |text| inherited_lints(&File { path: "a/Cargo.toml", text });
+        assert_eq!(check("[package]\nname = \"a\"\n\n[lints]\nworkspace = true\n"), None);
+        assert!(check("[package]\nversion.workspace = true\n").is_some());
+        assert!(check("[lints]\nrust.missing_docs = \"allow\"\n").is_some());
+    }
+}

@@ -1,0 +1,149 @@
+//! Rules for single Rust files: what they open with, how long they grow, what they are called, what they mute.
+
+use std::path::Path;
+
+use super::{File, Finding};
+
+const LONGEST_SOURCE: usize = 500;
+const LONGEST_TEST: usize = 800;
+
+/// Names that say where code was put, not what it is about.
+const NAMES_WITHOUT_MEANING: [&str; 6] = ["utils", "helpers", "common", "base", "manager", "misc"];
+
+pub(super) fn all(file: &File) -> Vec<Finding> {
+    let findings = [header(file), length(file), file_name(file)].into_iter().flatten();
+    findings.chain(module_names(file)).chain(muted_lints(file)).collect()
+}
+
+fn header(file: &File) -> Option<Finding> {
+    let first = file.text.lines().next().unwrap_or_default();
+    let says_something = first.strip_prefix("//!").is_some_and(|rest| !rest.trim().is_empty());
+    (!says_something).then(|| {
+        file.finding(1, "header", "a file opens with `//!` and says what it is for before anything else")
+    })
+}
+
+fn length(file: &File) -> Option<Finding> {
+    let path = Path::new(file.path);
+    let is_test = path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs");
+    let limit = if is_test { LONGEST_TEST } else { LONGEST_SOURCE };
+    let lines = file.text.lines().count();
+    (lines > limit).then(|| {
+        file.finding(limit + 1, "length", format!("{lines} lines, more than {limit}: split it by concept"))
+    })
+}
+
+fn file_name(file: &File) -> Option<Finding> {
+    let stem = file.path.strip_suffix(".rs").unwrap_or(file.path);
+    let name = stem.split('/').find(|part| NAMES_WITHOUT_MEANING.contains(part))?;
+    Some(file.finding(1, "name", format!("`{name}` says nothing: name the concept the code is about")))
+}
+
+fn module_names(file: &File) -> Vec<Finding> {
+    let breach = |(number, line): (usize, &str)| {
+        let name = declared_module(line).filter(|name| NAMES_WITHOUT_MEANING.contains(name))?;
+        Some(file.finding(number, "name", format!("`mod {name}` says nothing: name the concept")))
+    };
+    file.lines().filter_map(breach).collect()
+}
+
+fn declared_module(line: &str) -> Option<&str> {
+    let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub"));
+    (words.next()? == "mod").then(|| words.next())?.map(|name| name.trim_end_matches([';', '{']))
+}
+
+fn muted_lints(file: &File) -> Vec<Finding> {
+    let lines: Vec<&str> = file.text.lines().collect();
+    let breach = |(index, line): (usize, &&str)| {
+        let line = line.trim_start();
+        if !line.starts_with("#[") && !line.starts_with("#![") {
+            return None;
+        }
+        let attribute = attribute_from(&lines[index..]);
+        let reason = if mentions(&attribute, "allow(") {
+            "`#[allow]` outlives its cause: use `#[expect(.., reason = \"..\")]`"
+        } else if mentions(&attribute, "expect(") && !attribute.contains("reason") {
+            "an expected lint needs `reason = \"..\"`"
+        } else {
+            return None;
+        };
+        Some(file.finding(index + 1, "muted-lint", reason))
+    };
+    lines.iter().enumerate().filter_map(breach).collect()
+}
+
+/// An attribute may span several lines; it ends where its brackets balance.
+fn attribute_from(lines: &[&str]) -> String {
+    let mut depth = 0_i32;
+    let mut attribute = String::new();
+    for character in lines.iter().flat_map(|line| line.chars()) {
+        attribute.push(character);
+        depth += i32::from(character == '[') - i32::from(character == ']');
+        if character == ']' && depth == 0 {
+            break;
+        }
+    }
+    attribute
+}
+
+fn mentions(attribute: &str, call: &str) -> bool {
+    let starts_a_word = |at: usize| !attribute[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+    attribute.match_indices(call).any(|(at, _)| starts_a_word(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules_broken(path: &str, text: &str) -> Vec<(&'static str, usize)> {
+        all(&File { path, text }).into_iter().map(|finding| (finding.rule, finding.line)).collect()
+    }
+
+    #[test]
+    fn a_file_with_a_header_and_a_name_passes() {
+        assert_eq!(rules_broken("a/src/pager.rs", "//! Decides who leaves.\nmod ledger;\n"), []);
+    }
+
+    #[test]
+    fn a_file_must_open_with_a_header_that_says_something() {
+        for text in ["", "use std::fs;\n", "// plain\n", "//!\n//! too late\n"] {
+            assert_eq!(rules_broken("a/src/pager.rs", text), [("header", 1)], "{text:?}");
+        }
+    }
+
+    #[test]
+    fn tests_may_be_longer_than_sources() {
+        let lines = |count: usize| "//! Long.\n".repeat(count);
+        assert_eq!(rules_broken("a/src/pager.rs", &lines(500)), []);
+        assert_eq!(rules_broken("a/src/pager.rs", &lines(501)), [("length", 501)]);
+        for path in ["a/tests/it/pager.rs", "a/src/pager/tests.rs"] {
+            assert_eq!(rules_broken(path, &lines(800)), []);
+            assert_eq!(rules_broken(path, &lines(801)), [("length", 801)]);
+        }
+    }
+
+    #[test]
+    fn names_that_say_nothing_are_refused_as_file_folder_or_module() {
+        assert_eq!(rules_broken("a/src/utils.rs", "//! A.\n"), [("name", 1)]);
+        assert_eq!(rules_broken("a/tests/common/mod.rs", "//! A.\n"), [("name", 1)]);
+        assert_eq!(rules_broken("a/src/a.rs", "//! A.\npub(crate) mod helpers {\n}\nmod misc;\n").len(), 2);
+        assert_eq!(rules_broken("a/src/database.rs", "//! A.\nmod baseline;\n"), []);
+    }
+
+    #[test]
+    fn lints_are_never_allowed_only_expected_with_a_reason() {
+        let broken =
+            |attribute: &str| rules_broken("a/src/a.rs", &format!("//! A.\n{attribute}\nfn f() {{}}\n"));
+        for attribute in [
+            "#[allow(dead_code)]",
+            "#![allow(dead_code)]",
+            "#[cfg_attr(test, allow(dead_code))]",
+            "#[expect(dead_code)]",
+        ] {
+            assert_eq!(broken(attribute), [("muted-lint", 2)], "{attribute}");
+        }
+        assert_eq!(broken("#[expect(dead_code, reason = \"kept for the door\")]"), []);
+        assert_eq!(broken("#[expect(\n    dead_code,\n    reason = \"kept\"\n)]"), []);
+        assert_eq!(broken("#[disallow(x)]"), []);
+    }
+}

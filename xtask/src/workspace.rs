@@ -1,0 +1,103 @@
+//! What cargo knows of this repository: its members, their features, and who depends on whom.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::invocation::Invocation;
+
+pub(crate) struct Workspace {
+    pub(crate) members: Vec<Member>,
+    pub(crate) target: PathBuf,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Member {
+    pub(crate) name: String,
+    /// Relative to the repository's root.
+    pub(crate) manifest: String,
+    pub(crate) features: Vec<String>,
+    pub(crate) dependencies: Vec<Dependency>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Dependency {
+    pub(crate) name: String,
+    /// Used by the crate's tests and benches alone.
+    pub(crate) dev: bool,
+}
+
+/// The folder this crate's own folder lies in.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a member below the root")
+}
+
+impl Workspace {
+    pub(crate) fn read() -> Result<Self> {
+        let metadata = Invocation::cargo("metadata --no-deps --format-version 1").output(root())?;
+        Self::parse(&metadata, root())
+    }
+
+    pub(crate) fn member(&self, name: &str) -> Result<&Member> {
+        self.members
+            .iter()
+            .find(|member| member.name == name)
+            .with_context(|| format!("the workspace has no member `{name}`"))
+    }
+
+    fn parse(metadata: &str, root: &Path) -> Result<Self> {
+        let metadata: Value = serde_json::from_str(metadata).context("cargo metadata printed no JSON")?;
+        let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+        let members = packages.iter().map(|package| Member::parse(package, root)).collect::<Result<_>>()?;
+        Ok(Self { members, target: text(&metadata, "target_directory")?.into() })
+    }
+}
+
+impl Member {
+    fn parse(package: &Value, root: &Path) -> Result<Self> {
+        let manifest = PathBuf::from(text(package, "manifest_path")?);
+        let manifest = manifest.strip_prefix(root).context("a member lies outside of the repository")?;
+        let features = package["features"].as_object().context("a package without features")?;
+        let dependencies = package["dependencies"].as_array().context("a package without dependencies")?;
+        Ok(Self {
+            name: text(package, "name")?,
+            manifest: manifest.to_string_lossy().replace('\\', "/"),
+            features: features.keys().cloned().collect(),
+            dependencies: dependencies.iter().map(Dependency::parse).collect::<Result<_>>()?,
+        })
+    }
+}
+
+impl Dependency {
+    fn parse(dependency: &Value) -> Result<Self> {
+        Ok(Self { name: text(dependency, "name")?, dev: dependency["kind"] == "dev" })
+    }
+}
+
+fn text(object: &Value, key: &str) -> Result<String> {
+    let value = object[key].as_str().with_context(|| format!("cargo metadata lacks `{key}`"))?;
+    Ok(value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_carry_features_and_kinds_of_dependencies() {
+        let metadata = r#"{"target_directory": "/t", "packages": [{
+            "name": "a", "manifest_path": "/r/a/Cargo.toml", "features": {"default": [], "x": ["dep:c"]},
+            "dependencies": [{"name": "b", "kind": null}, {"name": "c", "kind": "dev"}]}]}"#;
+        let workspace = Workspace::parse(metadata, Path::new("/r")).unwrap();
+        let member = workspace.member("a").unwrap();
+        assert_eq!((member.manifest.as_str(), member.features.len()), ("a/Cargo.toml", 2));
+        assert_eq!(member.dependencies.iter().map(|d| d.dev).collect::<Vec<_>>(), [false, true]);
+    }
+
+    #[test]
+    fn an_unknown_member_is_named() {
+        let workspace = Workspace { members: Vec::new(), target: PathBuf::new() };
+        assert_eq!(workspace.member("z").unwrap_err().to_string(), "the workspace has no member `z`");
+    }
+}
