@@ -69,6 +69,9 @@ fn findings() -> Result<Vec<Finding>> {
         if file.has_extension("md") {
             findings.extend(documents::links(&file, &tree));
         }
+        if matches!(file.path, "README.md" | "ARCHITECTURE.md") {
+            findings.extend(documents::code_map(&file, &tree));
+        }
         if file.path.starts_with("train/configs/") && file.has_extension("json") {
             findings.extend(documents::json_object(&file));
         }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace;
 
-use super::run::Run;
+use super::run::{Outcome, Run};
 
 pub(super) fn make(raw: &Path, device: Option<&str>) -> Result<()> {
     let lines = fs::read_to_string(raw).with_context(|| format!("{} is unreadable", raw.display()))?;
@@ -47,10 +47,12 @@ fn slug(device: &str) -> String {
 
 fn page(run: &Run, device: &str) -> String {
     let mut page = format!("# GPU check: {device}, {}\n\n", run.date);
-    let outcome = run.shortcoming().unwrap_or_else(|| "every check passed".to_owned());
+    let [passed, failed, skipped] =
+        [Outcome::Pass, Outcome::Fail, Outcome::Skipped].map(|outcome| run.count(outcome));
+    let note = run.shortcoming().map(|shortcoming| format!(" ({shortcoming})")).unwrap_or_default();
     let Run { commit, command, .. } = run;
     let mut line = |text: String| writeln!(page, "{text}").expect("a string takes every line");
-    line(format!("Outcome: {outcome}.\n"));
+    line(format!("{passed} passed, {failed} failed, {skipped} skipped{note}.\n"));
     line(format!(
         "`{command}`, built by `cargo xtask gpu-check` at commit {commit}. Raw data: [raw.jsonl](raw.jsonl).\n"
     ));
@@ -87,7 +89,7 @@ mod tests {
         let page = page(&Run::parse(RAW).unwrap(), "H200");
         let said = [
             "# GPU check: H200, 2026-01-02",
-            "1 of 1 checks did not pass",
+            "0 passed, 1 failed, 0 skipped (checks failed).",
             "`gpu_check --json`",
             "commit abc-dirty",
             "| driver | 570 |",

@@ -15,9 +15,16 @@ pub(super) struct Run {
     pub(super) bandwidth: Option<Value>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Pass,
+    Fail,
+    Skipped,
+}
+
 #[derive(Debug)]
 pub(super) struct Verdict {
-    pub(super) passed: bool,
+    pub(super) outcome: Outcome,
     /// Program, budget, verdict, losses equal, weights equal, seconds per step.
     pub(super) cells: [String; 6],
 }
@@ -64,13 +71,19 @@ impl Run {
         self.machine.get("gpu")?.as_str().filter(|name| !name.is_empty())
     }
 
-    /// Why this run is no proof, if it is none.
-    pub(super) fn shortcoming(&self) -> Option<String> {
-        let failed = self.verdicts.iter().filter(|verdict| !verdict.passed).count();
-        if failed > 0 {
-            return Some(format!("{failed} of {} checks did not pass", self.verdicts.len()));
+    pub(super) fn count(&self, outcome: Outcome) -> usize {
+        self.verdicts.iter().filter(|verdict| verdict.outcome == outcome).count()
+    }
+
+    /// Why this run is no proof, if it is none. What was skipped proves nothing, and disproves nothing.
+    pub(super) fn shortcoming(&self) -> Option<&'static str> {
+        if self.count(Outcome::Fail) > 0 {
+            Some("checks failed")
+        } else if self.bandwidth.is_none() {
+            Some("the run broke off before its end")
+        } else {
+            (self.count(Outcome::Pass) == 0).then_some("every check was skipped")
         }
-        self.bandwidth.is_none().then(|| "the run broke off before its end".to_owned())
     }
 }
 
@@ -81,14 +94,14 @@ impl Verdict {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        let passed = match line["verdict"].as_str() {
-            Some("pass") => true,
-            // Skipped is not passed: a record must not read as proof of what did not run.
-            Some("fail" | "skipped") => false,
+        let outcome = match line["verdict"].as_str() {
+            Some("pass") => Outcome::Pass,
+            Some("fail") => Outcome::Fail,
+            Some("skipped") => Outcome::Skipped,
             _ => bail!("`verdict` is none of pass, fail, skipped: {line}"),
         };
         let columns = ["program", "budget", "verdict", "losses_equal", "weights_equal", "seconds_per_step"];
-        Ok(Self { passed, cells: columns.map(cell) })
+        Ok(Self { outcome, cells: columns.map(cell) })
     }
 }
 
@@ -112,19 +125,21 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_or_skipped_check_is_no_proof() {
-        for verdict in ["fail", "skipped"] {
-            let run = run(&[HEADER, PASS, &PASS.replace("pass", verdict), END]).unwrap();
-            assert_eq!(run.shortcoming().as_deref(), Some("1 of 2 checks did not pass"));
-        }
+    fn one_failed_check_outweighs_those_that_passed() {
+        let run = run(&[HEADER, PASS, &PASS.replace("pass", "fail"), END]).unwrap();
+        assert_eq!(run.shortcoming(), Some("checks failed"));
+    }
+
+    #[test]
+    fn skipped_checks_alone_are_no_proof() {
+        let skipped = PASS.replace("pass", "skipped");
+        assert_eq!(run(&[HEADER, &skipped, END]).unwrap().shortcoming(), Some("every check was skipped"));
+        assert_eq!(run(&[HEADER, &skipped, PASS, END]).unwrap().shortcoming(), None);
     }
 
     #[test]
     fn a_run_without_its_last_line_broke_off() {
-        assert_eq!(
-            run(&[HEADER, PASS]).unwrap().shortcoming().as_deref(),
-            Some("the run broke off before its end")
-        );
+        assert_eq!(run(&[HEADER, PASS]).unwrap().shortcoming(), Some("the run broke off before its end"));
     }
 
     #[test]

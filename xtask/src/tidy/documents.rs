@@ -1,7 +1,7 @@
 //! Rules for what is read outside of a compiler: links lead somewhere, nothing names one machine's folders,
 //! configurations are JSON objects.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 use super::{File, Finding, Tree};
 
@@ -78,6 +78,21 @@ fn prose<'a>(file: &'a File) -> impl Iterator<Item = (usize, String)> + 'a {
 
 fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect()
+}
+
+/// Pages that describe the tree name files that are in it: a map goes stale where nobody looks at it.
+pub(super) fn code_map(file: &File, tree: &Tree) -> Vec<Finding> {
+    let exists = |name: &str| tree.keys().any(|path| path == name || path.ends_with(&format!("/{name}")));
+    let is_path = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+    let is_rust =
+        |code: &&str| Path::new(code).extension() == Some("rs".as_ref()) && code.chars().all(is_path);
+    let breaches = |(number, line): (usize, &str)| {
+        let named = line.split('`').skip(1).step_by(2).filter(is_rust).filter(|name| !exists(name));
+        let finding =
+            |name| file.finding(number, "code-map", format!("there is no `{name}` in the repository"));
+        named.map(finding).collect::<Vec<_>>()
+    };
+    file.lines().flat_map(breaches).collect()
 }
 
 /// What a page's headings are called in links, as GitHub derives it.
@@ -164,6 +179,17 @@ mod tests {
     #[test]
     fn code_holds_no_links() {
         assert_eq!(broken_links("README.md", "`[a](none.md)`\n```md\n[b](none.md)\n```\n"), NONE);
+    }
+
+    #[test]
+    fn a_code_map_names_files_that_exist() {
+        let tree = Tree::from([("models/src/gpt.rs".to_owned(), String::new())]);
+        let check = |text| code_map(&File { path: "ARCHITECTURE.md", text }, &tree).len();
+        assert_eq!(
+            check("`gpt.rs`, `src/gpt.rs` and `models/src/gpt.rs`; any `.rs` and `{a,b}.rs`; gone.rs"),
+            0
+        );
+        assert_eq!(check("`t.rs` and `models/gpt.rs`"), 2);
     }
 
     fn names_a_machine(text: &str) -> bool {
