@@ -1,0 +1,169 @@
+//! Runs parts of tests in processes of their own.
+//!
+//! A device is configured once per process, and its counters are the process's. A test that needs a device
+//! of its own starts this very binary again as a [`Child`], naming a [`Scenario`] and its parameters; the
+//! child runs it and prints what it found, line by line, and the parent gets it back as a [`Report`].
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SCENARIO: &str = "OFFLOAD_TEST_SCENARIO";
+const PARAMETERS: &str = "OFFLOAD_TEST_PARAMETERS";
+
+/// In front of every line of a report, to tell it from what else a test prints.
+const MARK: &str = "report> ";
+
+/// Stands for a line break within a fact.
+const NEWLINE: &str = "\u{1f}";
+
+/// A child that takes longer hangs.
+const PATIENCE: Duration = Duration::from_mins(10);
+
+/// Something a child process can do.
+pub struct Scenario {
+    pub name: &'static str,
+    pub run: fn(&Facts) -> Facts,
+}
+
+/// Named facts: the parameters a scenario gets, or the report it gives.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts(BTreeMap<String, String>);
+
+/// What a scenario found.
+pub type Report = Facts;
+
+impl Facts {
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Display) -> Self {
+        self.0.insert(name.to_owned(), value.to_string());
+        self
+    }
+
+    pub fn text(&self, name: &str) -> &str {
+        self.find(name).unwrap_or_else(|| panic!("no fact named {name:?} in {:?}", self.0.keys()))
+    }
+
+    pub fn find(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// The fact, read as a value.
+    pub fn value<T: FromStr>(&self, name: &str) -> T {
+        let text = self.text(name);
+        text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}"))
+    }
+
+    pub fn number(&self, name: &str) -> u64 {
+        self.value(name)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    fn lines(&self) -> impl Iterator<Item = String> {
+        self.iter().map(|(name, value)| format!("{name}={}", value.replace('\n', NEWLINE)))
+    }
+
+    fn read_line(&mut self, line: &str) {
+        let (name, value) = line.split_once('=').expect("name=value");
+        self.0.insert(name.to_owned(), value.replace(NEWLINE, "\n"));
+    }
+}
+
+/// A process that is to run a scenario.
+#[must_use]
+pub struct Child {
+    scenario: &'static str,
+    parameters: Facts,
+    environment: Vec<(&'static str, String)>,
+}
+
+impl Child {
+    pub fn new(scenario: &'static str) -> Self {
+        Self { scenario, parameters: Facts::default(), environment: Vec::new() }
+    }
+
+    pub fn with(mut self, name: &str, value: impl Display) -> Self {
+        self.parameters = self.parameters.with(name, value);
+        self
+    }
+
+    /// Sets an environment variable of the child.
+    pub fn environment(mut self, name: &'static str, value: impl Display) -> Self {
+        self.environment.push((name, value.to_string()));
+        self
+    }
+
+    /// Runs the scenario to its end.
+    ///
+    /// # Panics
+    /// If it fails, with all it printed.
+    pub fn run(self) -> Report {
+        let parameters: Vec<_> = self.parameters.lines().collect();
+        let mut child = Command::new(std::env::current_exe().expect("this test's own path"))
+            .args(["child::runs_the_scenario_it_was_started_for", "--exact", "--ignored", "--nocapture"])
+            .env(SCENARIO, self.scenario)
+            .env(PARAMETERS, parameters.join("\n"))
+            .envs(self.environment)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a child process");
+        let printed = thread::spawn(reader(child.stdout.take().expect("piped")));
+        let complaints = thread::spawn(reader(child.stderr.take().expect("piped")));
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().expect("a child to wait for") {
+                break Some(status);
+            }
+            if started.elapsed() > PATIENCE {
+                child.kill().expect("a child to kill");
+                child.wait().expect("a killed child ends");
+                break None;
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        let printed = printed.join().expect("the reader ends");
+        let complaints = complaints.join().expect("the reader ends");
+        assert!(
+            status.is_some_and(|status| status.success()),
+            "{} {parameters:?} ended with {status:?}\n{printed}\n{complaints}",
+            self.scenario
+        );
+        let mut report = Report::default();
+        // The test harness may have begun the line of the first mark with a text of its own.
+        for line in printed.lines().filter_map(|line| line.split_once(MARK)) {
+            report.read_line(line.1);
+        }
+        report
+    }
+}
+
+fn reader(mut pipe: impl Read) -> impl FnOnce() -> String {
+    move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).expect("a child's output");
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+#[test]
+#[ignore = "started by other tests, in processes of their own"]
+fn runs_the_scenario_it_was_started_for() {
+    let Ok(name) = std::env::var(SCENARIO) else { return };
+    let mut parameters = Facts::default();
+    let given = std::env::var(PARAMETERS).unwrap_or_default();
+    given.lines().for_each(|line| parameters.read_line(line));
+    let scenario = crate::scenarios().into_iter().find(|scenario| scenario.name == name);
+    let report = (scenario.unwrap_or_else(|| panic!("no scenario {name:?}")).run)(&parameters);
+    for line in report.lines() {
+        println!("{MARK}{line}");
+    }
+}

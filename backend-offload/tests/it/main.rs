@@ -1,0 +1,19 @@
+//! Promises of the crate as a Burn user meets them, on every door that is compiled in.
+
+#![cfg(all(feature = "test-util", any(feature = "router", feature = "wgpu")))]
+
+mod child;
+mod numbers;
+mod operations;
+mod programs;
+#[cfg(feature = "router")]
+mod router;
+
+/// Everything a child process can be asked to do.
+fn scenarios() -> Vec<child::Scenario> {
+    #[cfg_attr(not(feature = "router"), expect(unused_mut, reason = "each door adds its own"))]
+    let mut scenarios = Vec::new();
+    #[cfg(feature = "router")]
+    scenarios.extend(router::scenarios());
+    scenarios
+}

@@ -1,0 +1,157 @@
+//! A broad set of Burn operations, forward and backward, whose results two backends can be compared by.
+//!
+//! Every operation is a function of a device alone: it makes its own numbers, shares nothing, and may run on
+//! any thread beside any other.
+
+mod activations;
+mod arithmetic;
+mod indexing;
+mod integers;
+mod layers;
+mod matmul;
+mod recurrent;
+mod reductions;
+mod refusals;
+mod shapes;
+mod sharing;
+mod sorting;
+mod windows;
+
+use crate::numbers::Series;
+use burn::prelude::*;
+use burn::tensor::backend::AutodiffBackend;
+use burn::tensor::{BasicOps, DType, TensorData};
+
+/// One tensor an operation produced.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Value {
+    pub name: String,
+    pub data: TensorData,
+}
+
+/// A named operation, or a family of them.
+#[derive(Debug)]
+pub struct Operation<B: Backend> {
+    pub name: &'static str,
+    pub run: fn(&B::Device) -> Vec<Value>,
+}
+
+impl<B: Backend> Clone for Operation<B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Backend> Copy for Operation<B> {}
+
+/// All of them.
+pub fn operations<B: AutodiffBackend>() -> Vec<Operation<B>> {
+    [
+        activations::operations::<B>(),
+        arithmetic::operations(),
+        indexing::operations(),
+        integers::operations(),
+        layers::operations(),
+        matmul::operations(),
+        recurrent::operations(),
+        reductions::operations(),
+        refusals::operations(),
+        shapes::operations(),
+        sharing::operations(),
+        sorting::operations(),
+        windows::operations(),
+    ]
+    .concat()
+}
+
+impl Value {
+    /// Whether both are the same to the last bit, not-a-numbers included.
+    pub fn same_bits(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.data.dtype == other.data.dtype
+            && self.data.shape == other.data.shape
+            && self.data.bytes[..] == other.data.bytes[..]
+    }
+
+    /// How far apart both are at most, as a share of the largest value; infinite where they cannot be compared.
+    pub fn difference(&self, other: &Self) -> f64 {
+        if self.data.dtype != DType::F32 || self.name != other.name || self.data.shape != other.data.shape {
+            return if self.same_bits(other) { 0.0 } else { f64::INFINITY };
+        }
+        let pairs = || self.data.iter::<f32>().zip(other.data.iter::<f32>());
+        let scale = pairs().fold(f32::MIN_POSITIVE, |most, (a, b)| most.max(a.abs()).max(b.abs()));
+        pairs()
+            .map(|(a, b)| if a.to_bits() == b.to_bits() { 0.0 } else { f64::from((a - b).abs() / scale) })
+            .fold(0.0, |most, next| if next.is_nan() { f64::INFINITY } else { most.max(next) })
+    }
+}
+
+/// Collects what an operation produces.
+struct Results<'d, B: Backend> {
+    device: &'d B::Device,
+    values: Vec<Value>,
+}
+
+impl<'d, B: AutodiffBackend> Results<'d, B> {
+    fn new(device: &'d B::Device) -> Self {
+        Self { device, values: Vec::new() }
+    }
+
+    /// Floats in `[-2, 2)`, others for every name.
+    fn floats<const D: usize>(&self, name: &str, shape: [usize; D]) -> Tensor<B, D> {
+        Tensor::from_data(Series::new(1, name).floats(&shape, 2.0), self.device)
+    }
+
+    /// Floats in `[0.5, 4.5)`, for logarithms, roots and divisors.
+    fn positive<const D: usize>(&self, name: &str, shape: [usize; D]) -> Tensor<B, D> {
+        self.floats(name, shape) + 2.5
+    }
+
+    /// Integers in `0..below`.
+    fn ints<const D: usize>(&self, name: &str, shape: [usize; D], below: u64) -> Tensor<B, D, Int> {
+        Tensor::from_data(Series::new(2, name).ints(&shape, below), self.device)
+    }
+
+    fn bools<const D: usize>(&self, name: &str, shape: [usize; D]) -> Tensor<B, D, Bool> {
+        Tensor::from_data(Series::new(3, name).bools(&shape), self.device)
+    }
+
+    /// Adds the contents of a tensor.
+    fn add<T: Backend, const D: usize, K: BasicOps<T>>(&mut self, name: &str, tensor: Tensor<T, D, K>) {
+        self.values.push(Value { name: name.to_owned(), data: tensor.into_data() });
+    }
+
+    /// Adds what `f` makes of `x`, and the gradient of `x`.
+    fn differentiate<const D: usize, const E: usize>(
+        &mut self,
+        name: &str,
+        x: Tensor<B, D>,
+        f: impl FnOnce(Tensor<B, D>) -> Tensor<B, E>,
+    ) {
+        self.differentiate_all(name, [x], |[x]| f(x));
+    }
+
+    /// Adds what `f` makes of its operands, and the gradient of each.
+    fn differentiate_all<const N: usize, const D: usize, const E: usize>(
+        &mut self,
+        name: &str,
+        operands: [Tensor<B, D>; N],
+        f: impl FnOnce([Tensor<B, D>; N]) -> Tensor<B, E>,
+    ) {
+        let operands = operands.map(|operand| operand.detach().require_grad());
+        let y = f(operands.clone());
+        self.add(name, y.clone());
+        let gradients = self.backward(name, y);
+        for (n, operand) in operands.iter().enumerate() {
+            if let Some(gradient) = operand.grad(&gradients) {
+                self.add(&format!("{name}, gradient {n}"), gradient);
+            }
+        }
+    }
+
+    /// Gradients for an upstream gradient that differs from element to element.
+    fn backward<const E: usize>(&self, name: &str, y: Tensor<B, E>) -> B::Gradients {
+        let upstream = self.floats(&format!("{name} upstream"), y.dims());
+        (y * upstream).sum().backward()
+    }
+}

@@ -1,0 +1,128 @@
+//! Training programs that run on any backend, and what they leave behind, bit for bit.
+
+mod conv;
+mod mlp;
+mod transformer;
+
+use crate::numbers::initialise;
+use burn::module::{AutodiffModule, Module, ModuleVisitor, Param};
+use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
+use burn::prelude::*;
+use burn::tensor::backend::AutodiffBackend;
+
+/// The bits of every loss and every final weight of a training run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    pub losses: Vec<u32>,
+    pub weights: Vec<(String, Vec<u32>)>,
+}
+
+/// How large a program's tensors are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// Most tensors are at least 64 KiB, the default size from which memory is managed.
+    Usual,
+    /// No tensor is.
+    Tiny,
+}
+
+/// A training program.
+#[derive(Debug)]
+pub struct Program<B: Backend> {
+    pub name: &'static str,
+    /// Trains for a number of steps from a seed.
+    pub train: fn(&B::Device, Size, usize, u64) -> Run,
+}
+
+impl<B: Backend> Clone for Program<B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Backend> Copy for Program<B> {}
+
+/// Every program: fully connected, convolutional, and transformers with a tied and an untied head.
+pub fn programs<B: AutodiffBackend>() -> [Program<B>; 4] {
+    [
+        Program { name: "mlp", train: mlp::train::<B> },
+        Program { name: "conv", train: conv::train::<B> },
+        Program { name: "transformer", train: transformer::train::<B, false> },
+        Program { name: "tied transformer", train: transformer::train::<B, true> },
+    ]
+}
+
+/// The program of that name.
+pub fn program<B: AutodiffBackend>(name: &str) -> Program<B> {
+    programs().into_iter().find(|program| program.name == name).expect("a program's name")
+}
+
+/// Trains `model` with `AdamW` on the loss of each step.
+fn run<B: AutodiffBackend, M: AutodiffModule<B>>(
+    model: M,
+    device: &B::Device,
+    steps: usize,
+    seed: u64,
+    loss: impl Fn(&M, usize) -> Tensor<B, 1>,
+) -> Run {
+    let mut model = initialise(model, device, seed);
+    let mut optimizer = AdamWConfig::new().with_weight_decay(0.01).init();
+    let mut losses = Vec::with_capacity(steps);
+    for step in 0..steps {
+        let loss = loss(&model, step);
+        let gradients = GradientsParams::from_grads(loss.backward(), &model);
+        model = optimizer.step(1e-3, model, gradients);
+        losses.extend(bits(loss));
+    }
+    let mut collect = Collect { path: Vec::new(), weights: Vec::new() };
+    model.visit(&mut collect);
+    Run { losses, weights: collect.weights }
+}
+
+fn bits<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Vec<u32> {
+    tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
+}
+
+struct Collect {
+    path: Vec<String>,
+    weights: Vec<(String, Vec<u32>)>,
+}
+
+impl<B: Backend> ModuleVisitor<B> for Collect {
+    fn enter_module(&mut self, name: &str, _kind: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _kind: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        self.weights.push((self.path.join("."), bits(param.val())));
+    }
+}
+
+impl Run {
+    /// Says where two runs differ first, or nothing if they agree in every bit.
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        if let Some(step) = self.losses.iter().zip(&other.losses).position(|(a, b)| a != b) {
+            let (a, b) = (f32::from_bits(self.losses[step]), f32::from_bits(other.losses[step]));
+            return Some(format!("loss {step}: {a:e} and {b:e}"));
+        }
+        for ((name, ours), (_, theirs)) in self.weights.iter().zip(&other.weights) {
+            let differing = ours.iter().zip(theirs).filter(|(a, b)| a != b).count();
+            if differing > 0 {
+                return Some(format!("{differing} of {} values of {name}", ours.len()));
+            }
+        }
+        (self != other).then(|| "the runs have different lengths".to_owned())
+    }
+
+    /// One number that two runs share only if they agree in every bit, for comparing across processes.
+    pub fn fingerprint(&self) -> u64 {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut hasher = DefaultHasher::new();
+        (&self.losses, &self.weights).hash(&mut hasher);
+        hasher.finish()
+    }
+}
