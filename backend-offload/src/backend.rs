@@ -37,6 +37,9 @@ pub trait Door {
     /// See [`events`].
     #[cfg(feature = "test-util")]
     fn events(device: &Self::Device) -> Vec<crate::Event>;
+    /// See [`runtime_peaks`].
+    #[cfg(feature = "test-util")]
+    fn runtime_peaks(device: &Self::Device) -> crate::RuntimePeaks;
 }
 
 /// Counters of `device`, exact at the moment of the call: buffers nobody holds any more are released first.
@@ -64,4 +67,11 @@ pub fn mark_step<B: Offloadable>(device: &B::Device) {
 #[cfg(feature = "test-util")]
 pub fn events<B: Offloadable>(device: &B::Device) -> Vec<crate::Event> {
     B::Door::events(device)
+}
+
+/// The most memory the runtime underneath reported after any launch, where
+/// [`watch_runtime`](OffloadConfig::watch_runtime) asked it.
+#[cfg(feature = "test-util")]
+pub fn runtime_peaks<B: Offloadable>(device: &B::Device) -> crate::RuntimePeaks {
+    B::Door::runtime_peaks(device)
 }

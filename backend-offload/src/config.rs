@@ -21,6 +21,8 @@ pub struct OffloadConfig {
     pub(crate) paranoid: Option<bool>,
     #[cfg(feature = "test-util")]
     pub(crate) faults: crate::faults::Faults,
+    #[cfg(feature = "test-util")]
+    pub(crate) watch_runtime: bool,
 }
 
 impl OffloadConfig {
@@ -87,6 +89,15 @@ impl OffloadConfig {
     #[must_use]
     pub fn faults(mut self, faults: crate::faults::Faults) -> Self {
         self.faults = faults;
+        self
+    }
+
+    /// Asks the runtime underneath for its memory after every launch; see
+    /// [`runtime_peaks`](crate::runtime_peaks). Slow.
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn watch_runtime(mut self) -> Self {
+        self.watch_runtime = true;
         self
     }
 

@@ -13,6 +13,16 @@ pub struct Faults {
     pub panic_in_launch_every: u64,
 }
 
+/// The most memory the runtime underneath reported, asked after every launch. All streams together, small
+/// buffers included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RuntimePeaks {
+    /// Bytes in use.
+    pub in_use: u64,
+    /// Bytes taken from the driver.
+    pub reserved: u64,
+}
+
 /// Counts occasions and says when it is time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Occasions(u64);

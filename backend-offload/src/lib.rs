@@ -1,4 +1,81 @@
-//! Spilling.
+//! Burn programs that outgrow their GPU keep running, with the same numbers.
+//!
+//! Change the backend type and set a budget; nothing else in the program changes:
+//!
+//! ```
+//! # #[cfg(feature = "router")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use backend_offload::{Offload, OffloadConfig, stats};
+//! use burn::tensor::Tensor;
+//! # use burn_flex::{Flex, FlexDevice};
+//!
+//! type Inner = Flex; // Cuda or Wgpu on a machine with a GPU
+//! type B = Offload<Inner>; // Autodiff<Offload<Inner>> to train
+//!
+//! let device = FlexDevice;
+//! OffloadConfig::new()
+//!     .device_budget("512KiB".parse()?)
+//!     .host_budget("1GiB".parse()?)
+//!     .install::<Inner>(&device)?;
+//!
+//! // A mebibyte of tensors on a device that may hold half of it.
+//! let rows: Vec<Tensor<B, 2>> = (0..8).map(|n| Tensor::full([128, 256], n as f32, &device)).collect();
+//! let sum = rows.into_iter().reduce(|sum, row| sum + row).expect("eight");
+//! assert_eq!(sum.max().into_scalar(), 28.0);
+//!
+//! let stats = stats::<Inner>(&device);
+//! assert!(stats.evictions > 0 && stats.device.peak <= 512 << 10);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "router"))]
+//! # fn main() {}
+//! ```
+//!
+//! # What moves
+//!
+//! The unit is the **base allocation**, here called a block: a tensor's memory with all views of it. Burn's
+//! fusion, autotune and autodiff sit above and are untouched; activations, gradients, optimizer state and
+//! kernels' scratch memory are all blocks alike, since every one of them is an allocation. Buffers below
+//! 64 KiB never move and are not counted: moving them would cost more than they hold.
+//!
+//! # When
+//!
+//! Only under pressure. Before an operation runs, the blocks it names are made resident. If one of them is
+//! missing and the budget has no room, others leave first; a block leaves for free if its host copy is still
+//! current (*clean*) or if nothing was ever written to it. While everything fits, nothing is copied, and the
+//! price is a few microseconds of bookkeeping per launch.
+//!
+//! A block is in one of four places, and only the pager moves it from one to another:
+//!
+//! | place | meaning | leaves by |
+//! |---|---|---|
+//! | nowhere | allocated by the program, not touched yet | first use |
+//! | device, dirty | the only copy of its contents | a copy to the host |
+//! | device, clean | the host holds the same contents | nothing to copy |
+//! | host | waits | being used |
+//!
+//! # Promises
+//!
+//! - **Numbers do not change.** Blocks come back bit for bit, with the layout they had; the same kernels run
+//!   over them. Hints and predictions decide only *when* bytes move.
+//! - **The budget holds before memory is taken**, not after: bytes in use and bytes the allocator keeps for
+//!   reuse together never exceed it. The floor is the largest single operation, because its operands must be
+//!   on the device at once; [`Stats::largest_launch`] tells it, and an operation above the budget is refused
+//!   with an error that names it.
+//! - **Failures are told, once, to the thread that caused them.** A launch returns nothing in CubeCL, so when
+//!   one cannot run, reading its outputs (or anything computed from them) returns the [`OffloadError`], and so
+//!   does the next synchronisation of its stream. Stale bytes are never returned, and the operations after it
+//!   work.
+//! - **Memory comes back.** Dropping the last tensor of a block frees its bytes on either tier.
+//!
+//! How to size the budgets, what to expect of speed, and what is not supported is in the [`guide`].
+//!
+//! # Doors
+//!
+//! The core decides and moves nothing. Two doors move bytes: `cube` (features `cuda`, `wgpu`, `vulkan`,
+//! `metal`) stands in front of any CubeCL runtime's server, and `router` stands in front of the CPU backend
+//! `Flex`, whose heap then plays the part of a device: for machines without a GPU, and for tests that run
+//! everywhere.
 
 #![cfg_attr(
     not(any(feature = "cube", feature = "router")),
@@ -13,6 +90,8 @@ mod cube;
 mod error;
 #[cfg(feature = "test-util")]
 mod faults;
+#[doc = include_str!("../GUIDE.md")]
+pub mod guide {}
 mod host;
 mod journal;
 mod pager;
@@ -23,12 +102,14 @@ mod stats;
 
 pub use backend::{Door, Offload, Offloadable, largest_holders, mark_step, stats, trim};
 #[cfg(feature = "test-util")]
-pub use backend::events;
+pub use backend::{events, runtime_peaks};
 pub use bytes::{Budget, BudgetError, Bytes};
 pub use config::OffloadConfig;
+#[cfg(feature = "cube")]
+pub use cube::{CubeDoor, InnerRuntime, OffloadRuntime};
 pub use error::{Holder, OffloadError, Situation, Tier};
 #[cfg(feature = "test-util")]
-pub use faults::Faults;
+pub use faults::{Faults, RuntimePeaks};
 #[cfg(feature = "test-util")]
 pub use journal::Event;
 pub use pager::{Oversized, Policy};

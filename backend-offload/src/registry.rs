@@ -23,6 +23,8 @@ pub(crate) struct Settings {
     pub host: Arc<HostTier>,
     #[cfg(feature = "test-util")]
     pub faults: crate::faults::Faults,
+    #[cfg(feature = "test-util")]
+    pub watch_runtime: bool,
 }
 
 /// What a door knows of its device before starting it.
@@ -131,6 +133,8 @@ impl Registry {
             host: self.host(config.host_budget)?,
             #[cfg(feature = "test-util")]
             faults: config.faults,
+            #[cfg(feature = "test-util")]
+            watch_runtime: config.watch_runtime,
         })
     }
 

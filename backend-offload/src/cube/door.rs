@@ -11,7 +11,6 @@ use burn_cubecl::{BoolElement, CubeBackend, FloatElement, IntElement};
 use burn_fusion::Fusion;
 use cubecl_common::device::{Device, DeviceId};
 use cubecl_core::Runtime;
-use cubecl_runtime::server::ComputeServer;
 use std::any::TypeId;
 use std::marker::PhantomData;
 
@@ -44,7 +43,7 @@ pub struct CubeDoor<R>(PhantomData<R>);
 
 pub(super) fn key<R: InnerRuntime>(device: DeviceId) -> DeviceKey {
     let DeviceId { type_id, index_id } = device;
-    (TypeId::of::<OffloadServer<R>>(), burn_backend::DeviceId::new(type_id, index_id))
+    (TypeId::of::<OffloadServer<R>>(), DeviceId::new(type_id, index_id))
 }
 
 /// Makes sure the device has settings before it starts, on the thread that wants it.
@@ -93,6 +92,11 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
     #[cfg(feature = "test-util")]
     fn events(device: &R::Device) -> Vec<crate::Event> {
         on_server::<R, _>(device, |server| server.journal.drain())
+    }
+
+    #[cfg(feature = "test-util")]
+    fn runtime_peaks(device: &R::Device) -> crate::RuntimePeaks {
+        on_server::<R, _>(device, |server| server.runtime_peaks)
     }
 }
 

@@ -177,7 +177,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let rows = Rows::of(descriptor);
         let Some(mut copy) = self.writable_copy(id, size as usize) else { return false };
         let Some(contents) = copy.bytes_mut() else { return false };
-        for (range, row) in rows.ranges().zip(bytes.chunks(rows.row)) {
+        for (range, row) in rows.ranges().zip(bytes.chunks(rows.row.max(1))) {
             contents[range].copy_from_slice(row);
         }
         self.heal(id, descriptor);

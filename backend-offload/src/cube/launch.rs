@@ -139,13 +139,13 @@ impl<R: InnerRuntime> OffloadServer<R> {
     pub(super) fn new_failure(&mut self, error: Arc<OffloadError>, stream: StreamId) -> Arc<OffloadError> {
         self.failures.count += 1;
         self.failures.report(self.arenas.of(stream), &error);
-        self.profile.refused();
         self.journal.record(Event::Failed { error: error.to_string() });
         error
     }
 
     /// Marks what a launch that did not run would have written; everything, if that is unknown.
     fn fail_outputs(&mut self, named: &Operands, writes: Option<&Writes>, error: &Arc<OffloadError>) {
+        self.profile.refused();
         let buffers = named.buffers.iter().enumerate().filter(|(n, _)| is_written(writes, *n));
         for id in buffers.map(|(_, named)| named).chain(&named.maps).filter_map(|named| named.block()) {
             self.table.get_mut(id).failed = Some(error.clone());

@@ -67,9 +67,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
 
     /// Makes room for a block that is not brought yet. As far as it goes: it is a favour, not an operation.
     pub(super) fn clear_for(&mut self, block: BlockId) {
-        if self.pager.begin(&[block]).is_err() {
-            return;
-        }
+        self.pager.begin_favour(block);
         while let Ok(step) = self.pager.next_step(self.settings.host.room()) {
             match step {
                 Step::Ready | Step::Bring { .. } => return,

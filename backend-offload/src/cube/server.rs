@@ -58,6 +58,8 @@ pub struct OffloadServer<R: InnerRuntime> {
     pub(super) fault_copies: Occasions,
     #[cfg(feature = "test-util")]
     pub(super) fault_launches: Occasions,
+    #[cfg(feature = "test-util")]
+    pub(super) runtime_peaks: crate::RuntimePeaks,
 }
 
 impl<R: InnerRuntime> std::fmt::Debug for OffloadServer<R> {
@@ -146,6 +148,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
             fault_copies: Occasions::default(),
             #[cfg(feature = "test-util")]
             fault_launches: Occasions::default(),
+            #[cfg(feature = "test-util")]
+            runtime_peaks: crate::RuntimePeaks::default(),
             settings,
         }
     }
@@ -169,6 +173,20 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 self.trim_device();
             }
         }
+    }
+
+    #[cfg(feature = "test-util")]
+    fn watch_runtime(&mut self) {
+        let (mut in_use, mut reserved) = (0, 0);
+        for stream in self.arenas.entered() {
+            if let Ok(usage) = self.inner.memory_usage(stream) {
+                in_use += usage.bytes_in_use;
+                reserved += usage.bytes_reserved;
+            }
+        }
+        let peaks = &mut self.runtime_peaks;
+        peaks.in_use = peaks.in_use.max(in_use);
+        peaks.reserved = peaks.reserved.max(reserved);
     }
 
     fn initialize_small(&mut self, memory: ManagedMemoryHandle, size: u64, stream: StreamId) {
@@ -289,6 +307,10 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     ) {
         // SAFETY: the same kernel over the same buffers, wherever they are; the caller's promise holds.
         unsafe { self.launch_kernel(kernel, count, arguments, mode, stream) }
+        #[cfg(feature = "test-util")]
+        if self.settings.watch_runtime {
+            self.watch_runtime();
+        }
     }
 
     fn flush(&mut self, stream: StreamId) -> Result<(), ServerError> {

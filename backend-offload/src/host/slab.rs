@@ -8,14 +8,13 @@ pub(crate) enum SlabSource {
     /// Ordinary memory.
     Heap,
     /// Page-locked memory from this function, ordinary memory when it refuses.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only CUDA can pin host memory"))]
+    #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code, reason = "only CUDA can pin host memory"))]
     Pinned(fn(usize) -> Option<PinnedMemory>),
 }
 
 /// Host memory, zeroed when first taken and otherwise with what was last put there.
 pub(crate) enum Slab {
     Heap(Box<[u8]>),
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only CUDA can pin host memory"))]
     Pinned(PinnedMemory),
 }
 

@@ -34,8 +34,8 @@ pub(super) struct Block {
     pub defined: bool,
     /// Operation in which it was last an operand.
     pub last_use: u64,
-    /// Holders outside any operation, such as raw resources handed to the user.
-    pub pins: u32,
+    /// Somebody outside any operation may use its memory at any time.
+    pub pinned: bool,
     /// The last attempt to move it away failed in this operation; not asked again before the next.
     pub stuck_in: u64,
 }

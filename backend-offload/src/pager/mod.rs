@@ -21,7 +21,6 @@ mod property;
 mod steps;
 
 pub(crate) use block::{Arena, BlockId, Place};
-pub(crate) use ledger::Ledger;
 pub use policy::Policy;
 pub(crate) use steps::{Pager, Shortage, Step};
 

@@ -16,7 +16,6 @@ enum Op {
     WriteFromHost { block: u8 },
     Free { block: u8 },
     Pin { block: u8 },
-    Unpin { block: u8 },
     /// The device says no this many times.
     Refuse { times: u8 },
     /// The next copies out fail.
@@ -30,7 +29,6 @@ fn op() -> impl Strategy<Value = Op> {
         1 => any::<u8>().prop_map(|block| Op::WriteFromHost { block }),
         3 => any::<u8>().prop_map(|block| Op::Free { block }),
         1 => any::<u8>().prop_map(|block| Op::Pin { block }),
-        2 => any::<u8>().prop_map(|block| Op::Unpin { block }),
         1 => (1u8..4).prop_map(|times| Op::Refuse { times }),
         1 => (1u8..3).prop_map(|times| Op::BreakCopies { times }),
     ]
@@ -40,7 +38,7 @@ fn op() -> impl Strategy<Value = Op> {
 struct Model {
     /// Contents after the last write, or none for a block never written.
     written: Option<u64>,
-    pins: u32,
+    pinned: bool,
     dead: bool,
 }
 
@@ -118,15 +116,7 @@ impl Door {
                 let Some(id) = self.nth(block) else { return };
                 if self.pager.place(id) == (Place::Device { clean: false }) {
                     self.pager.pin(id);
-                    self.model.get_mut(&id).unwrap().pins += 1;
-                }
-            }
-            Op::Unpin { block } => {
-                let Some(id) = self.nth(block) else { return };
-                let model = self.model.get_mut(&id).unwrap();
-                if model.pins > 0 {
-                    model.pins -= 1;
-                    self.pager.unpin(id);
+                    self.model.get_mut(&id).unwrap().pinned = true;
                 }
             }
             Op::Refuse { times } => self.refusals = times,
@@ -183,7 +173,7 @@ impl Door {
                         self.pager.evict_failed(block);
                         continue;
                     }
-                    assert_eq!(self.model[&block].pins, 0, "what is pinned stays");
+                    assert!(!self.model[&block].pinned, "what is pinned stays");
                     let contents = self.device.remove(&block).expect("a victim is on the device");
                     if copy {
                         self.copied_out += self.pager.bytes(block);

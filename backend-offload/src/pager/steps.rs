@@ -84,11 +84,6 @@ impl Pager {
         self.counters
     }
 
-    /// Number of the current operation; the difference to a block's last use is its age.
-    pub fn now(&self) -> u64 {
-        self.now
-    }
-
     /// Registers a block of `bytes`, which has no memory anywhere until its first use.
     pub fn insert(&mut self, bytes: u64, arena: Arena) -> BlockId {
         let block = Block {
@@ -97,7 +92,7 @@ impl Pager {
             place: Place::Nowhere,
             defined: false,
             last_use: self.now,
-            pins: 0,
+            pinned: false,
             stuck_in: 0,
         };
         if let Some(index) = self.free.pop() {
@@ -143,43 +138,18 @@ impl Pager {
         self.block(id).place == Place::Device { clean: true }
     }
 
-    /// Keeps a block on the device until [`unpin`](Self::unpin).
+    /// Keeps a block on the device for the rest of its life.
     pub fn pin(&mut self, id: BlockId) {
-        self.block_mut(id).pins += 1;
-    }
-
-    pub fn unpin(&mut self, id: BlockId) {
-        self.block_mut(id).pins -= 1;
+        self.block_mut(id).pinned = true;
     }
 
     /// Starts an operation over `operands`, which may repeat. True if all are on the device, so that no step
     /// is left to be taken.
     pub fn begin(&mut self, operands: &[BlockId]) -> Result<bool, Shortage> {
-        self.now += 1;
+        let wanted = self.name_operands(operands);
         self.counters.operations += 1;
-        self.operands.clear();
-        self.arrived = 0;
-        self.refused = false;
-        self.asked_again = false;
-        let now = self.now;
-        let mut wanted = 0;
-        let mut all_here = true;
-        for &id in operands {
-            let block = self.block_mut(id);
-            if block.last_use == now {
-                continue;
-            }
-            let last_use = std::mem::replace(&mut block.last_use, now);
-            wanted += block.bytes;
-            let (here, away) = (block.on_device(), block.place == Place::Host);
-            all_here &= here;
-            self.operands.push(id);
-            if away {
-                self.learn(last_use);
-            }
-        }
         self.counters.largest_operation = self.counters.largest_operation.max(wanted);
-        if all_here {
+        if self.operands.iter().all(|id| self.block(*id).on_device()) {
             self.arrived = self.operands.len();
             return Ok(true);
         }
@@ -187,6 +157,36 @@ impl Pager {
             return Err(Shortage::WorkingSet { wanted, pinned: 0 });
         }
         Ok(false)
+    }
+
+    /// Starts making room for `block` ahead of its first use. Not an operation of the program: it is not
+    /// counted, and the door stops at the step that would bring the block.
+    pub fn begin_favour(&mut self, block: BlockId) {
+        self.name_operands(&[block]);
+    }
+
+    fn name_operands(&mut self, operands: &[BlockId]) -> u64 {
+        self.now += 1;
+        self.operands.clear();
+        self.arrived = 0;
+        self.refused = false;
+        self.asked_again = false;
+        let now = self.now;
+        let mut wanted = 0;
+        for &id in operands {
+            let block = self.block_mut(id);
+            if block.last_use == now {
+                continue;
+            }
+            let last_use = std::mem::replace(&mut block.last_use, now);
+            wanted += block.bytes;
+            let away = block.place == Place::Host;
+            self.operands.push(id);
+            if away {
+                self.learn(last_use);
+            }
+        }
+        wanted
     }
 
     /// What to do next for the operation begun last. Asked again after every report.
@@ -250,7 +250,7 @@ impl Pager {
     fn victim_step(&mut self, bytes: u64, host_room: u64) -> Result<Step, Shortage> {
         let now = self.now;
         let may_leave = |block: &Block| {
-            block.on_device() && block.pins == 0 && block.last_use != now && block.stuck_in != now
+            block.on_device() && !block.pinned && block.last_use != now && block.stuck_in != now
         };
         let candidates = |slots: &[(u32, Option<Block>)], room: u64| -> Option<u32> {
             let all = slots.iter().enumerate().filter_map(|(index, (_, block))| {
@@ -280,7 +280,7 @@ impl Pager {
             return Err(Shortage::CopyOut { wanted: bytes });
         }
         let wanted = self.operands.iter().map(|id| self.block(*id).bytes).sum();
-        let pinned = self.live().filter(|(_, b)| b.pins > 0 && b.last_use != now).map(|(_, b)| b.bytes).sum();
+        let pinned = self.live().filter(|(_, b)| b.pinned && b.last_use != now).map(|(_, b)| b.bytes).sum();
         Err(Shortage::WorkingSet { wanted, pinned })
     }
 

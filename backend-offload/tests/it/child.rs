@@ -25,6 +25,7 @@ const NEWLINE: &str = "\u{1f}";
 const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Something a child process can do.
+#[derive(Clone)]
 pub struct Scenario {
     pub name: &'static str,
     pub run: fn(&Facts) -> Facts,

@@ -3,6 +3,8 @@
 #![cfg(all(feature = "test-util", any(feature = "router", feature = "wgpu")))]
 
 mod child;
+#[cfg(feature = "wgpu")]
+mod cube;
 mod numbers;
 mod operations;
 mod programs;
@@ -11,8 +13,9 @@ mod router;
 
 /// Everything a child process can be asked to do.
 fn scenarios() -> Vec<child::Scenario> {
-    #[cfg_attr(not(feature = "router"), expect(unused_mut, reason = "each door adds its own"))]
     let mut scenarios = Vec::new();
+    #[cfg(feature = "wgpu")]
+    scenarios.extend(cube::scenarios());
     #[cfg(feature = "router")]
     scenarios.extend(router::scenarios());
     scenarios

@@ -11,7 +11,7 @@ mod layers;
 mod matmul;
 mod recurrent;
 mod reductions;
-mod refusals;
+pub mod refusals;
 mod shapes;
 mod sharing;
 mod sorting;

@@ -1,0 +1,205 @@
+//! Memory: where it is, that it comes back, and what is said when there is not enough.
+
+use super::{Plain, Spilling, run, vulkan};
+use crate::child::{Child, Facts, Scenario};
+use backend_offload::{OffloadConfig, Stats, Tier, largest_holders, stats, trim};
+use burn::prelude::*;
+use burn::tensor::TensorData;
+use cubecl_wgpu::WgpuDevice;
+
+pub fn scenarios() -> Vec<Scenario> {
+    vec![
+        Scenario { name: "vulkan/comes back", run: comes_back },
+        Scenario { name: "vulkan/stays flat", run: stays_flat },
+        Scenario { name: "vulkan/evicted io", run: evicted_io },
+        Scenario { name: "vulkan/refusals", run: refusals },
+        Scenario { name: "vulkan/devices", run: devices },
+        Scenario { name: "vulkan/streams", run: streams },
+    ]
+}
+
+const MIB: u64 = 1 << 20;
+
+fn budget(device: &WgpuDevice, bytes: u64) {
+    OffloadConfig::new()
+        .device_budget(backend_offload::Budget::Bytes(bytes))
+        .install::<Plain>(device)
+        .expect("installs");
+}
+
+/// One mebibyte of `value`.
+fn mebibyte(value: f32, device: &WgpuDevice) -> Tensor<Spilling, 2> {
+    Tensor::from_data(TensorData::new(vec![value; 512 * 512], [512, 512]), device)
+}
+
+fn in_use(device: &WgpuDevice) -> (u64, u64) {
+    let Stats { device, host, .. } = stats::<Plain>(device);
+    (device.in_use, host.in_use)
+}
+
+fn comes_back(_: &Facts) -> Facts {
+    let device = WgpuDevice::default();
+    budget(&device, 4 * MIB);
+    let mut tensors: Vec<_> = (0..10).map(|n| mebibyte(n as f32, &device) + 1.0).collect();
+    Spilling::sync(&device).expect("the kernels run");
+    let (on_device, on_host) = in_use(&device);
+    assert!(on_device <= 4 * MIB && on_device + on_host >= 10 * MIB, "{on_device} + {on_host}");
+    let oldest_first = largest_holders::<Plain>(&device, 100);
+    assert_eq!(oldest_first.len(), 10);
+    assert!(oldest_first.iter().any(|holder| holder.tier == Tier::Host));
+    tensors.truncate(3);
+    let (on_device, on_host) = in_use(&device);
+    assert!(on_device + on_host <= 2 * 3 * MIB, "seven of ten are gone: {on_device} + {on_host}");
+    drop(tensors);
+    assert_eq!(in_use(&device), (0, 0), "nothing is held");
+    trim::<Plain>(&device);
+    let Stats { device: tier, host, .. } = stats::<Plain>(&device);
+    assert_eq!((tier.reserved, host.reserved), (0, 0), "and nothing is kept");
+    Facts::default()
+}
+
+#[test]
+fn dropping_tensors_frees_both_tiers() {
+    if vulkan("dropping tensors") {
+        run(Child::new("vulkan/comes back"));
+    }
+}
+
+fn stays_flat(_: &Facts) -> Facts {
+    let device = WgpuDevice::default();
+    budget(&device, 6 * MIB);
+    let train = crate::programs::program::<burn::backend::Autodiff<Spilling>>("mlp").train;
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        train(&device, crate::programs::Size::Usual, 50, 1);
+        let Stats { device, host, .. } = stats::<Plain>(&device);
+        held.push((device.reserved, host.reserved));
+        assert_eq!((device.in_use, host.in_use), (0, 0), "a finished run leaves nothing");
+    }
+    assert!(held.iter().all(|(device, _)| *device <= 6 * MIB));
+    assert_eq!(held[1], held[3], "what is kept for reuse does not grow");
+    Facts::default()
+}
+
+#[test]
+fn two_hundred_training_steps_leave_usage_flat() {
+    if vulkan("usage over many steps") {
+        run(Child::new("vulkan/stays flat"));
+    }
+}
+
+fn evicted_io(_: &Facts) -> Facts {
+    let device = WgpuDevice::default();
+    budget(&device, 2 * MIB);
+    let first = mebibyte(1.0, &device) * 2.0;
+    let _others: Vec<_> = (0..6).map(|n| mebibyte(n as f32, &device) * 3.0).collect();
+    Spilling::sync(&device).expect("the kernels run");
+    let before = stats::<Plain>(&device);
+    let read = first.clone().into_data();
+    assert!(read.iter::<f32>().all(|value| value.to_bits() == 2f32.to_bits()));
+    let after = stats::<Plain>(&device);
+    assert_eq!(before.restores, after.restores, "a tensor on the host is read there");
+    assert_eq!(before.evictions, after.evictions, "and pushes nobody off the device");
+
+    // Loading data while the device is full goes to the host directly.
+    let loaded = mebibyte(7.0, &device);
+    let elsewhere = stats::<Plain>(&device);
+    assert_eq!(after.evictions, elsewhere.evictions);
+    let sum = (loaded + first).mean().into_scalar();
+    assert_eq!(sum.to_bits(), 9f32.to_bits());
+    Facts::default()
+}
+
+#[test]
+fn tensors_on_the_host_are_read_and_written_there() {
+    if vulkan("io of evicted tensors") {
+        run(Child::new("vulkan/evicted io"));
+    }
+}
+
+fn refusals(_: &Facts) -> Facts {
+    let device = WgpuDevice::default();
+    budget(&device, 4 * MIB);
+    let small = mebibyte(1.0, &device);
+    // Operands and result of the sum need 3 x 4 MiB.
+    let large = Tensor::<Spilling, 2>::ones([1024, 1024], &device);
+    let sum = large.clone() + large.slice([0..1024, 0..1024]).transpose() * 2.0;
+    let told = sum.clone().mean().try_into_data().expect_err("an operation above the budget").to_string();
+    for part in ["budget", "MiB", "operations ago", "largest holders"] {
+        assert!(told.contains(part), "{part} in {told}");
+    }
+    let derived = (sum + 1.0).sum().try_into_data().expect_err("and all derived from it").to_string();
+    assert!(derived.contains("budget"), "{derived}");
+    // A buffer no device binds.
+    let beyond = Tensor::<Spilling, 2>::zeros([1 << 16, 1 << 12], &device);
+    assert!(beyond.try_into_data().is_err());
+    // Nothing else is disturbed.
+    let mean = (small * 3.0).mean().try_into_data().expect("the next smaller operation works");
+    assert!(mean.iter::<f32>().all(|value| value.to_bits() == 3f32.to_bits()));
+    Spilling::sync(&device).ok();
+    Facts::default()
+}
+
+#[test]
+fn what_cannot_run_is_told_and_disturbs_nobody() {
+    if vulkan("refusals") {
+        run(Child::new("vulkan/refusals"));
+    }
+}
+
+fn devices(_: &Facts) -> Facts {
+    // Two names for the one software device: two servers, two budgets, one host.
+    let (one, two) = (WgpuDevice::default(), WgpuDevice::Cpu);
+    budget(&one, 4 * MIB);
+    budget(&two, 3 * MIB);
+    let here: Vec<_> = (0..6).map(|n| mebibyte(n as f32, &one) + 1.0).collect();
+    let there: Vec<_> = here.into_iter().map(|tensor| tensor.to_device(&two) * 2.0).collect();
+    for (n, tensor) in there.into_iter().enumerate() {
+        let expected = (n as f32 + 1.0) * 2.0;
+        assert!(tensor.into_data().iter::<f32>().all(|value| value.to_bits() == expected.to_bits()));
+    }
+    let (first, second) = (stats::<Plain>(&one), stats::<Plain>(&two));
+    assert_eq!((first.device.budget, second.device.budget), (Some(4 * MIB), Some(3 * MIB)));
+    assert!(first.device.peak_reserved <= 4 * MIB && second.device.peak_reserved <= 3 * MIB);
+    assert!(second.evictions > 0);
+    assert_eq!(first.host.budget, second.host.budget, "one host");
+    Facts::default()
+}
+
+#[test]
+fn tensors_move_between_devices_that_each_have_their_budget() {
+    if vulkan("two devices") {
+        run(Child::new("vulkan/devices"));
+    }
+}
+
+fn streams(_: &Facts) -> Facts {
+    let device = WgpuDevice::default();
+    budget(&device, 4 * MIB);
+    // Made on one thread, used in place and read on another, over and over, with others in between.
+    let mut shared: Vec<_> = (0..6).map(|n| mebibyte(n as f32, &device)).collect();
+    for round in 1..=4 {
+        shared = std::thread::scope(|scope| {
+            let work: Vec<_> = shared
+                .drain(..)
+                .map(|tensor| scope.spawn(move || tensor + 1.0))
+                .collect();
+            work.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        });
+        for (n, tensor) in shared.iter().enumerate() {
+            let expected = (n + round) as f32;
+            let found = tensor.clone().into_data();
+            assert!(found.iter::<f32>().all(|value| value.to_bits() == expected.to_bits()), "{n} in {round}");
+        }
+    }
+    let stats = stats::<Plain>(&device);
+    assert!(stats.evictions > 0 && stats.device.peak_reserved <= 4 * MIB);
+    Facts::default()
+}
+
+#[test]
+fn tensors_used_by_several_streams_keep_their_values() {
+    if vulkan("several streams") {
+        run(Child::new("vulkan/streams"));
+    }
+}
