@@ -11,6 +11,12 @@ pub(crate) struct BlockId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Arena(pub u32);
 
+impl Arena {
+    /// An allocator that keeps nothing: what is freed is gone at once.
+    #[cfg_attr(not(feature = "router"), expect(dead_code, reason = "CubeCL's allocators pool"))]
+    pub const UNPOOLED: Self = Self(u32::MAX);
+}
+
 /// Where a block's bytes are. Only [`Pager`](super::Pager) changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {

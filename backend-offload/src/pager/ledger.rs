@@ -74,9 +74,12 @@ impl Ledger {
         self.reserved_peak = self.reserved_peak.max(self.reserved());
     }
 
-    /// A block left the device; its slice stays with the allocator.
+    /// A block left the device; its slice stays with the allocator, if that keeps any.
     pub(super) fn depart(&mut self, arena: Arena, bytes: u64) {
         self.resident -= bytes;
+        if arena == Arena::UNPOOLED {
+            return;
+        }
         self.spare += bytes;
         *self.slices.entry((arena, bytes)).or_default() += 1;
     }
