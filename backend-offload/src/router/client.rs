@@ -1,0 +1,121 @@
+//! What Burn's router talks to.
+
+use super::operation::data_refusal;
+use super::scratch::upload;
+use super::state::{Failure, State};
+use super::storage::SharedStorage;
+use crate::error::OffloadError;
+use crate::registry::Settings;
+use burn_backend::{DType, DTypeUsageSet, ExecutionError, Shape, TensorData};
+use burn_ir::{OperationIr, TensorId, TensorIr};
+use burn_router::{RouterTensor, Runner, RunnerClient};
+use burn_std::future::DynFut;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A handle on one simulated device. Cheap to clone; all clones are the same device.
+pub struct OffloadClient<B: SharedStorage> {
+    state: Arc<Mutex<State<B>>>,
+    device: B::Device,
+}
+
+impl<B: SharedStorage> Clone for OffloadClient<B> {
+    fn clone(&self) -> Self {
+        Self { state: self.state.clone(), device: self.device.clone() }
+    }
+}
+
+impl<B: SharedStorage> OffloadClient<B> {
+    pub(crate) fn new(device: B::Device, settings: Settings) -> Self {
+        let state = State::new(device.clone(), settings);
+        Self { state: Arc::new(Mutex::new(state)), device }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State<B>> {
+        // Panics of the backend are caught within; what is left leaves the state as it was.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a tensor's handle out, or a clone of it.
+    pub(super) fn take(&self, tensor: &TensorIr) -> B::Handle {
+        let taken = self.state().take(tensor);
+        taken.unwrap_or_else(|error| raise(&error))
+    }
+
+    /// Makes a tensor of a handle from elsewhere.
+    pub(super) fn put(&self, handle: B::Handle, shape: Shape, dtype: DType) -> RouterTensor<Self> {
+        self.create(shape, dtype, |_| handle)
+    }
+
+    fn create(
+        &self,
+        shape: Shape,
+        dtype: DType,
+        make: impl FnOnce(&B::Device) -> B::Handle,
+    ) -> RouterTensor<Self> {
+        let id = self.create_empty_handle();
+        let created = self.state().create(&TensorIr::uninit(id, shape.clone(), dtype), make);
+        surface(created);
+        RouterTensor::new(id, shape, dtype, self.clone())
+    }
+}
+
+impl<B: SharedStorage> RunnerClient for OffloadClient<B> {
+    type Device = B::Device;
+
+    fn register_op(&self, operation: OperationIr) {
+        let executed = self.state().execute(operation);
+        surface(executed);
+    }
+
+    fn read_tensor_async(&self, tensor: TensorIr) -> DynFut<Result<TensorData, ExecutionError>> {
+        let data = self.state().read(&tensor);
+        Box::pin(async move { data })
+    }
+
+    fn sync(&self) -> Result<(), ExecutionError> {
+        B::sync(&self.device)
+    }
+
+    fn create_empty_handle(&self) -> TensorId {
+        // The counter behind it is global to the process.
+        Runner::<B>::new(self.device.clone()).create_empty_handle()
+    }
+
+    fn register_tensor_data(&self, data: TensorData) -> RouterTensor<Self> {
+        if let Some(error) = data_refusal(data.dtype) {
+            raise(&error);
+        }
+        self.create(data.shape.clone(), data.dtype, |device| upload::<B>(data, device))
+    }
+
+    fn device(&self) -> Self::Device {
+        self.device.clone()
+    }
+
+    fn seed(&self, seed: u64) {
+        B::seed(&self.device, seed);
+    }
+
+    fn dtype_usage(&self, dtype: DType) -> DTypeUsageSet {
+        if data_refusal(dtype).is_some() {
+            DTypeUsageSet::empty()
+        } else {
+            B::dtype_usage(&self.device, dtype)
+        }
+    }
+}
+
+/// What the caller has to know at once, on his thread. The lock is free by now.
+fn surface(result: Result<(), Failure>) {
+    match result {
+        Ok(()) => {}
+        Err(Failure::Memory(error)) => raise(&error),
+        Err(Failure::Refused(error)) => raise(&error),
+        Err(Failure::Panicked(panic)) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// The one place where this door panics: where Burn's signatures leave no other way to tell.
+pub(super) fn raise(error: &OffloadError) -> ! {
+    panic!("{error}")
+}

@@ -1,0 +1,108 @@
+//! The router door: offloading for backends that run Burn's intermediate representation in this process.
+//!
+//! It is a *simulated device*. Flex computes in ordinary memory, so nothing here makes room on a graphics
+//! card; what the door gives is the whole behaviour of one under a budget, anywhere: storages counted to the
+//! byte, evicted for real (their bytes are copied to the host tier and freed), brought back before they are
+//! used. It serves machines without a GPU, toy runs, and tests that must run everywhere.
+//!
+//! # What moves
+//!
+//! The unit is the backend's *storage*. A Flex tensor is a view (shape, strides, offset) of a counted
+//! allocation that several tensors may share, and both matter for the bits of what is computed later: a
+//! strided matrix takes another path through a matrix product than a contiguous one, and an operation updates
+//! a storage in place if nobody else holds it. So a storage leaves with all its tensors at once, each keeping
+//! its view, and comes back under all of them. Making tensors anew from data would be shorter, and would
+//! change results.
+//!
+//! # How an operation runs
+//!
+//! Under the device's one lock, start to end, as in Burn's own runner: the pager makes its operands resident
+//! and makes room for its outputs; their handles go into a scratch runner, consumed ones moved and others
+//! cloned, which leaves reference counts as plain Flex sees them; the runner executes; outputs come out, and
+//! their addresses tell whether they share a storage, replaced one in place, or are new.
+//!
+//! Burn's `Runner` is not kept from one operation to the next. Its handle table is private: a storage could
+//! not be evicted from it with its views, nor put back under the same tensor's name, and a panic in any
+//! operation poisons its lock and with it every tensor on the device.
+//!
+//! # What is counted
+//!
+//! Storages from `smallest_block` on. Room for outputs is made *before* an operation from the shapes and types
+//! the representation gives, except where the output is known to be a view of the input; an update in place
+//! therefore asks for a little more than it takes. Should a backend take memory its outputs' shapes do not
+//! tell of, the room is made after the fact. Temporary memory within one operation of the backend is its own
+//! and not counted.
+//!
+//! # What is refused
+//!
+//! Quantized data, custom operations and scattering other than by addition, by name, where they reach this
+//! door. `q_*` methods and the Fourier transforms do not: Burn's router itself panics on them (`not
+//! implemented`) before asking any client, on the caller's thread and without harm to the device.
+
+mod channel;
+mod client;
+mod movement;
+mod operation;
+mod scratch;
+mod state;
+mod storage;
+mod table;
+
+use crate::backend::{Door, Offloadable};
+use crate::bytes::Budget;
+use crate::config::OffloadConfig;
+use crate::error::{Holder, OffloadError};
+use crate::registry::{self, DeviceFacts, DeviceKey};
+use crate::stats::Stats;
+use burn_backend::{Device as _, DeviceOps};
+use burn_flex::Flex;
+use burn_router::{BackendRouter, get_client};
+use channel::OffloadChannel;
+use std::any::TypeId;
+use std::marker::PhantomData;
+use storage::SharedStorage;
+
+impl Offloadable for Flex {
+    type Offloaded = BackendRouter<OffloadChannel<Self>>;
+    type Door = Simulated<Self>;
+}
+
+/// The door to the simulated devices of `B`.
+pub struct Simulated<B>(PhantomData<fn() -> B>);
+
+impl<B: SharedStorage> Door for Simulated<B> {
+    type Device = B::Device;
+
+    fn install(device: &B::Device, config: OffloadConfig) -> Result<(), OffloadError> {
+        registry::install(key::<Self, _>(device), config, &facts::<B>(device))
+    }
+
+    fn stats(device: &B::Device) -> Stats {
+        get_client::<OffloadChannel<B>>(device).state().stats()
+    }
+
+    fn largest_holders(device: &B::Device, count: usize) -> Vec<Holder> {
+        get_client::<OffloadChannel<B>>(device).state().largest_holders(count)
+    }
+
+    fn trim(device: &B::Device) {
+        get_client::<OffloadChannel<B>>(device).state().host.trim();
+    }
+
+    /// Nothing is planned from it here.
+    fn mark_step(_device: &B::Device) {}
+
+    #[cfg(feature = "test-util")]
+    fn events(device: &B::Device) -> Vec<crate::Event> {
+        get_client::<OffloadChannel<B>>(device).state().journal.drain()
+    }
+}
+
+fn key<D: 'static, T: DeviceOps>(device: &T) -> DeviceKey {
+    (TypeId::of::<D>(), device.id())
+}
+
+fn facts<B: SharedStorage>(device: &B::Device) -> DeviceFacts {
+    let name = format!("{} (simulated device {:?})", B::name(device), device.to_id());
+    DeviceFacts { name, memory: None, default_budget: Budget::Unlimited }
+}

@@ -1,0 +1,79 @@
+//! Runs one operation on the backend underneath.
+//!
+//! Burn's [`Runner`] knows how to run every operation, but keeps its handles to itself, numbers them as it
+//! likes, and is lost for good when an operation panics. So it serves for one operation at a time: handles
+//! are moved in under the operation's own names, and moved out. Moving keeps reference counts as they would
+//! be in a runner that kept the handles, on which updates in place depend.
+
+use burn_backend::Shape;
+use burn_backend::{ExecutionError, TensorData};
+use burn_ir::{BackendIr, BaseOperationIr, OperationIr, PermuteOpIr, TensorHandle, TensorIr, TensorStatus};
+use burn_router::{Runner, RunnerClient};
+
+pub struct Scratch<B: BackendIr>(Runner<B>);
+
+impl<B: BackendIr> Scratch<B> {
+    pub fn new(device: &B::Device) -> Self {
+        Self(Runner::new(device.clone()))
+    }
+
+    /// Registers a handle as the tensor `ir`.
+    pub fn put(&self, ir: &TensorIr, handle: B::Handle) {
+        let parked = self.0.register_tensor(handle, ir.shape.clone(), ir.dtype, self.0.clone()).into_ir();
+        // The runner chooses the name under which it registers a handle; only an operation's output can be
+        // given one. Permuting by the identity is the operation that changes nothing.
+        let rename = BaseOperationIr::Permute(PermuteOpIr {
+            input: parked,
+            out: TensorIr { status: TensorStatus::NotInit, ..ir.clone() },
+            axes: (0..ir.shape.num_dims()).collect(),
+        });
+        self.0.register_op(if ir.dtype.is_float() {
+            OperationIr::BaseFloat(rename)
+        } else if ir.dtype.is_bool() {
+            OperationIr::BaseBool(rename)
+        } else {
+            OperationIr::BaseInt(rename)
+        });
+    }
+
+    pub fn run(&self, operation: OperationIr) {
+        self.0.register_op(operation);
+    }
+
+    pub fn take(&self, ir: &TensorIr) -> B::Handle {
+        self.0.get_tensor_handle(&TensorIr { status: TensorStatus::ReadWrite, ..ir.clone() })
+    }
+}
+
+/// A handle with the data's contents. The runner's own way forgets unsigned integers.
+pub fn upload<B: BackendIr>(data: TensorData, device: &B::Device) -> B::Handle {
+    if data.dtype.is_float() {
+        B::float_tensor_handle(B::float_from_data(data, device))
+    } else if data.dtype.is_bool() {
+        B::bool_tensor_handle(B::bool_from_data(data, device))
+    } else {
+        B::int_tensor_handle(B::int_from_data(data, device))
+    }
+}
+
+/// The contents of a tensor.
+pub fn download<B: BackendIr>(
+    handle: B::Handle,
+    shape: Shape,
+    dtype: burn_backend::DType,
+) -> Result<TensorData, ExecutionError> {
+    let handle = TensorHandle { handle, shape };
+    if dtype.is_float() {
+        wait(B::float_into_data(B::float_tensor(handle)))
+    } else if dtype.is_bool() {
+        wait(B::bool_into_data(B::bool_tensor(handle)))
+    } else {
+        wait(B::int_into_data(B::int_tensor(handle)))
+    }
+}
+
+fn wait(
+    read: impl Future<Output = Result<TensorData, ExecutionError>>,
+) -> Result<TensorData, ExecutionError> {
+    burn_backend::try_read_sync(read).expect("a backend in this process can be waited for")
+}

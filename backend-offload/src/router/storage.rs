@@ -1,0 +1,172 @@
+//! What this door must know of a backend: which memory a tensor handle uses, and how it looks at it.
+
+use burn_backend::{Bytes, DType, TensorData};
+use burn_flex::{Flex, FlexTensor, Layout};
+use burn_ir::{BackendIr, BaseOperationIr, HandleKind, OperationIr};
+use std::sync::Arc;
+
+/// A backend whose handles can be taken apart into a storage, which may be shared, and a view of it, and put
+/// together again as they were.
+///
+/// Two promises beyond the signatures: permuting a tensor's dimensions by the identity gives the same handle
+/// back, and what [`makes_view`](Self::makes_view) says makes a view neither allocates nor writes.
+pub trait SharedStorage: BackendIr {
+    /// A counted reference to one allocation.
+    type Storage: Clone + Send;
+    /// All a handle is besides its storage: element type, shape, strides, offset.
+    type View: Clone + Send;
+
+    /// Takes a handle apart; the storage has one more reference until the handle is gone.
+    fn split(handle: &Self::Handle) -> (Self::Storage, Self::View);
+    /// The inverse of [`split`](Self::split).
+    fn join(storage: Self::Storage, view: Self::View) -> Self::Handle;
+    /// A new allocation with this contents.
+    fn allocate(contents: &[u8]) -> Self::Storage;
+    /// Tells live allocations apart.
+    fn address(storage: &Self::Storage) -> usize;
+    /// The whole allocation, whatever part of it any view shows.
+    fn bytes(storage: &Self::Storage) -> &[u8];
+    /// The same for overwriting, if this is the only reference.
+    fn bytes_mut(storage: &mut Self::Storage) -> Option<&mut [u8]>;
+    /// Whether the operation's outputs are views of its first input, which looks at its storage through `input`.
+    fn makes_view(operation: &OperationIr, input: &Self::View) -> bool;
+    /// What a view shows of these contents, if they are in one piece.
+    fn read(view: &Self::View, contents: &[u8]) -> Option<TensorData>;
+}
+
+/// How a Flex tensor looks at its storage.
+#[derive(Debug, Clone)]
+pub struct FlexView {
+    kind: Kind,
+    layout: Layout,
+    dtype: DType,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Float,
+    Int,
+    Bool,
+}
+
+impl SharedStorage for Flex {
+    type Storage = Arc<Bytes>;
+    type View = FlexView;
+
+    fn split(handle: &HandleKind<Self>) -> (Arc<Bytes>, FlexView) {
+        let (kind, tensor) = match handle {
+            HandleKind::Float(tensor) => (Kind::Float, tensor),
+            HandleKind::Int(tensor) => (Kind::Int, tensor),
+            HandleKind::Bool(tensor) => (Kind::Bool, tensor),
+            HandleKind::Quantized(_) => unreachable!("quantized tensors are refused before they are made"),
+        };
+        let view = FlexView { kind, layout: tensor.layout().clone(), dtype: tensor.dtype() };
+        (tensor.data_arc(), view)
+    }
+
+    fn join(storage: Arc<Bytes>, view: FlexView) -> HandleKind<Self> {
+        let tensor = FlexTensor::from_arc(storage, view.layout, view.dtype);
+        match view.kind {
+            Kind::Float => HandleKind::Float(tensor),
+            Kind::Int => HandleKind::Int(tensor),
+            Kind::Bool => HandleKind::Bool(tensor),
+        }
+    }
+
+    fn allocate(contents: &[u8]) -> Arc<Bytes> {
+        Arc::new(Bytes::from_bytes_vec(contents.to_vec()))
+    }
+
+    fn address(storage: &Arc<Bytes>) -> usize {
+        Arc::as_ptr(storage).addr()
+    }
+
+    fn bytes(storage: &Arc<Bytes>) -> &[u8] {
+        storage
+    }
+
+    fn bytes_mut(storage: &mut Arc<Bytes>) -> Option<&mut [u8]> {
+        Arc::get_mut(storage).map(|bytes| &mut **bytes)
+    }
+
+    fn makes_view(operation: &OperationIr, input: &FlexView) -> bool {
+        let (OperationIr::BaseFloat(base) | OperationIr::BaseInt(base) | OperationIr::BaseBool(base)) =
+            operation
+        else {
+            return false;
+        };
+        match base {
+            BaseOperationIr::Permute(_)
+            | BaseOperationIr::SwapDims(_)
+            | BaseOperationIr::Flip(_)
+            | BaseOperationIr::Expand(_) => true,
+            BaseOperationIr::Reshape(reshape) => {
+                input.layout.num_elements() == reshape.out.shape.num_elements()
+                    && input.layout.reshape(reshape.out.shape.clone()).is_some()
+            }
+            BaseOperationIr::Slice(slice) => slice.ranges.iter().all(|range| range.step > 0),
+            _ => false,
+        }
+    }
+
+    fn read(view: &FlexView, contents: &[u8]) -> Option<TensorData> {
+        let (start, end) = view.layout.contiguous_offsets()?;
+        let size = view.dtype.size();
+        let bytes = contents[start * size..end * size].to_vec();
+        Some(TensorData::from_bytes_vec(bytes, view.layout.shape().clone(), view.dtype))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn_backend::Shape;
+
+    fn tensor() -> FlexTensor {
+        FlexTensor::from_data(TensorData::new((0..24).map(|n| n as f32).collect::<Vec<_>>(), [4, 6]))
+    }
+
+    #[test]
+    fn a_handle_put_together_again_shows_the_same_numbers_the_same_way() {
+        let turned = tensor().transpose(0, 1).narrow(0, 1, 3);
+        let (storage, view) = Flex::split(&HandleKind::Float(turned.clone()));
+        let again = Flex::allocate(Flex::bytes(&storage));
+        let HandleKind::Float(back) = Flex::join(again, view) else { panic!("a float stays one") };
+        assert_eq!(back.layout(), turned.layout());
+        assert_eq!(back.into_data(), turned.into_data());
+    }
+
+    #[test]
+    fn only_a_storage_nobody_shares_can_be_overwritten() {
+        let handle = HandleKind::Float(tensor());
+        let (mut storage, _) = Flex::split(&handle);
+        assert!(Flex::bytes_mut(&mut storage).is_none());
+        drop(handle);
+        assert!(Flex::bytes_mut(&mut storage).is_some());
+    }
+
+    #[test]
+    fn contents_in_one_piece_are_read_without_a_tensor() {
+        let rows = tensor().narrow(0, 1, 2);
+        let (storage, view) = Flex::split(&HandleKind::Float(rows.clone()));
+        assert_eq!(Flex::read(&view, Flex::bytes(&storage)), Some(rows.into_data()));
+        let (storage, view) = Flex::split(&HandleKind::Float(tensor().transpose(0, 1)));
+        assert_eq!(Flex::read(&view, Flex::bytes(&storage)), None);
+    }
+
+    #[test]
+    fn reshaping_is_a_view_only_of_what_lies_in_order() {
+        let id = burn_ir::TensorId::new;
+        let ir = |n, shape: [usize; 2]| burn_ir::TensorIr::uninit(id(n), Shape::from(shape), DType::F32);
+        let reshape = |from| {
+            OperationIr::BaseFloat(BaseOperationIr::Reshape(burn_ir::ShapeOpIr {
+                input: ir(0, from),
+                out: ir(1, [8, 3]),
+            }))
+        };
+        let (_, straight) = Flex::split(&HandleKind::Float(tensor()));
+        let (_, turned) = Flex::split(&HandleKind::Float(tensor().transpose(0, 1)));
+        assert!(Flex::makes_view(&reshape([4, 6]), &straight));
+        assert!(!Flex::makes_view(&reshape([6, 4]), &turned));
+    }
+}

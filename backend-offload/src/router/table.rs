@@ -1,0 +1,149 @@
+//! Every tensor the user holds, and every storage behind them: what is where, and who shares it.
+
+use super::storage::SharedStorage;
+use crate::error::OffloadError;
+use crate::host::HostCopy;
+use crate::pager::BlockId;
+use burn_ir::TensorId;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// One tensor of the user's.
+pub enum Tensor<B: SharedStorage> {
+    /// On the device. Storages too small to be managed have no block.
+    Here { handle: B::Handle, block: Option<BlockId> },
+    /// Its storage is on the host.
+    Away { view: B::View, block: BlockId },
+    /// It was never computed.
+    Failed(Arc<OffloadError>),
+}
+
+/// One managed storage.
+pub struct Stored {
+    /// The tensors that look at it. Empty only while an operation consumes the last of them.
+    pub tensors: Vec<TensorId>,
+    /// Where it is on the device, if it is there.
+    pub address: Option<usize>,
+    pub copy: Option<Kept>,
+}
+
+/// Contents on the host.
+pub struct Kept {
+    pub contents: HostCopy,
+    /// In paranoid mode: what they were when they were put there.
+    pub checksum: Option<u64>,
+}
+
+/// Tensors and storages. Keeps the three maps in step; decides nothing.
+pub struct Table<B: SharedStorage> {
+    tensors: HashMap<TensorId, Tensor<B>>,
+    stored: HashMap<BlockId, Stored>,
+    by_address: HashMap<usize, BlockId>,
+}
+
+impl<B: SharedStorage> Table<B> {
+    pub fn new() -> Self {
+        Self { tensors: HashMap::new(), stored: HashMap::new(), by_address: HashMap::new() }
+    }
+
+    pub fn tensor(&self, id: TensorId) -> Option<&Tensor<B>> {
+        self.tensors.get(&id)
+    }
+
+    pub fn stored(&mut self, block: BlockId) -> &mut Stored {
+        self.stored.get_mut(&block).expect("a managed storage")
+    }
+
+    pub fn block_at(&self, address: usize) -> Option<BlockId> {
+        self.by_address.get(&address).copied()
+    }
+
+    pub fn is_held(&self, block: BlockId) -> bool {
+        self.stored.get(&block).is_some_and(|stored| !stored.tensors.is_empty())
+    }
+
+    /// A storage that lies at `address`, as yet without tensors.
+    pub fn add_stored(&mut self, block: BlockId, address: usize) {
+        self.stored.insert(block, Stored { tensors: Vec::new(), address: Some(address), copy: None });
+        self.by_address.insert(address, block);
+    }
+
+    pub fn add_tensor(&mut self, id: TensorId, handle: B::Handle, block: Option<BlockId>) {
+        if let Some(block) = block {
+            self.stored(block).tensors.push(id);
+        }
+        self.tensors.insert(id, Tensor::Here { handle, block });
+    }
+
+    pub fn fail(&mut self, id: TensorId, error: Arc<OffloadError>) {
+        self.tensors.insert(id, Tensor::Failed(error));
+    }
+
+    /// Takes a tensor out. Its storage stays, even if that was the last tensor to hold it; the caller follows
+    /// up with [`remove_stored`](Self::remove_stored).
+    pub fn remove_tensor(&mut self, id: TensorId) -> Option<Tensor<B>> {
+        let tensor = self.tensors.remove(&id)?;
+        let block = match &tensor {
+            Tensor::Here { block, .. } => *block,
+            Tensor::Away { block, .. } => Some(*block),
+            Tensor::Failed(_) => None,
+        };
+        if let Some(block) = block {
+            self.stored(block).tensors.retain(|other| *other != id);
+        }
+        Some(tensor)
+    }
+
+    pub fn remove_stored(&mut self, block: BlockId) -> Option<Stored> {
+        let stored = self.stored.remove(&block)?;
+        self.forget_address(stored.address, block);
+        Some(stored)
+    }
+
+    /// Takes the handles of all tensors of a storage apart; returns the last reference to it.
+    pub fn send_away(&mut self, block: BlockId) -> Option<B::Storage> {
+        let stored = self.stored.get_mut(&block).expect("a managed storage");
+        let mut last = None;
+        for id in &stored.tensors {
+            let tensor = self.tensors.get_mut(id).expect("a storage's tensor");
+            let Tensor::Here { handle, .. } = tensor else { unreachable!("a storage leaves once") };
+            let (storage, view) = B::split(handle);
+            *tensor = Tensor::Away { view, block };
+            last = Some(storage);
+        }
+        let address = stored.address.take();
+        self.forget_address(address, block);
+        last
+    }
+
+    /// Puts the handles of all tensors of a storage together again, sharing it as before.
+    pub fn bring_back(&mut self, block: BlockId, storage: &B::Storage) {
+        let stored = self.stored.get_mut(&block).expect("a managed storage");
+        let address = B::address(storage);
+        stored.address = Some(address);
+        self.by_address.insert(address, block);
+        for id in &stored.tensors {
+            let tensor = self.tensors.get_mut(id).expect("a storage's tensor");
+            let Tensor::Away { view, .. } = tensor else { unreachable!("a storage comes back once") };
+            *tensor = Tensor::Here { handle: B::join(storage.clone(), view.clone()), block: Some(block) };
+        }
+    }
+
+    /// Any tensor's reference to a storage on the device.
+    pub fn reference(&self, block: BlockId) -> Option<B::Storage> {
+        let first = self.stored.get(&block)?.tensors.first()?;
+        match self.tensors.get(first)? {
+            Tensor::Here { handle, .. } => Some(B::split(handle).0),
+            _ => None,
+        }
+    }
+
+    /// Frees the address for whoever the allocator gives it to next.
+    fn forget_address(&mut self, address: Option<usize>, block: BlockId) {
+        if let Some(address) = address
+            && self.by_address.get(&address) == Some(&block)
+        {
+            self.by_address.remove(&address);
+        }
+    }
+}
