@@ -45,6 +45,13 @@ impl Facts {
         self
     }
 
+    /// These facts and others.
+    #[must_use]
+    pub fn and(mut self, others: Self) -> Self {
+        self.0.extend(others.0);
+        self
+    }
+
     pub fn text(&self, name: &str) -> &str {
         self.find(name).unwrap_or_else(|| panic!("no fact named {name:?} in {:?}", self.0.keys()))
     }

@@ -17,6 +17,8 @@ mod sharing;
 mod sorting;
 mod windows;
 
+pub use refusals::message;
+
 use crate::numbers::Series;
 use burn::prelude::*;
 use burn::tensor::backend::AutodiffBackend;
@@ -74,14 +76,21 @@ impl Value {
     }
 
     /// How far apart both are at most, as a share of the largest value; infinite where they cannot be compared.
+    /// Integers of different widths are compared by value.
     pub fn difference(&self, other: &Self) -> f64 {
-        if self.data.dtype != DType::F32 || self.name != other.name || self.data.shape != other.data.shape {
-            return if self.same_bits(other) { 0.0 } else { f64::INFINITY };
+        let (ours, theirs) = (&self.data, &other.data);
+        let integers = ours.dtype.is_int() && theirs.dtype.is_int() && ours.shape == theirs.shape;
+        if self.same_bits(other) || (integers && ours.iter::<i64>().eq(theirs.iter::<i64>())) {
+            return 0.0;
         }
-        let pairs = || self.data.iter::<f32>().zip(other.data.iter::<f32>());
+        if (ours.dtype, theirs.dtype) != (DType::F32, DType::F32) || ours.shape != theirs.shape {
+            return f64::INFINITY;
+        }
+        let pairs = || ours.iter::<f32>().zip(theirs.iter::<f32>());
         let scale = pairs().fold(f32::MIN_POSITIVE, |most, (a, b)| most.max(a.abs()).max(b.abs()));
         pairs()
-            .map(|(a, b)| if a.to_bits() == b.to_bits() { 0.0 } else { f64::from((a - b).abs() / scale) })
+            .filter(|(a, b)| a.to_bits() != b.to_bits())
+            .map(|(a, b)| f64::from((a - b).abs() / scale))
             .fold(0.0, |most, next| if next.is_nan() { f64::INFINITY } else { most.max(next) })
     }
 }

@@ -1,7 +1,51 @@
 //! The router door, over the CPU backend as a simulated device.
 
-use crate::child::Scenario;
+mod budgets;
+mod conformance;
+mod device;
+mod failures;
+mod faults;
+mod memory;
+
+use crate::child::{Child, Facts, Scenario};
+use crate::scenarios::{operate, train};
+use backend_offload::Offload;
+use burn::backend::Autodiff;
+use burn_flex::Flex;
+
+/// What a user writes.
+type Offloaded = Offload<Flex>;
+type Training = Autodiff<Offloaded>;
+
+const TRAIN: &str = "router: train";
+const OPERATE: &str = "router: operate";
 
 pub fn scenarios() -> Vec<Scenario> {
-    Vec::new()
+    let mut scenarios =
+        vec![Scenario { name: TRAIN, run: train::<Flex> }, Scenario { name: OPERATE, run: operate::<Flex> }];
+    scenarios.extend(device::scenarios());
+    scenarios.extend(failures::scenarios());
+    scenarios.extend(memory::scenarios());
+    scenarios
+}
+
+/// A child that trains `program` for `steps`.
+fn training(program: &str, steps: usize) -> Child {
+    Child::new(TRAIN).with("program", program).with("steps", steps)
+}
+
+/// A child that runs every operation with nothing but its own operands on the device.
+fn one_byte(threads: usize) -> Child {
+    Child::new(OPERATE)
+        .with("threads", threads)
+        .with("budget", 1)
+        .with("alone", true)
+        .with("smallest block", 1)
+}
+
+/// Every operation's outcome on every thread.
+fn outcomes(report: &Facts) -> impl Iterator<Item = (&str, &str)> {
+    report
+        .iter()
+        .filter_map(|(name, outcome)| Some((name.strip_prefix("thread ")?.split_once(": ")?.1, outcome)))
 }

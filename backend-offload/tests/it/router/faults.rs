@@ -1,0 +1,75 @@
+//! A misbehaving device: identical bits, or one clear error, never a wrong value.
+
+use super::{Child, OPERATE, one_byte, outcomes, training};
+use std::collections::HashMap;
+
+/// What a failure may say.
+const CLEAR: &[&str] = &[
+    "was refused device memory by the driver",
+    "copying them out failed (a copy broken on purpose)",
+    "a launch broken on purpose",
+    "whose budget is used up",
+];
+
+fn is_clear(message: &str) -> bool {
+    CLEAR.iter().any(|clear| message.contains(clear))
+}
+
+/// Runs every operation on one and on eight threads of a device with this fault; returns how many failed.
+fn every_operation_is_right_or_says_why(fault: &str, every: u64) -> u64 {
+    let free = Child::new(OPERATE).with("threads", 1).run();
+    let expected: HashMap<&str, &str> = outcomes(&free).collect();
+    let mut failed = 0;
+    for threads in [1, 8] {
+        let faulty = one_byte(threads).with(fault, every).run();
+        for (operation, outcome) in outcomes(&faulty) {
+            if let Some(message) = outcome.strip_prefix("panic: ") {
+                assert!(is_clear(message), "{operation} with {threads} threads: {message}");
+                failed += 1;
+            } else if operation != "wrong programs" {
+                assert_eq!(outcome, expected[operation], "{operation} with {threads} threads");
+            }
+        }
+        assert_eq!(faulty.number("in use") + faulty.number("host in use"), 0, "nothing stays behind");
+    }
+    failed
+}
+
+#[test]
+fn memory_refused_now_and_then_is_asked_for_again() {
+    assert_eq!(every_operation_is_right_or_says_why("refuse every", 7), 0);
+}
+
+#[test]
+fn memory_refused_for_good_fails_clearly_on_the_thread_that_wants_it() {
+    assert!(every_operation_is_right_or_says_why("refuse after", 400) > 0);
+}
+
+#[test]
+fn copies_that_fail_leave_every_value_right() {
+    every_operation_is_right_or_says_why("break copies every", 5);
+}
+
+#[test]
+fn panics_in_the_backend_lose_only_what_was_being_computed() {
+    assert!(every_operation_is_right_or_says_why("panic every", 50) > 0);
+}
+
+#[test]
+fn training_on_a_device_that_refuses_now_and_then_gives_the_same_bits() {
+    let free = training("tied transformer", 5).run();
+    let budget = free.number("peak") / 2;
+    let refused = training("tied transformer", 5).with("budget", budget).with("refuse every", 10).run();
+    assert_eq!(refused.number("fingerprint"), free.number("fingerprint"));
+    assert!(refused.number("device refusals") > 0);
+}
+
+#[test]
+fn training_with_a_host_that_fills_up_says_so() {
+    let free = training("transformer", 2).run();
+    let budget = free.number("peak") / 2;
+    let full = training("transformer", 2).with("budget", budget).with("host budget", "256KiB").run();
+    let error = full.text("error");
+    assert!(error.contains("raise the host budget"), "{error}");
+    assert_eq!(full.number("in use") + full.number("host in use"), 0);
+}

@@ -1,0 +1,137 @@
+//! What children do on a device of their own, whichever door leads to it.
+
+use crate::child::Facts;
+use crate::operations::{Operation, Value, operations};
+use crate::programs::{Size, program};
+use backend_offload::{Faults, Offload, OffloadConfig, Offloadable, Oversized, Stats};
+use burn::backend::Autodiff;
+use burn::tensor::Tensor;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+
+/// Installs what the facts ask for; what they leave out is the default.
+pub fn install<B: Offloadable>(facts: &Facts, device: &B::Device) {
+    let budget = |name| facts.find(name).map(|text| text.parse().expect("a budget"));
+    let count = |name| facts.find(name).map_or(0, |text| text.parse().expect("a count"));
+    let mut config = OffloadConfig::new().faults(Faults {
+        refuse_allocation_every: count("refuse every"),
+        refuse_allocations_after: count("refuse after"),
+        break_copy_out_every: count("break copies every"),
+        panic_in_launch_every: count("panic every"),
+    });
+    if let Some(budget) = budget("budget") {
+        config = config.device_budget(budget);
+    }
+    if let Some(budget) = budget("host budget") {
+        config = config.host_budget(budget);
+    }
+    if facts.find("smallest block").is_some() {
+        config = config.smallest_block(facts.number("smallest block"));
+    }
+    if facts.find("alone").is_some() {
+        config = config.oversized(Oversized::RunAlone);
+    }
+    if facts.find("paranoid").is_some() {
+        config = config.paranoid(true);
+    }
+    config.install::<B>(device).expect("a device that has not started");
+}
+
+/// The counters as facts.
+pub fn report(stats: &Stats) -> Facts {
+    Facts::default()
+        .with("in use", stats.device.in_use)
+        .with("reserved", stats.device.reserved)
+        .with("peak", stats.device.peak)
+        .with("peak reserved", stats.device.peak_reserved)
+        .with("host in use", stats.host.in_use)
+        .with("host peak", stats.host.peak)
+        .with("launches", stats.launches)
+        .with("allocations", stats.allocations)
+        .with("evictions", stats.evictions)
+        .with("clean drops", stats.clean_drops)
+        .with("restores", stats.restores)
+        .with("bytes out", stats.bytes_out)
+        .with("bytes in", stats.bytes_in)
+        .with("largest launch", stats.largest_launch)
+        .with("over budget", stats.over_budget)
+        .with("device refusals", stats.device_refusals)
+        .with("failures", stats.failures)
+}
+
+/// Trains a program and reports its fingerprint with the counters after everything is dropped.
+pub fn train<B: Offloadable>(facts: &Facts) -> Facts
+where
+    Offload<B>: Backend<Device = B::Device>,
+{
+    let device = B::Device::default();
+    install::<B>(facts, &device);
+    let program = program::<Autodiff<Offload<B>>>(facts.text("program"));
+    let trained = told(|| (program.train)(&device, Size::Usual, facts.value("steps"), 1).fingerprint());
+    let report = report(&backend_offload::stats::<B>(&device));
+    match trained {
+        Ok(fingerprint) => report.with("fingerprint", fingerprint),
+        Err(error) => report.with("error", error),
+    }
+}
+
+/// Runs every operation on a number of threads at once, and reports per operation what all threads got: one
+/// fingerprint, or what the panic said. Each thread starts elsewhere in the list.
+pub fn operate<B: Offloadable>(facts: &Facts) -> Facts
+where
+    Offload<B>: Backend<Device = B::Device>,
+{
+    let device = B::Device::default();
+    install::<B>(facts, &device);
+    let threads: usize = facts.value("threads");
+    let list = operations::<Autodiff<Offload<B>>>();
+    let found: Vec<Vec<(&str, String)>> = thread::scope(|scope| {
+        let run = |n: usize| {
+            let (device, mut list) = (device.clone(), list.clone());
+            scope.spawn(move || {
+                let start = n * list.len() / threads;
+                list.rotate_left(start);
+                list.iter().map(|operation| (operation.name, outcome(operation, &device))).collect()
+            })
+        };
+        let running: Vec<_> = (0..threads).map(run).collect();
+        running.into_iter().map(|thread| thread.join().expect("outcomes are caught")).collect()
+    });
+    forget_abandoned_graphs::<Autodiff<Offload<B>>>(&device);
+    let mut facts = report(&backend_offload::stats::<B>(&device));
+    for (thread, outcomes) in found.iter().enumerate() {
+        for (name, outcome) in outcomes {
+            facts = facts.with(&format!("thread {thread}: {name}"), outcome);
+        }
+    }
+    facts
+}
+
+/// Autodiff keeps the graph of an operation that panicked until somebody runs backward.
+fn forget_abandoned_graphs<B: AutodiffBackend>(device: &B::Device) {
+    Tensor::<B, 1>::ones([1], device).require_grad().backward();
+}
+
+/// A fingerprint of the operation's values, or `panic: ` and what it said.
+pub fn outcome<B: Backend>(operation: &Operation<B>, device: &B::Device) -> String {
+    match told(|| (operation.run)(device)) {
+        Ok(values) => fingerprint(&values).to_string(),
+        Err(message) => format!("panic: {message}"),
+    }
+}
+
+fn fingerprint(values: &[Value]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for value in values {
+        value.name.hash(&mut hasher);
+        value.data.bytes.hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// What `run` returns, or what its panic said.
+pub fn told<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| crate::operations::message(&*panic))
+}
