@@ -30,6 +30,8 @@ pub struct Stats {
     pub host: TierStats,
     /// Kernel launches (or, through the router, operations).
     pub launches: u64,
+    /// Steps the program marked with [`mark_step`](crate::mark_step).
+    pub steps: u64,
     /// Buffers the program asked for, small ones included.
     pub allocations: u64,
     /// Blocks that left the device by a copy to the host.

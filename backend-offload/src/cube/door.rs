@@ -122,6 +122,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 budget: budget(host.limit),
             },
             launches: self.launches,
+            steps: self.steps,
             allocations: self.allocations,
             evictions: counters.evictions,
             clean_drops: counters.clean_drops,

@@ -39,7 +39,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     ) {
         self.arenas.enter(stream, &mut self.inner);
         self.launches += 1;
-        let name = kernel.name();
+        let name = short(kernel.name());
         let task = Box::new(NotingTask::new(kernel, &self.visibility));
         let named = self.name_all(&arguments, &count);
         let ready = self.inherited_failure(&named, &arguments, &count, name).and_then(|()| {
@@ -191,4 +191,10 @@ impl<R: InnerRuntime> OffloadServer<R> {
 
 fn is_written(writes: Option<&Writes>, buffer: usize) -> bool {
     writes.and_then(|writes| writes.get(buffer).copied()).unwrap_or(true)
+}
+
+/// The last part of a type's name, without its parameters: kernels are named by types of many lines.
+fn short(type_name: &'static str) -> &'static str {
+    let plain = type_name.split('<').next().unwrap_or(type_name);
+    plain.rsplit("::").next().unwrap_or(plain)
 }

@@ -55,7 +55,7 @@ fn is_bit_identical_at_every_budget(program: &str) {
     assert_eq!(unlimited.number("bytes out") + unlimited.number("bytes in"), 0, "everything fits");
     let (peak, largest) = (unlimited.number("device peak"), unlimited.number("largest launch"));
     // A twentieth above the largest launch: what it brings besides its operands is nothing.
-    for budget in [peak * 6 / 10, peak * 3 / 10, largest + largest / 20] {
+    for (budget, spills) in [(peak * 6 / 10, false), (peak * 3 / 10, true), (largest + largest / 20, true)] {
         let budget = budget.max(largest);
         let tight = run(spilling(program).with("budget", budget).with("watch", true));
         println!(
@@ -67,7 +67,8 @@ fn is_bit_identical_at_every_budget(program: &str) {
             tight.text("runtime reserved"),
         );
         assert_eq!(tight.text("fingerprint"), plain.text("fingerprint"), "at {budget} of {peak} bytes");
-        assert!(tight.number("evictions") > 0, "a budget below the peak spills");
+        // Part of the unlimited peak is dead buffers that nobody had to look for.
+        assert!(!spills || tight.number("evictions") > 0, "a budget well below the peak spills");
         assert!(tight.number("device peak reserved") <= budget, "the ledger keeps the budget");
         assert!(tight.number("runtime reserved") <= budget + SMALL_BUFFERS, "and the runtime agrees");
         assert_eq!((tight.number("over budget"), tight.number("failures")), (0, 0));
