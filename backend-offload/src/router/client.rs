@@ -63,7 +63,7 @@ impl<B: SharedStorage> RunnerClient for OffloadClient<B> {
     type Device = B::Device;
 
     fn register_op(&self, operation: OperationIr) {
-        let executed = self.state().execute(operation);
+        let executed = self.state().execute(&operation);
         surface(executed);
     }
 

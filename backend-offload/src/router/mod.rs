@@ -43,6 +43,7 @@ mod channel;
 mod client;
 mod movement;
 mod operation;
+mod report;
 mod scratch;
 mod state;
 mod storage;

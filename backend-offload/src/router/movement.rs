@@ -140,3 +140,80 @@ fn checksum(bytes: &[u8]) -> u64 {
     hasher.write(bytes);
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::OffloadConfig;
+    use crate::host::HostTier;
+    use crate::pager::Oversized;
+    use crate::registry::Settings;
+    use crate::router::table::Tensor;
+    use burn_backend::{Shape, TensorData};
+    use burn_flex::{Flex, FlexDevice};
+    use burn_ir::{BackendIr, TensorId, TensorIr, TensorStatus};
+
+    const BYTES: usize = 4096;
+
+    /// A distrustful device with room for one tensor of [`BYTES`].
+    fn device() -> State<Flex> {
+        let settings = Settings {
+            device_budget: BYTES as u64,
+            policy: OffloadConfig::new().policy,
+            oversized: Oversized::Refuse,
+            max_bindings: None,
+            smallest_block: 1,
+            paranoid: true,
+            host: HostTier::new(u64::MAX),
+            #[cfg(feature = "test-util")]
+            faults: crate::faults::Faults::default(),
+        };
+        State::new(FlexDevice, settings)
+    }
+
+    fn tensor(state: &mut State<Flex>, number: u64, value: f32) -> TensorIr {
+        let ir = TensorIr::uninit(TensorId::new(number), Shape::from([BYTES / 4]), burn_backend::DType::F32);
+        let data = TensorData::new(vec![value; BYTES / 4], [BYTES / 4]);
+        let made = state.create(&ir, |_| Flex::float_tensor_handle(burn_flex::FlexTensor::from_data(data)));
+        assert!(made.is_ok());
+        TensorIr { status: TensorStatus::ReadOnly, ..ir }
+    }
+
+    #[test]
+    fn a_host_copy_that_changed_is_an_error_of_its_tensors_alone() {
+        let mut state = device();
+        let first = tensor(&mut state, 1, 1.0);
+        let second = tensor(&mut state, 2, 2.0);
+        let block = match state.table.tensor(first.id) {
+            Some(Tensor::Away { block, .. }) => *block,
+            _ => panic!("there is room for one"),
+        };
+        let kept = state.table.stored(block).copy.as_mut().expect("a copy");
+        kept.contents.bytes_mut().expect("nobody else reads it")[7] ^= 1;
+
+        let error = state.read(&first).expect_err("damaged").to_string();
+        assert!(error.contains("changed while it was on the host"), "{error}");
+        let again = state.read(&first).expect_err("still damaged").to_string();
+        assert_eq!(error, again);
+        assert_eq!(
+            state.read(&second).expect("intact").as_slice::<f32>().expect("floats")[0].to_bits(),
+            2f32.to_bits()
+        );
+        assert_eq!(state.pager.ledger().host(), 0);
+    }
+
+    #[test]
+    fn what_leaves_is_overwritten_only_where_nobody_else_holds_it() {
+        let mut state = device();
+        let first = tensor(&mut state, 1, 1.0);
+        let taken = state.take(&first);
+        let Ok(burn_ir::HandleKind::Float(outside)) = taken else { panic!("a float tensor") };
+        tensor(&mut state, 2, 2.0);
+        assert!(matches!(state.table.tensor(first.id), Some(Tensor::Away { .. })));
+        assert_eq!(
+            outside.storage::<f32>()[0].to_bits(),
+            1f32.to_bits(),
+            "whoever took the handle out keeps the contents"
+        );
+    }
+}

@@ -4,14 +4,13 @@ use super::operation;
 use super::scratch::{Scratch, download};
 use super::storage::SharedStorage;
 use super::table::{Table, Tensor};
-use crate::error::{Holder, OffloadError, Situation, Tier};
+use crate::error::OffloadError;
 #[cfg(feature = "test-util")]
 use crate::faults::{Faults, Occasions};
 use crate::host::HostTier;
-use crate::journal::{Event, Journal};
-use crate::pager::{Arena, BlockId, Pager, Place, Shortage};
+use crate::journal::Journal;
+use crate::pager::{Arena, BlockId, Pager, Place};
 use crate::registry::Settings;
-use crate::stats::{Stats, TierStats};
 use burn_backend::{ExecutionError, TensorData};
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use std::any::Any;
@@ -40,9 +39,9 @@ pub(super) struct State<B: SharedStorage> {
     /// Why the last copy out failed.
     pub(super) copy_failure: String,
     smallest_block: u64,
-    launches: u64,
-    allocations: u64,
-    failures: u64,
+    pub(super) launches: u64,
+    pub(super) allocations: u64,
+    pub(super) failures: u64,
     #[cfg(feature = "test-util")]
     pub(super) faults: Faults,
     #[cfg(feature = "test-util")]
@@ -96,8 +95,8 @@ impl<B: SharedStorage> State<B> {
     }
 
     /// Runs an operation. If it could not for want of memory, its outputs say so when they are read.
-    pub fn execute(&mut self, operation: OperationIr) -> Result<(), Failure> {
-        match &operation {
+    pub fn execute(&mut self, operation: &OperationIr) -> Result<(), Failure> {
+        match operation {
             OperationIr::Drop(tensor) => {
                 self.release(tensor);
                 return Ok(());
@@ -109,18 +108,17 @@ impl<B: SharedStorage> State<B> {
         self.launches += 1;
         let inputs: Vec<TensorIr> = operation.inputs().cloned().collect();
         let outputs: Vec<TensorIr> = operation.outputs().cloned().collect();
-        if let Some(error) = operation::refusal(&operation) {
+        if let Some(error) = operation::refusal(operation) {
             inputs.iter().filter(|input| consumes(input)).for_each(|input| self.release(input));
             return Err(Failure::Refused(error));
         }
         let work = Work {
-            name: &|| operation::name(&operation),
+            name: &|| operation::name(operation),
             inputs: &inputs,
             outputs: &outputs,
-            view: inputs.first().is_some_and(|input| self.makes_view(&operation, input)),
+            view: inputs.first().is_some_and(|input| self.makes_view(operation, input)),
         };
-        let launch = operation.clone();
-        self.produce(&work, |state, handles| state.launch(launch, &inputs, handles, &outputs))
+        self.produce(&work, |state, handles| state.launch(operation, &inputs, handles, &outputs))
     }
 
     /// Makes a tensor of what `make` makes outside any operation.
@@ -158,6 +156,10 @@ impl<B: SharedStorage> State<B> {
         let result = self.attempt(work, run);
         for input in work.inputs.iter().filter(|input| consumes(input)) {
             self.release(input);
+        }
+        if self.paranoid {
+            let (counted, found) = (self.pager.ledger().resident(), self.table.bytes_on_device());
+            assert_eq!(counted, found, "the ledger is the sum of the storages");
         }
         match result {
             Ok(()) => Ok(()),
@@ -245,7 +247,7 @@ impl<B: SharedStorage> State<B> {
 
     fn launch(
         &mut self,
-        operation: OperationIr,
+        operation: &OperationIr,
         inputs: &[TensorIr],
         handles: Vec<B::Handle>,
         outputs: &[TensorIr],
@@ -260,7 +262,7 @@ impl<B: SharedStorage> State<B> {
             for (input, handle) in inputs.iter().zip(handles) {
                 scratch.put(input, handle);
             }
-            scratch.run(operation);
+            scratch.run(operation.clone());
             outputs.iter().map(|output| scratch.take(output)).collect()
         }))
     }
@@ -408,88 +410,6 @@ impl<B: SharedStorage> State<B> {
                 Err(error)
             }
             Err(_) => unreachable!("nothing runs while a handle is fetched"),
-        }
-    }
-
-    fn told_of_panic(&mut self, panic: Box<dyn Any + Send>, name: &dyn Fn() -> String) -> Failure {
-        let message = panic.downcast_ref::<String>().cloned();
-        let message = message.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        let error = OffloadError::RuntimePanic { operation: name(), message: message.unwrap_or_default() };
-        self.report(error);
-        Failure::Panicked(panic)
-    }
-
-    pub(super) fn report(&mut self, error: OffloadError) -> Arc<OffloadError> {
-        self.journal.record(Event::Failed { error: error.to_string() });
-        Arc::new(error)
-    }
-
-    pub(super) fn shortage(&mut self, shortage: Shortage, name: &dyn Fn() -> String) -> Failure {
-        let (Shortage::WorkingSet { wanted, .. }
-        | Shortage::HostFull { wanted }
-        | Shortage::CopyOut { wanted }
-        | Shortage::Device { wanted }) = shortage;
-        let host = self.host.usage();
-        let situation = Box::new(Situation {
-            operation: name(),
-            wanted,
-            device_budget: self.pager.ledger().budget(),
-            device_in_use: self.pager.ledger().resident(),
-            host_budget: host.limit,
-            host_in_use: host.in_use,
-            holders: self.largest_holders(5),
-        });
-        let error = match shortage {
-            Shortage::WorkingSet { .. } => OffloadError::WorkingSet(situation),
-            Shortage::HostFull { .. } => OffloadError::HostFull(situation),
-            Shortage::CopyOut { .. } => OffloadError::CopyOut(situation, self.copy_failure.clone()),
-            Shortage::Device { .. } => OffloadError::DeviceRefused(situation),
-        };
-        Failure::Memory(self.report(error))
-    }
-
-    pub fn largest_holders(&self, count: usize) -> Vec<Holder> {
-        let holder = |block: BlockId| Holder {
-            bytes: self.pager.bytes(block),
-            tier: if self.pager.place(block) == Place::Host { Tier::Host } else { Tier::Device },
-            age: self.pager.age(block),
-        };
-        self.pager.largest(count).into_iter().map(holder).collect()
-    }
-
-    pub fn stats(&self) -> Stats {
-        let (ledger, counters, host) = (self.pager.ledger(), self.pager.counters(), self.host.usage());
-        let limit = |bytes: u64| (bytes != u64::MAX).then_some(bytes);
-        Stats {
-            device: TierStats {
-                in_use: ledger.resident(),
-                reserved: ledger.resident() + ledger.spare(),
-                peak: ledger.resident_peak(),
-                peak_reserved: ledger.reserved_peak(),
-                budget: limit(ledger.budget()),
-            },
-            host: TierStats {
-                in_use: ledger.host(),
-                reserved: host.reserved,
-                peak: ledger.host_peak(),
-                peak_reserved: host.peak,
-                budget: limit(host.limit),
-            },
-            launches: self.launches,
-            allocations: self.allocations,
-            evictions: counters.evictions,
-            clean_drops: counters.clean_drops,
-            restores: counters.restores,
-            bytes_out: counters.bytes_out,
-            bytes_in: counters.bytes_in,
-            stall: self.stall,
-            largest_launch: counters.largest_operation,
-            over_budget: counters.over_budget,
-            trims: counters.trims,
-            device_refusals: counters.device_refusals,
-            pageable_fallbacks: host.pageable_fallbacks,
-            failures: self.failures,
-            autotune_discards: 0,
         }
     }
 }

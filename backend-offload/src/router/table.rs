@@ -138,6 +138,13 @@ impl<B: SharedStorage> Table<B> {
         }
     }
 
+    /// What the storages on the device take, counted anew.
+    pub fn bytes_on_device(&self) -> u64 {
+        let resident = self.stored.iter().filter(|(_, stored)| stored.address.is_some());
+        let storages = resident.filter_map(|(block, _)| self.reference(*block));
+        storages.map(|storage| B::bytes(&storage).len() as u64).sum()
+    }
+
     /// Frees the address for whoever the allocator gives it to next.
     fn forget_address(&mut self, address: Option<usize>, block: BlockId) {
         if let Some(address) = address

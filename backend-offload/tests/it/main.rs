@@ -10,7 +10,6 @@ mod operations;
 mod programs;
 #[cfg(feature = "router")]
 mod router;
-mod scenarios;
 
 /// Everything a child process can be asked to do.
 fn scenarios() -> Vec<child::Scenario> {

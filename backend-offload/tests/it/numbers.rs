@@ -44,7 +44,7 @@ impl Series {
     }
 }
 
-/// The output function of SplitMix64.
+/// The output function of `SplitMix64`.
 fn mix(state: u64) -> u64 {
     let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,6 +1,7 @@
 //! Element-wise arithmetic, with tensors, scalars and broadcasting, and comparisons.
 
 use super::{Operation, Results, Value};
+use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
 
 pub fn operations<B: AutodiffBackend>() -> Vec<Operation<B>> {
@@ -59,16 +60,16 @@ fn of_one<B: AutodiffBackend>(device: &B::Device) -> Vec<Value> {
     let mut out = Results::<B>::new(device);
     let (a, p) = (out.floats("a", SHAPE), out.positive("p", SHAPE));
     out.differentiate("neg", a.clone(), |a| -a);
-    out.differentiate("abs", a.clone(), |a| a.abs());
-    out.differentiate("exp", a.clone(), |a| a.exp());
-    out.differentiate("log", p.clone(), |p| p.log());
-    out.differentiate("log1p", p.clone(), |p| p.log1p());
-    out.differentiate("sqrt", p.clone(), |p| p.sqrt());
-    out.differentiate("recip", p, |p| p.recip());
-    out.differentiate("sin", a.clone(), |a| a.sin());
-    out.differentiate("cos", a.clone(), |a| a.cos());
-    out.differentiate("tanh", a.clone(), |a| a.tanh());
-    out.differentiate("erf", a.clone(), |a| a.erf());
+    out.differentiate("abs", a.clone(), Tensor::abs);
+    out.differentiate("exp", a.clone(), Tensor::exp);
+    out.differentiate("log", p.clone(), Tensor::log);
+    out.differentiate("log1p", p.clone(), Tensor::log1p);
+    out.differentiate("sqrt", p.clone(), Tensor::sqrt);
+    out.differentiate("recip", p, Tensor::recip);
+    out.differentiate("sin", a.clone(), Tensor::sin);
+    out.differentiate("cos", a.clone(), Tensor::cos);
+    out.differentiate("tanh", a.clone(), Tensor::tanh);
+    out.differentiate("erf", a.clone(), Tensor::erf);
     out.add("floor", a.clone().floor());
     out.add("ceil", a.clone().ceil());
     out.add("round", a.clone().round());

@@ -17,12 +17,10 @@ mod sharing;
 mod sorting;
 mod windows;
 
-pub use refusals::message;
-
 use crate::numbers::Series;
 use burn::prelude::*;
 use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{BasicOps, DType, TensorData};
+use burn::tensor::{BasicOps, TensorData};
 
 /// One tensor an operation produced.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,14 +35,6 @@ pub struct Operation<B: Backend> {
     pub name: &'static str,
     pub run: fn(&B::Device) -> Vec<Value>,
 }
-
-impl<B: Backend> Clone for Operation<B> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<B: Backend> Copy for Operation<B> {}
 
 /// All of them.
 pub fn operations<B: AutodiffBackend>() -> Vec<Operation<B>> {
@@ -63,36 +53,9 @@ pub fn operations<B: AutodiffBackend>() -> Vec<Operation<B>> {
         sorting::operations(),
         windows::operations(),
     ]
-    .concat()
-}
-
-impl Value {
-    /// Whether both are the same to the last bit, not-a-numbers included.
-    pub fn same_bits(&self, other: &Self) -> bool {
-        self.name == other.name
-            && self.data.dtype == other.data.dtype
-            && self.data.shape == other.data.shape
-            && self.data.bytes[..] == other.data.bytes[..]
-    }
-
-    /// How far apart both are at most, as a share of the largest value; infinite where they cannot be compared.
-    /// Integers of different widths are compared by value.
-    pub fn difference(&self, other: &Self) -> f64 {
-        let (ours, theirs) = (&self.data, &other.data);
-        let integers = ours.dtype.is_int() && theirs.dtype.is_int() && ours.shape == theirs.shape;
-        if self.same_bits(other) || (integers && ours.iter::<i64>().eq(theirs.iter::<i64>())) {
-            return 0.0;
-        }
-        if (ours.dtype, theirs.dtype) != (DType::F32, DType::F32) || ours.shape != theirs.shape {
-            return f64::INFINITY;
-        }
-        let pairs = || ours.iter::<f32>().zip(theirs.iter::<f32>());
-        let scale = pairs().fold(f32::MIN_POSITIVE, |most, (a, b)| most.max(a.abs()).max(b.abs()));
-        pairs()
-            .filter(|(a, b)| a.to_bits() != b.to_bits())
-            .map(|(a, b)| f64::from((a - b).abs() / scale))
-            .fold(0.0, |most, next| if next.is_nan() { f64::INFINITY } else { most.max(next) })
-    }
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Collects what an operation produces.

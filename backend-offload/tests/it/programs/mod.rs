@@ -5,10 +5,11 @@ mod mlp;
 mod transformer;
 
 use crate::numbers::initialise;
-use burn::module::{AutodiffModule, Module, ModuleVisitor, Param};
+use burn::module::{AutodiffModule, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
 use burn::prelude::*;
 use burn::tensor::backend::AutodiffBackend;
+use std::str::FromStr;
 
 /// The bits of every loss and every final weight of a training run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,13 +35,17 @@ pub struct Program<B: Backend> {
     pub train: fn(&B::Device, Size, usize, u64) -> Run,
 }
 
-impl<B: Backend> Clone for Program<B> {
-    fn clone(&self) -> Self {
-        *self
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "usual" => Ok(Self::Usual),
+            "tiny" => Ok(Self::Tiny),
+            other => Err(format!("no size {other:?}")),
+        }
     }
 }
-
-impl<B: Backend> Copy for Program<B> {}
 
 /// Every program: fully connected, convolutional, and transformers with a tied and an untied head.
 pub fn programs<B: AutodiffBackend>() -> [Program<B>; 4] {
@@ -57,7 +62,7 @@ pub fn program<B: AutodiffBackend>(name: &str) -> Program<B> {
     programs().into_iter().find(|program| program.name == name).expect("a program's name")
 }
 
-/// Trains `model` with `AdamW` on the loss of each step.
+/// Trains `model` with AdamW on the loss of each step.
 fn run<B: AutodiffBackend, M: AutodiffModule<B>>(
     model: M,
     device: &B::Device,
@@ -103,21 +108,6 @@ impl<B: Backend> ModuleVisitor<B> for Collect {
 }
 
 impl Run {
-    /// Says where two runs differ first, or nothing if they agree in every bit.
-    pub fn difference(&self, other: &Self) -> Option<String> {
-        if let Some(step) = self.losses.iter().zip(&other.losses).position(|(a, b)| a != b) {
-            let (a, b) = (f32::from_bits(self.losses[step]), f32::from_bits(other.losses[step]));
-            return Some(format!("loss {step}: {a:e} and {b:e}"));
-        }
-        for ((name, ours), (_, theirs)) in self.weights.iter().zip(&other.weights) {
-            let differing = ours.iter().zip(theirs).filter(|(a, b)| a != b).count();
-            if differing > 0 {
-                return Some(format!("{differing} of {} values of {name}", ours.len()));
-            }
-        }
-        (self != other).then(|| "the runs have different lengths".to_owned())
-    }
-
     /// One number that two runs share only if they agree in every bit, for comparing across processes.
     pub fn fingerprint(&self) -> u64 {
         use std::hash::{DefaultHasher, Hash, Hasher};

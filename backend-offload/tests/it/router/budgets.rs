@@ -56,6 +56,21 @@ fn a_tied_transformer_trains_to_the_same_bits_under_any_budget() {
 }
 
 #[test]
+fn buffers_too_small_to_be_managed_take_no_part() {
+    let tiny = training("transformer", 3).with("size", "tiny").with("budget", "64KiB").run();
+    assert_eq!((tiny.number("peak"), tiny.number("evictions")), (0, 0));
+}
+
+#[test]
+fn a_tiny_transformer_trains_to_the_same_bits_one_operation_at_a_time() {
+    let free = training("transformer", 3).with("size", "tiny").run();
+    let alone = training("transformer", 3).with("size", "tiny").with("smallest block", 1);
+    let alone = alone.with("budget", 1).with("alone", true).run();
+    assert_eq!(alone.number("fingerprint"), free.number("fingerprint"));
+    assert!(alone.number("over budget") > 0);
+}
+
+#[test]
 fn a_program_that_fits_moves_nothing() {
     let free = training("transformer", 5).run();
     let exact = training("transformer", 5).with("budget", free.number("peak")).run();
@@ -64,6 +79,17 @@ fn a_program_that_fits_moves_nothing() {
         assert_eq!(exact.number(count), 0, "{count}");
     }
     assert_eq!(exact.number("peak"), free.number("peak"));
+}
+
+#[test]
+fn eight_threads_train_side_by_side_to_the_same_bits() {
+    let free = training("mlp", 5).run();
+    let budget = free.number("peak");
+    let crowded = training("mlp", 5).with("threads", 8).with("budget", budget).with("paranoid", true).run();
+    assert_eq!(crowded.find("error"), None);
+    assert_eq!(crowded.number("fingerprint"), free.number("fingerprint"));
+    assert!(crowded.number("restores") > 0 && crowded.number("peak reserved") <= budget);
+    assert_eq!(crowded.number("in use") + crowded.number("host in use"), 0);
 }
 
 #[test]

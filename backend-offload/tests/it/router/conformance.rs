@@ -1,8 +1,12 @@
 //! Every operation through the door, compared with the backend and with the door itself.
 
-use super::{Child, OPERATE, Training, one_byte, outcomes};
+use super::{Child, OPERATE, Offloaded, Training, one_byte, outcomes};
+use crate::numbers::Series;
 use crate::operations::{Value, operations};
 use burn::backend::Autodiff;
+use burn::nn::LayerNormConfig;
+use burn::tensor::backend::Backend;
+use burn::tensor::{DType, Tensor, activation};
 use burn_flex::{Flex, FlexDevice};
 use std::collections::HashMap;
 
@@ -26,13 +30,70 @@ fn operations_differ_from_plain_flex_only_where_the_router_takes_them_apart() {
         let tolerance = TOLERANCES.iter().find(|(name, _)| *name == plain.name).map_or(0.0, |entry| entry.1);
         let (expected, found) = ((plain.run)(&device), (ours.run)(&device));
         assert_eq!(expected.len(), found.len(), "{}", plain.name);
-        let apart = |pair: (&Value, &Value)| pair.0.difference(pair.1);
+        let apart = |(plain, ours): (&Value, &Value)| difference(plain, ours);
         let most = expected.iter().zip(&found).map(apart).fold(0.0, f64::max);
         if most > tolerance || (tolerance > 0.0 && most == 0.0) {
             wrong.push(format!("{}: {most:e}, stated {tolerance:e}", plain.name));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The same without autodiff, where Flex runs whole layers in one kernel.
+const INFERENCE_TOLERANCES: &[(&str, f64)] =
+    &[("softmax", 2.4e-7), ("layer norm", 2.4e-7), ("sigmoid", 1.2e-7), ("silu", 1.2e-7)];
+
+type Layer<B> = (&'static str, fn(Tensor<B, 3>) -> Tensor<B, 3>);
+
+fn layers<B: Backend<Device = FlexDevice>>() -> [Layer<B>; 7] {
+    [
+        ("softmax", |x| activation::softmax(x, 2)),
+        ("log_softmax", |x| activation::log_softmax(x, 2)),
+        ("layer norm", |x| LayerNormConfig::new(40).init(&FlexDevice).forward(x)),
+        ("gelu", activation::gelu),
+        ("sigmoid", activation::sigmoid),
+        ("silu", activation::silu),
+        ("tanh", activation::tanh),
+    ]
+}
+
+#[test]
+fn inference_differs_from_plain_flex_only_where_the_router_takes_layers_apart() {
+    let data = Series::new(9, "inference").floats(&[6, 12, 40], 3.0);
+    let mut wrong = Vec::new();
+    for ((name, plain), (_, ours)) in layers::<Flex>().into_iter().zip(layers::<Offloaded>()) {
+        let value = |data| Value { name: name.to_owned(), data };
+        let expected = value(plain(Tensor::from_data(data.clone(), &FlexDevice)).into_data());
+        let found = value(ours(Tensor::from_data(data.clone(), &FlexDevice)).into_data());
+        let tolerance =
+            INFERENCE_TOLERANCES.iter().find(|entry| entry.0 == name).map_or(0.0, |entry| entry.1);
+        let apart = difference(&expected, &found);
+        if apart > tolerance || (tolerance > 0.0 && apart == 0.0) {
+            wrong.push(format!("{name}: {apart:e}, stated {tolerance:e}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// How far apart both are at most, as a share of the largest value; infinite where they cannot be compared.
+/// Integers are compared by value: the router turns them to the backend's default type when they are read.
+fn difference(plain: &Value, ours: &Value) -> f64 {
+    let same_kind = plain.name == ours.name && plain.data.shape == ours.data.shape;
+    let (plain, ours) = (&plain.data, &ours.data);
+    let same_integers =
+        || plain.dtype.is_int() && ours.dtype.is_int() && plain.iter::<i64>().eq(ours.iter::<i64>());
+    if same_kind && ((plain.dtype == ours.dtype && plain.bytes[..] == ours.bytes[..]) || same_integers()) {
+        return 0.0;
+    }
+    if !same_kind || (plain.dtype, ours.dtype) != (DType::F32, DType::F32) {
+        return f64::INFINITY;
+    }
+    let pairs = || plain.iter::<f32>().zip(ours.iter::<f32>());
+    let scale = pairs().fold(f32::MIN_POSITIVE, |most, (a, b)| most.max(a.abs()).max(b.abs()));
+    pairs()
+        .filter(|(a, b)| a.to_bits() != b.to_bits())
+        .map(|(a, b)| f64::from((a - b).abs() / scale))
+        .fold(0.0, |most, next| if next.is_nan() { f64::INFINITY } else { most.max(next) })
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! When it cannot: one error that says what and why, where the result is read, and nothing else harmed.
 
+use super::on_a_device::{install, report, told};
 use super::{Child, Offloaded};
 use crate::child::{Facts, Scenario};
 use crate::numbers::Series;
-use crate::scenarios::{install, report, told};
 use backend_offload::stats;
 use burn::prelude::*;
 use burn::tensor::{DType, TensorData};

@@ -65,6 +65,21 @@ fn training_on_a_device_that_refuses_now_and_then_gives_the_same_bits() {
 }
 
 #[test]
+fn training_on_a_device_that_fails_to_copy_gives_the_same_bits_or_says_why() {
+    let free = training("transformer", 3).run();
+    let budget = free.number("peak") / 2;
+    for every in [2, 30] {
+        let broken =
+            training("transformer", 3).with("budget", budget).with("break copies every", every).run();
+        match broken.find("error") {
+            Some(error) => assert!(is_clear(error), "{error}"),
+            None => assert_eq!(broken.number("fingerprint"), free.number("fingerprint")),
+        }
+        assert_eq!(broken.number("in use") + broken.number("host in use"), 0);
+    }
+}
+
+#[test]
 fn training_with_a_host_that_fills_up_says_so() {
     let free = training("transformer", 2).run();
     let budget = free.number("peak") / 2;

@@ -1,10 +1,10 @@
 //! Memory goes back, views keep sharing it, and what is on the host is read there.
 
+use super::on_a_device::{install, report};
 use super::{Child, Offloaded};
 use crate::child::{Facts, Scenario};
 use crate::numbers::Series;
 use crate::programs::{Size, program};
-use crate::scenarios::{install, report};
 use backend_offload::{Event, events, stats};
 use burn::prelude::*;
 use burn_flex::{Flex, FlexDevice};

@@ -6,12 +6,13 @@ mod device;
 mod failures;
 mod faults;
 mod memory;
+mod on_a_device;
 
 use crate::child::{Child, Facts, Scenario};
-use crate::scenarios::{operate, train};
 use backend_offload::Offload;
 use burn::backend::Autodiff;
 use burn_flex::Flex;
+use on_a_device::{operate, train};
 
 /// What a user writes.
 type Offloaded = Offload<Flex>;

@@ -1,4 +1,4 @@
-//! What children do on a device of their own, whichever door leads to it.
+//! What children do on a device of their own.
 
 use crate::child::Facts;
 use crate::operations::{Operation, Value, operations};
@@ -61,20 +61,34 @@ pub fn report(stats: &Stats) -> Facts {
         .with("failures", stats.failures)
 }
 
-/// Trains a program and reports its fingerprint with the counters after everything is dropped.
+/// Trains a program, on every thread the same, and reports its fingerprint with the counters after everything
+/// is dropped.
 pub fn train<B: Offloadable>(facts: &Facts) -> Facts
 where
     Offload<B>: Backend<Device = B::Device>,
 {
     let device = B::Device::default();
     install::<B>(facts, &device);
+    let size = facts.find("size").map_or(Size::Usual, |name| name.parse().expect("a size"));
     let program = program::<Autodiff<Offload<B>>>(facts.text("program"));
-    let trained = told(|| (program.train)(&device, Size::Usual, facts.value("steps"), 1).fingerprint());
-    let report = report(&backend_offload::stats::<B>(&device));
-    match trained {
-        Ok(fingerprint) => report.with("fingerprint", fingerprint),
-        Err(error) => report.with("error", error),
+    let threads: usize = facts.find("threads").map_or(1, |count| count.parse().expect("a count"));
+    let steps = facts.value("steps");
+    let once = || told(|| (program.train)(&device, size, steps, 1).fingerprint());
+    let trained: Vec<_> = thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(once)).collect();
+        running.into_iter().map(|thread| thread.join().expect("panics are caught")).collect()
+    });
+    forget_abandoned_graphs::<Autodiff<Offload<B>>>(&device);
+    let mut report = report(&backend_offload::stats::<B>(&device));
+    for result in trained {
+        let (name, value) = match result {
+            Ok(fingerprint) => ("fingerprint", fingerprint.to_string()),
+            Err(error) => ("error", error),
+        };
+        assert!(report.find(name).is_none_or(|other| other == value), "threads disagree on the {name}");
+        report = report.with(name, value);
     }
+    report
 }
 
 /// Runs every operation on a number of threads at once, and reports per operation what all threads got: one
@@ -86,14 +100,14 @@ where
     let device = B::Device::default();
     install::<B>(facts, &device);
     let threads: usize = facts.value("threads");
-    let list = operations::<Autodiff<Offload<B>>>();
     let found: Vec<Vec<(&str, String)>> = thread::scope(|scope| {
         let run = |n: usize| {
-            let (device, mut list) = (device.clone(), list.clone());
+            let device = &device;
             scope.spawn(move || {
+                let mut list = operations::<Autodiff<Offload<B>>>();
                 let start = n * list.len() / threads;
                 list.rotate_left(start);
-                list.iter().map(|operation| (operation.name, outcome(operation, &device))).collect()
+                list.iter().map(|operation| (operation.name, outcome(operation, device))).collect()
             })
         };
         let running: Vec<_> = (0..threads).map(run).collect();
@@ -133,5 +147,5 @@ fn fingerprint(values: &[Value]) -> u64 {
 
 /// What `run` returns, or what its panic said.
 pub fn told<T>(run: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| crate::operations::message(&*panic))
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| crate::operations::refusals::message(&*panic))
 }
