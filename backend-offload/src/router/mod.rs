@@ -97,6 +97,12 @@ impl<B: SharedStorage> Door for Simulated<B> {
     fn events(device: &B::Device) -> Vec<crate::Event> {
         get_client::<OffloadChannel<B>>(device).state().journal.drain()
     }
+
+    #[cfg(feature = "test-util")]
+    fn runtime_peaks(device: &B::Device) -> crate::RuntimePeaks {
+        let found = get_client::<OffloadChannel<B>>(device).state().peak_found;
+        crate::RuntimePeaks { in_use: found, reserved: found }
+    }
 }
 
 fn key<D: 'static, T: DeviceOps>(device: &T) -> DeviceKey {

@@ -167,6 +167,8 @@ mod tests {
             host: HostTier::new(u64::MAX),
             #[cfg(feature = "test-util")]
             faults: crate::faults::Faults::default(),
+            #[cfg(feature = "test-util")]
+            watch_runtime: false,
         };
         State::new(FlexDevice, settings)
     }

@@ -88,7 +88,7 @@ impl<B: SharedStorage> State<B> {
             device_refusals: counters.device_refusals,
             pageable_fallbacks: host.pageable_fallbacks,
             failures: self.failures,
-            autotune_discards: 0,
+            ..Stats::default()
         }
     }
 }

@@ -42,6 +42,11 @@ pub(super) struct State<B: SharedStorage> {
     pub(super) launches: u64,
     pub(super) allocations: u64,
     pub(super) failures: u64,
+    /// Count what is on the device anew after every operation, and keep the most.
+    #[cfg(feature = "test-util")]
+    watch: bool,
+    #[cfg(feature = "test-util")]
+    pub(super) peak_found: u64,
     #[cfg(feature = "test-util")]
     pub(super) faults: Faults,
     #[cfg(feature = "test-util")]
@@ -87,6 +92,10 @@ impl<B: SharedStorage> State<B> {
             launches: 0,
             allocations: 0,
             failures: 0,
+            #[cfg(feature = "test-util")]
+            watch: settings.watch_runtime,
+            #[cfg(feature = "test-util")]
+            peak_found: 0,
             #[cfg(feature = "test-util")]
             faults: settings.faults,
             #[cfg(feature = "test-util")]
@@ -158,8 +167,12 @@ impl<B: SharedStorage> State<B> {
             self.release(input);
         }
         if self.paranoid {
-            let (counted, found) = (self.pager.ledger().resident(), self.table.bytes_on_device());
-            assert_eq!(counted, found, "the ledger is the sum of the storages");
+            let found = self.table.bytes_on_device(self.smallest_block);
+            assert_eq!(self.pager.ledger().resident(), found, "the ledger is the sum of the storages");
+        }
+        #[cfg(feature = "test-util")]
+        if self.watch {
+            self.peak_found = self.peak_found.max(self.table.bytes_on_device(0));
         }
         match result {
             Ok(()) => Ok(()),

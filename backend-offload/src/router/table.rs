@@ -138,11 +138,15 @@ impl<B: SharedStorage> Table<B> {
         }
     }
 
-    /// What the storages on the device take, counted anew.
-    pub fn bytes_on_device(&self) -> u64 {
-        let resident = self.stored.iter().filter(|(_, stored)| stored.address.is_some());
-        let storages = resident.filter_map(|(block, _)| self.reference(*block));
-        storages.map(|storage| B::bytes(&storage).len() as u64).sum()
+    /// What the storages of at least `smallest` bytes take on the device, counted anew.
+    pub fn bytes_on_device(&self, smallest: u64) -> u64 {
+        let mut storages = HashMap::new();
+        for tensor in self.tensors.values() {
+            let Tensor::Here { handle, .. } = tensor else { continue };
+            let (storage, _) = B::split(handle);
+            storages.insert(B::address(&storage), B::bytes(&storage).len() as u64);
+        }
+        storages.into_values().filter(|bytes| *bytes >= smallest).sum()
     }
 
     /// Frees the address for whoever the allocator gives it to next.

@@ -82,6 +82,18 @@ fn a_program_that_fits_moves_nothing() {
 }
 
 #[test]
+fn storages_counted_anew_after_every_operation_never_exceed_the_budget() {
+    let free = training("transformer", 3).with("smallest block", 1).run();
+    let budget = free.number("peak") / 2;
+    let tight =
+        training("transformer", 3).with("smallest block", 1).with("budget", budget).with("watch", true);
+    let tight = tight.run();
+    assert_eq!(tight.number("fingerprint"), free.number("fingerprint"));
+    let found = tight.number("peak found");
+    assert!(found > budget / 2 && found <= budget, "{found} of {budget}");
+}
+
+#[test]
 fn eight_threads_train_side_by_side_to_the_same_bits() {
     let free = training("mlp", 5).run();
     let budget = free.number("peak");

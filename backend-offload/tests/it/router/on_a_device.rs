@@ -33,6 +33,9 @@ pub fn install<B: Offloadable>(facts: &Facts, device: &B::Device) {
     if facts.find("alone").is_some() {
         config = config.oversized(Oversized::RunAlone);
     }
+    if facts.find("watch").is_some() {
+        config = config.watch_runtime();
+    }
     if facts.find("paranoid").is_some() {
         config = config.paranoid(true);
     }
@@ -80,6 +83,7 @@ where
     });
     forget_abandoned_graphs::<Autodiff<Offload<B>>>(&device);
     let mut report = report(&backend_offload::stats::<B>(&device));
+    report = report.with("peak found", backend_offload::runtime_peaks::<B>(&device).in_use);
     for result in trained {
         let (name, value) = match result {
             Ok(fingerprint) => ("fingerprint", fingerprint.to_string()),
