@@ -26,6 +26,7 @@ impl Budget {
     /// The limit in bytes, given what is free, or `None` for no limit.
     ///
     /// A share of an unknown amount has no value; the caller turns that into its error.
+    #[expect(clippy::option_option, reason = "unknown, unlimited and limited are three answers")]
     pub(crate) fn resolve(self, free: Option<u64>) -> Option<Option<u64>> {
         match self {
             Self::Bytes(bytes) => Some(Some(bytes)),

@@ -33,7 +33,7 @@ impl Occasions {
         every > 0 && self.0.is_multiple_of(every)
     }
 
-    pub(crate) fn count(&self) -> u64 {
+    pub(crate) fn count(self) -> u64 {
         self.0
     }
 }

@@ -120,9 +120,10 @@ impl HostTier {
             books.idle = 0;
         }
         let slab = match source {
-            SlabSource::Pinned(allocate) => match allocate(len) {
-                Some(memory) => Slab::Pinned(memory),
-                None => {
+            SlabSource::Pinned(allocate) => {
+                if let Some(memory) = allocate(len) {
+                    Slab::Pinned(memory)
+                } else {
                     if books.pageable_fallbacks == 0 {
                         tracing::warn!(
                             target: "backend_offload",
@@ -132,7 +133,7 @@ impl HostTier {
                     books.pageable_fallbacks += 1;
                     heap(len)?
                 }
-            },
+            }
             SlabSource::Heap => heap(len)?,
         };
         books.taken(bytes);

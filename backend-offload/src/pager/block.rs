@@ -13,7 +13,10 @@ pub(crate) struct Arena(pub u32);
 
 impl Arena {
     /// An allocator that keeps nothing: what is freed is gone at once.
-    #[cfg_attr(not(feature = "router"), expect(dead_code, reason = "CubeCL's allocators pool"))]
+    #[cfg_attr(
+        all(feature = "cube", not(feature = "router")),
+        expect(dead_code, reason = "CubeCL's allocators pool")
+    )]
     pub const UNPOOLED: Self = Self(u32::MAX);
 }
 

@@ -53,7 +53,7 @@ impl Recency {
         self.sweeping = (self.sweeping + vote).clamp(-CONVICTION, CONVICTION);
     }
 
-    pub fn choose(&self, now: u64, candidates: impl Iterator<Item = Candidate> + Clone) -> Option<u32> {
+    pub fn choose(&self, now: u64, candidates: &(impl Iterator<Item = Candidate> + Clone)) -> Option<u32> {
         let oldest = || candidates.clone().min_by_key(|c| (c.last_use, c.index));
         let chosen = match self.policy {
             Policy::Recency if self.sweeping > 0 => candidates

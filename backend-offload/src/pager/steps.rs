@@ -259,7 +259,7 @@ impl Pager {
                 (may_leave(block) && affordable)
                     .then_some(Candidate { index: index as u32, last_use: block.last_use })
             });
-            self.recency.choose(now, all)
+            self.recency.choose(now, &all)
         };
         if let Some(index) = candidates(&self.slots, host_room) {
             let (generation, block) = &mut self.slots[index as usize];
