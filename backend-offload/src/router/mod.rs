@@ -21,6 +21,9 @@
 //! cloned, which leaves reference counts as plain Flex sees them; the runner executes; outputs come out, and
 //! their addresses tell whether they share a storage, replaced one in place, or are new.
 //!
+//! The lock is held while the backend computes, so operations of several threads take turns, and a program must
+//! not run them from within tasks of the thread pool the backend computes on.
+//!
 //! Burn's `Runner` is not kept from one operation to the next. Its handle table is private: a storage could
 //! not be evicted from it with its views, nor put back under the same tensor's name, and a panic in any
 //! operation poisons its lock and with it every tensor on the device.

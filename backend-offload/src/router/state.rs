@@ -167,12 +167,8 @@ impl<B: SharedStorage> State<B> {
             self.release(input);
         }
         if self.paranoid {
-            let found = self.table.bytes_on_device(self.smallest_block);
+            let found = self.table.bytes_on_device(self.smallest_block, &[]);
             assert_eq!(self.pager.ledger().resident(), found, "the ledger is the sum of the storages");
-        }
-        #[cfg(feature = "test-util")]
-        if self.watch {
-            self.peak_found = self.peak_found.max(self.table.bytes_on_device(0));
         }
         match result {
             Ok(()) => Ok(()),
@@ -212,6 +208,10 @@ impl<B: SharedStorage> State<B> {
                     return Err(failure);
                 }
             };
+            #[cfg(feature = "test-util")]
+            if self.watch {
+                self.peak_found = self.peak_found.max(self.table.bytes_on_device(0, &outputs));
+            }
             self.adopt(work, outputs, &consumed, &mut rooms)
         });
         for room in rooms {

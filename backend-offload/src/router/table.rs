@@ -138,11 +138,15 @@ impl<B: SharedStorage> Table<B> {
         }
     }
 
-    /// What the storages of at least `smallest` bytes take on the device, counted anew.
-    pub fn bytes_on_device(&self, smallest: u64) -> u64 {
+    /// What the storages of at least `smallest` bytes take on the device, counted anew; with those behind
+    /// `outputs` that are not entered yet.
+    pub fn bytes_on_device(&self, smallest: u64, outputs: &[B::Handle]) -> u64 {
         let mut storages = HashMap::new();
-        for tensor in self.tensors.values() {
-            let Tensor::Here { handle, .. } = tensor else { continue };
+        let entered = self.tensors.values().filter_map(|tensor| match tensor {
+            Tensor::Here { handle, .. } => Some(handle),
+            _ => None,
+        });
+        for handle in entered.chain(outputs) {
             let (storage, _) = B::split(handle);
             storages.insert(B::address(&storage), B::bytes(&storage).len() as u64);
         }
