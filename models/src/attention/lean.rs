@@ -1,0 +1,110 @@
+//! Attention as one node of the tape.
+//!
+//! Under autodiff every chunk of [`super::forward`] would leave its scores and weights on the tape: T×T numbers per
+//! head again, only in pieces. This node saves q, k, v, the output O and the log-sum-exp of each query, and its
+//! backward pass rebuilds a chunk's weights as `P = exp(S - lse)` when it needs them:
+//!
+//! ```text
+//! dV = Pᵀ dO          dP = dO Vᵀ         δ = rowsum(dO ∘ O)
+//! dS = P ∘ (dP - δ)   dQ = scale · dS K   dK = scale · dSᵀ Q
+//! ```
+//!
+//! δ replaces the sum over keys that softmax's derivative asks for, which is why O is kept. A masked score gives P = 0
+//! exactly, so the mask needs no gradient of its own; the soft-cap's derivative is taken from the score before masking,
+//! where it is finite. dK and dV of a chunk cover its prefix and are added into the first rows of two accumulators.
+
+use burn::backend::Autodiff;
+use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::tensor::{Tensor, TensorPrimitive, backend::Backend};
+
+use super::{Attended, AttentionOptions, Shape, forward, joined, mask, scores, soft_cap_backward};
+
+#[derive(Debug)]
+struct ChunkedAttention;
+
+#[derive(Debug, Clone)]
+struct Saved<I: Backend> {
+    q: Tensor<I, 4>,
+    k: Tensor<I, 4>,
+    v: Tensor<I, 4>,
+    output: Tensor<I, 4>,
+    log_sum_exp: Tensor<I, 4>,
+    options: AttentionOptions,
+    chunk_size: usize,
+}
+
+pub(crate) fn lean<I: Backend, C: CheckpointStrategy>(
+    q: Tensor<Autodiff<I, C>, 4>,
+    k: Tensor<Autodiff<I, C>, 4>,
+    v: Tensor<Autodiff<I, C>, 4>,
+    options: &AttentionOptions,
+    chunk_size: usize,
+) -> Tensor<Autodiff<I, C>, 4> {
+    let [q, k, v] = [q, k, v].map(|tensor| tensor.into_primitive().tensor());
+    let nodes = [q.node.clone(), k.node.clone(), v.node.clone()];
+    let [q, k, v] =
+        [q, k, v].map(|tensor| Tensor::<I, 4>::from_primitive(TensorPrimitive::Float(tensor.primitive)));
+    let Attended { output, log_sum_exp } = forward(&q, &k, &v, options, chunk_size, None);
+    let primitive = output.clone().into_primitive().tensor();
+    let tracked = match ChunkedAttention.prepare::<C>(nodes).compute_bound().stateful() {
+        OpsKind::Tracked(prep) => {
+            let saved = Saved { q, k, v, output, log_sum_exp, options: *options, chunk_size };
+            prep.finish(saved, primitive)
+        }
+        OpsKind::UnTracked(prep) => prep.finish(primitive),
+    };
+    Tensor::from_primitive(TensorPrimitive::Float(tracked))
+}
+
+impl<I: Backend> Backward<I, 3> for ChunkedAttention {
+    type State = Saved<I>;
+
+    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let grad = Tensor::from_primitive(TensorPrimitive::Float(grads.consume::<I>(&ops.node)));
+        for (parent, grad) in ops.parents.into_iter().zip(ops.state.gradients(&grad)) {
+            if let Some(parent) = parent {
+                grads.register::<I>(parent.id, grad.into_primitive().tensor());
+            }
+        }
+    }
+}
+
+impl<I: Backend> Saved<I> {
+    /// Gradients of q, k and v, in that order and in their dtype.
+    fn gradients(self, grad: &Tensor<I, 4>) -> [Tensor<I, 4>; 3] {
+        let shape = Shape::of(&self.q, &self.k);
+        let compute = self.options.compute;
+        let mut dq = Vec::new();
+        let mut dk = self.k.zeros_like().cast(grad.dtype());
+        let mut dv = dk.clone();
+        for chunk in shape.chunks(self.chunk_size) {
+            let rows = |tensor: &Tensor<I, 4>| shape.stacked(shape.rows(tensor, chunk.queries.clone()));
+            let d_output = rows(grad);
+            let delta = (d_output.clone() * rows(&self.output)).sum_dim(3);
+            let d_output = compute.narrow(d_output);
+
+            let capped = scores(shape, &chunk, &self.q, &self.k, &self.options);
+            let weights = (mask(shape, &chunk, capped.clone(), None) - rows(&self.log_sum_exp)).exp();
+            let v = shape.prefix(&self.v, chunk.prefix);
+            let d_weights = compute.product(d_output.clone(), v.swap_dims(2, 3));
+            let d_scores =
+                soft_cap_backward(weights.clone() * (d_weights - delta), capped, self.options.soft_cap);
+            let d_scores = compute.narrow(d_scores.mul_scalar(self.options.scale));
+
+            dv = add_to_prefix(dv, compute.product(compute.narrow(weights).swap_dims(2, 3), d_output));
+            dk = add_to_prefix(dk, compute.product(d_scores.clone().swap_dims(2, 3), rows(&self.q)));
+            let k = shape.prefix(&self.k, chunk.prefix);
+            dq.push(shape.by_head(compute.product(d_scores, k)));
+        }
+        [joined(dq), dk, dv].map(|grad| compute.narrow(grad))
+    }
+}
+
+fn add_to_prefix<I: Backend>(total: Tensor<I, 4>, part: Tensor<I, 4>) -> Tensor<I, 4> {
+    let [batch, heads, prefix, width] = part.dims();
+    let region = [0..batch, 0..heads, 0..prefix, 0..width];
+    let sum = total.clone().slice(region.clone()) + part;
+    total.slice_assign(region, sum)
+}

@@ -1,0 +1,189 @@
+//! Causal attention in query chunks over the causal prefix.
+//!
+//! A chunk of `c` queries starting at position `s` sees keys `0..s + c` and no others, so its scores are
+//! `[batch, heads, c, s + c]`: at a fixed `c` memory grows with T, not with T², and half of the T×T work is skipped.
+//!
+//! Grouped queries need no copies of K and V: the heads that share one key head are consecutive, so their queries are
+//! one taller matrix, `[batch, kv_heads, group · c, width]`, which is a reshape.
+//!
+//! Burn's own attention operation is not used. It has no grouped queries, and with a soft-cap, a scale or a bias (or
+//! wherever autotune picks that path) it builds the T×T scores this module exists to avoid.
+//!
+//! [`forward`] serves inference and the plain path; `lean.rs` adds the backward pass.
+
+mod lean;
+
+use std::ops::Range;
+
+use burn::tensor::{Bool, Int, Tensor, backend::Backend};
+
+use crate::precision::Compute;
+pub(crate) use lean::lean;
+
+/// What attention computes besides its chunking.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionOptions {
+    /// Factor on the scores, `1 / sqrt(width)` as a rule.
+    pub scale: f64,
+    /// `c * tanh(score / c)` before the softmax.
+    pub soft_cap: Option<f64>,
+    /// Type of the four matrix products.
+    pub compute: Compute,
+}
+
+/// Far below any score, yet finite: a padded query that sees no key at all gets garbage, not NaN, and garbage times a
+/// zero weight stays zero.
+const MASKED: f64 = -1e30;
+
+/// The result of attention and what its backward pass needs beside it.
+pub(crate) struct Attended<B: Backend> {
+    /// `[batch, heads, time, width]`, wide.
+    pub(crate) output: Tensor<B, 4>,
+    /// Logarithm of each query's softmax denominator, `[batch, heads, time, 1]`, wide.
+    pub(crate) log_sum_exp: Tensor<B, 4>,
+}
+
+/// Sizes shared by all chunks of one call.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    batch: usize,
+    heads: usize,
+    kv_heads: usize,
+    time: usize,
+    width: usize,
+    /// Positions that come before the first query: keys already in a cache.
+    past: usize,
+}
+
+/// One step: the queries it computes and how many keys they see.
+#[derive(Debug, Clone)]
+struct Chunk {
+    queries: Range<usize>,
+    prefix: usize,
+}
+
+impl Shape {
+    fn of<B: Backend>(q: &Tensor<B, 4>, k: &Tensor<B, 4>) -> Self {
+        let [batch, heads, time, width] = q.dims();
+        let [_, kv_heads, keys, _] = k.dims();
+        Self { batch, heads, kv_heads, time, width, past: keys - time }
+    }
+
+    fn chunks(self, size: usize) -> impl Iterator<Item = Chunk> {
+        let size = size.clamp(1, self.time);
+        (0..self.time).step_by(size).map(move |start| {
+            let end = (start + size).min(self.time);
+            Chunk { queries: start..end, prefix: self.past + end }
+        })
+    }
+
+    /// `[batch, heads, chunk, n]` → `[batch, kv_heads, group · chunk, n]`.
+    fn stacked<B: Backend>(self, by_head: Tensor<B, 4>) -> Tensor<B, 4> {
+        let [_, _, chunk, features] = by_head.dims();
+        by_head.reshape([self.batch, self.kv_heads, self.heads / self.kv_heads * chunk, features])
+    }
+
+    /// The inverse of [`Shape::stacked`].
+    fn by_head<B: Backend>(self, stacked: Tensor<B, 4>) -> Tensor<B, 4> {
+        let [_, _, rows, features] = stacked.dims();
+        stacked.reshape([self.batch, self.heads, rows * self.kv_heads / self.heads, features])
+    }
+
+    fn rows<B: Backend>(self, by_head: &Tensor<B, 4>, queries: Range<usize>) -> Tensor<B, 4> {
+        if queries == (0..self.time) { by_head.clone() } else { by_head.clone().slice_dim(2, queries) }
+    }
+
+    fn prefix<B: Backend>(self, keys: &Tensor<B, 4>, prefix: usize) -> Tensor<B, 4> {
+        if prefix == self.past + self.time { keys.clone() } else { keys.clone().slice_dim(2, 0..prefix) }
+    }
+}
+
+/// Attention without saving anything for a backward pass but what [`Attended`] names. `q`, `k` and `v` are narrow.
+/// `first_key`, one per batch row, hides the keys before it: the padding of prompts of different lengths.
+pub(crate) fn forward<B: Backend>(
+    q: &Tensor<B, 4>,
+    k: &Tensor<B, 4>,
+    v: &Tensor<B, 4>,
+    options: &AttentionOptions,
+    chunk_size: usize,
+    first_key: Option<&Tensor<B, 1, Int>>,
+) -> Attended<B> {
+    let shape = Shape::of(q, k);
+    let mut outputs = Vec::new();
+    let mut log_sums = Vec::new();
+    for chunk in shape.chunks(chunk_size) {
+        let scores = scores(shape, &chunk, q, k, options);
+        let scores = mask(shape, &chunk, scores, first_key);
+        let highest = scores.clone().detach().max_dim(3);
+        let weights = (scores - highest.clone()).exp();
+        let total = weights.clone().sum_dim(3);
+        let v = shape.prefix(v, chunk.prefix);
+        let output = options.compute.product(options.compute.narrow(weights), v) / total.clone();
+        outputs.push(shape.by_head(output));
+        log_sums.push(shape.by_head(highest + total.log()));
+    }
+    Attended { output: joined(outputs), log_sum_exp: joined(log_sums) }
+}
+
+/// Scaled and capped, not masked: `[batch, kv_heads, group · chunk, prefix]`, wide.
+fn scores<B: Backend>(
+    shape: Shape,
+    chunk: &Chunk,
+    q: &Tensor<B, 4>,
+    k: &Tensor<B, 4>,
+    options: &AttentionOptions,
+) -> Tensor<B, 4> {
+    let q = shape.stacked(shape.rows(q, chunk.queries.clone()));
+    let k = shape.prefix(k, chunk.prefix);
+    let scores = options.compute.product(q, k.swap_dims(2, 3)).mul_scalar(options.scale);
+    soft_cap(scores, options.soft_cap)
+}
+
+/// `cap * tanh(x / cap)`, or `x` where there is no cap.
+pub(crate) fn soft_cap<B: Backend, const D: usize>(x: Tensor<B, D>, cap: Option<f64>) -> Tensor<B, D> {
+    match cap {
+        Some(cap) => x.div_scalar(cap).tanh().mul_scalar(cap),
+        None => x,
+    }
+}
+
+/// The derivative of [`soft_cap`] times `grad`, from the capped value.
+pub(crate) fn soft_cap_backward<B: Backend, const D: usize>(
+    grad: Tensor<B, D>,
+    capped: Tensor<B, D>,
+    cap: Option<f64>,
+) -> Tensor<B, D> {
+    match cap {
+        Some(cap) => grad * capped.div_scalar(cap).powi_scalar(2).neg().add_scalar(1.0),
+        None => grad,
+    }
+}
+
+fn mask<B: Backend>(
+    shape: Shape,
+    chunk: &Chunk,
+    scores: Tensor<B, 4>,
+    first_key: Option<&Tensor<B, 1, Int>>,
+) -> Tensor<B, 4> {
+    let device = scores.device();
+    let len = chunk.queries.len();
+    let Shape { batch, heads, kv_heads, .. } = shape;
+    let full = [batch, kv_heads, heads / kv_heads, len, chunk.prefix];
+    let stacked = scores.dims();
+    let mut scores: Tensor<B, 5> = scores.reshape(full);
+    if len > 1 {
+        let future =
+            Tensor::<B, 2, Bool>::tril_mask([len, chunk.prefix], (chunk.prefix - len) as i64, &device);
+        scores = scores.mask_fill(future.reshape([1, 1, 1, len, chunk.prefix]).expand(full), MASKED);
+    }
+    if let Some(first_key) = first_key {
+        let keys = Tensor::<B, 1, Int>::arange(0..chunk.prefix as i64, &device).reshape([1, chunk.prefix]);
+        let padding = keys.lower(first_key.clone().reshape([batch, 1]));
+        scores = scores.mask_fill(padding.reshape([batch, 1, 1, 1, chunk.prefix]).expand(full), MASKED);
+    }
+    scores.reshape(stacked)
+}
+
+fn joined<B: Backend>(mut parts: Vec<Tensor<B, 4>>) -> Tensor<B, 4> {
+    if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(parts, 2) }
+}

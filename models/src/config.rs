@@ -1,0 +1,340 @@
+//! The model's shape under Hugging Face names, read strictly.
+//!
+//! A misspelt key in a config file is the cheapest way to waste a training run, so nothing is ignored: keys are first
+//! brought to one spelling (Llama's names are aliases), unknown ones are refused with the nearest known name, and the
+//! sizes are checked, with overflow, before a single tensor exists.
+//!
+//! A description may start from a preset and change a few keys: `{"preset": "gpt2", "n_layer": 4}`. Without a preset
+//! the five sizes in [`REQUIRED`] must be given and the rest reads as GPT-2.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::error::ConfigError;
+use crate::footprint::Footprint;
+use crate::precision::Compute;
+use crate::presets;
+
+/// Keys without a default: a model description without a preset must give them.
+pub const REQUIRED: [&str; 5] = ["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"];
+
+/// How a token knows where it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Positions {
+    /// A trained vector per position, added to the token's.
+    Learned,
+    /// Queries and keys turned by an angle that grows with the position (`RoPE`, Llama's half-split layout).
+    Rope,
+}
+
+/// The normalisation in front of each sub-layer and of the head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NormKind {
+    /// Zero mean, unit variance.
+    LayerNorm,
+    /// Unit root mean square.
+    RmsNorm,
+}
+
+/// The non-linearity of the MLP, under its Hugging Face name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Activation {
+    /// GELU by the tanh formula, as GPT-2 was trained.
+    #[serde(rename = "gelu_new", alias = "gelu_pytorch_tanh")]
+    GeluTanh,
+    /// GELU by the error function.
+    #[serde(rename = "gelu")]
+    GeluErf,
+    /// `silu(gate) * up`: three matrices instead of two.
+    #[serde(rename = "silu", alias = "swiglu")]
+    SwiGlu,
+    /// `max(x, 0)²`.
+    #[serde(rename = "relu2")]
+    ReluSquared,
+}
+
+/// Which row of the table in [`crate::init`] fills a fresh model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// Normal weights, residual projections scaled by depth.
+    Gpt2,
+    /// Normal weights throughout.
+    Llama,
+    /// Weights scaled by fan-in, output projections zero.
+    Nanochat,
+}
+
+/// Everything that fixes the network. See the module documentation for how files are read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GptConfig {
+    /// Blocks.
+    pub n_layer: usize,
+    /// Query heads per block.
+    pub n_head: usize,
+    /// Key and value heads; `None` means as many as query heads.
+    pub n_kv_head: Option<usize>,
+    /// Width of the residual stream.
+    pub n_embd: usize,
+    /// Width of the MLP; `None` means `4 * n_embd`.
+    pub n_inner: Option<usize>,
+    /// Longest sequence.
+    pub n_positions: usize,
+    /// Tokens known.
+    pub vocab_size: usize,
+    /// How positions enter.
+    pub positions: Positions,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Kind of normalisation.
+    pub norm: NormKind,
+    /// Whether norms have a trained scale.
+    pub norm_weights: bool,
+    /// Whether norms have a trained offset.
+    pub norm_bias: bool,
+    /// Added under the square root of each norm.
+    pub layer_norm_epsilon: f64,
+    /// Whether each head's queries and keys are normalised.
+    pub qk_norm: bool,
+    /// Whether the embedding is normalised before the first block.
+    pub embedding_norm: bool,
+    /// Non-linearity of the MLP.
+    pub activation_function: Activation,
+    /// Whether the four attention projections have offsets.
+    pub attention_bias: bool,
+    /// Whether the MLP projections have offsets.
+    pub mlp_bias: bool,
+    /// Whether the head is the embedding.
+    pub tie_word_embeddings: bool,
+    /// `c * tanh(logit / c)` on the output logits.
+    pub logit_softcap: Option<f64>,
+    /// The same on attention scores.
+    pub attention_softcap: Option<f64>,
+    /// Dropout after the embedding.
+    pub embd_pdrop: f64,
+    /// Dropout on what each sub-layer adds to the residual stream.
+    pub resid_pdrop: f64,
+    /// Dropout on attention weights; only 0 is accepted.
+    pub attn_pdrop: f64,
+    /// Which initialisation table applies.
+    pub init: Family,
+    /// Standard deviation of normal weights, where the table uses it.
+    pub initializer_range: f64,
+    /// Whether projections onto the residual stream start smaller by `sqrt(2 * n_layer)`.
+    pub scale_residual_init: bool,
+    /// Type in which matrix products are computed.
+    pub compute: Compute,
+}
+
+/// Other accepted spellings: Llama's names and those of related families.
+const ALIASES: &[(&str, &str)] = &[
+    ("num_hidden_layers", "n_layer"),
+    ("num_attention_heads", "n_head"),
+    ("num_key_value_heads", "n_kv_head"),
+    ("hidden_size", "n_embd"),
+    ("intermediate_size", "n_inner"),
+    ("max_position_embeddings", "n_positions"),
+    ("n_ctx", "n_positions"),
+    ("hidden_act", "activation_function"),
+    ("rms_norm_eps", "layer_norm_epsilon"),
+    ("final_logit_softcapping", "logit_softcap"),
+    ("attn_logit_softcapping", "attention_softcap"),
+    ("use_qk_norm", "qk_norm"),
+    ("attention_dropout", "attn_pdrop"),
+];
+
+impl GptConfig {
+    /// Reads a description from JSON text and checks it.
+    pub fn from_json(text: &str) -> Result<Self, ConfigError> {
+        Self::from_value(serde_json::from_str(text).map_err(ConfigError::Syntax)?)
+    }
+
+    /// Reads a description from parsed JSON (a section of a larger file) and checks it.
+    pub fn from_value(value: Value) -> Result<Self, ConfigError> {
+        let mut given = canonical_keys(object(value)?)?;
+        let mut merged = match given.remove("preset") {
+            Some(Value::String(name)) => object(presets::preset(&name)?.to_value())?,
+            Some(other) => {
+                return Err(ConfigError::Value {
+                    path: "preset".into(),
+                    reason: format!("expected a preset's name, found {other}"),
+                });
+            }
+            None => {
+                let mut defaults = object(presets::gpt2().to_value())?;
+                defaults.retain(|key, _| !REQUIRED.contains(&key.as_str()));
+                defaults
+            }
+        };
+        merged.append(&mut given);
+        let config: Self = serde_path_to_error::deserialize(Value::Object(merged)).map_err(|error| {
+            let path = error.path().to_string();
+            ConfigError::Value { path, reason: error.into_inner().to_string() }
+        })?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// The whole description under its canonical names.
+    pub fn to_value(&self) -> Value {
+        serde_json::to_value(self).expect("a struct of numbers and names always serialises")
+    }
+
+    /// Key and value heads, resolved.
+    pub fn kv_heads(&self) -> usize {
+        self.n_kv_head.unwrap_or(self.n_head)
+    }
+
+    /// Features per head.
+    pub fn head_dim(&self) -> usize {
+        self.n_embd / self.n_head
+    }
+
+    /// Width of the MLP, resolved.
+    pub fn inner(&self) -> usize {
+        self.n_inner.unwrap_or(4 * self.n_embd)
+    }
+
+    /// Checks that the sizes fit together and the model's bytes fit an address, without allocating.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let sizes = [
+            ("n_layer", self.n_layer),
+            ("n_head", self.n_head),
+            ("n_kv_head", self.kv_heads()),
+            ("n_embd", self.n_embd),
+            ("n_inner", self.n_inner.unwrap_or(1)),
+            ("n_positions", self.n_positions),
+            ("vocab_size", self.vocab_size),
+        ];
+        if let Some((key, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
+            return Err(ConfigError::Zero { key });
+        }
+        divides("n_embd", self.n_embd, "n_head", self.n_head)?;
+        divides("n_head", self.n_head, "n_kv_head", self.kv_heads())?;
+        if self.positions == Positions::Rope && !self.head_dim().is_multiple_of(2) {
+            return Err(ConfigError::OddHeadWidth { head_dim: self.head_dim() });
+        }
+        let positive = |value: f64| value.is_finite() && value > 0.0;
+        let above_zero = "a finite number above 0";
+        for (key, value) in [
+            ("rope_theta", Some(self.rope_theta)),
+            ("layer_norm_epsilon", Some(self.layer_norm_epsilon)),
+            ("initializer_range", Some(self.initializer_range)),
+            ("logit_softcap", self.logit_softcap),
+            ("attention_softcap", self.attention_softcap),
+        ] {
+            if let Some(value) = value.filter(|value| !positive(*value)) {
+                return Err(ConfigError::OutOfRange { key, value, expected: above_zero });
+            }
+        }
+        for (key, value) in [("embd_pdrop", self.embd_pdrop), ("resid_pdrop", self.resid_pdrop)] {
+            if !(0.0..1.0).contains(&value) {
+                return Err(ConfigError::OutOfRange { key, value, expected: "in [0, 1)" });
+            }
+        }
+        if self.attn_pdrop != 0.0 {
+            return Err(ConfigError::AttentionDropout { value: self.attn_pdrop });
+        }
+        Footprint::of(self).map(|_| ())
+    }
+}
+
+fn divides(key: &'static str, value: usize, by: &'static str, divisor: usize) -> Result<(), ConfigError> {
+    if value.is_multiple_of(divisor) {
+        return Ok(());
+    }
+    let nearest = ((value + divisor / 2) / divisor).max(1) * divisor;
+    Err(ConfigError::NotDivisible { key, value, by, divisor, nearest })
+}
+
+fn object(value: Value) -> Result<Map<String, Value>, ConfigError> {
+    let found = match value {
+        Value::Object(map) => return Ok(map),
+        Value::Array(_) => "an array",
+        Value::String(_) => "a string",
+        Value::Number(_) => "a number",
+        Value::Bool(_) => "a boolean",
+        Value::Null => "null",
+    };
+    Err(ConfigError::NotAnObject { found })
+}
+
+fn canonical_keys(given: Map<String, Value>) -> Result<Map<String, Value>, ConfigError> {
+    let canonical = presets::gpt2().to_value();
+    let canonical = canonical.as_object().expect("a struct serialises to an object");
+    let mut renamed = Map::new();
+    for (key, value) in given {
+        let alias = ALIASES.iter().find(|(alias, _)| *alias == key);
+        if let Some((_, target)) = alias {
+            if renamed.insert((*target).to_owned(), value).is_some() {
+                return Err(ConfigError::SetTwice { key, canonical: target });
+            }
+        } else if key == "preset" || canonical.contains_key(&key) {
+            if renamed.contains_key(&key) {
+                let target =
+                    ALIASES.iter().find(|(_, target)| *target == key).map_or("", |(_, target)| *target);
+                return Err(ConfigError::SetTwice { key, canonical: target });
+            }
+            renamed.insert(key, value);
+        } else {
+            return Err(ConfigError::UnknownKey { nearest: nearest_key(&key), key });
+        }
+    }
+    Ok(renamed)
+}
+
+/// Canonical names, in the order of the struct; a test holds this list and the struct together.
+pub(crate) const KEYS: &[&str] = &[
+    "preset",
+    "n_layer",
+    "n_head",
+    "n_kv_head",
+    "n_embd",
+    "n_inner",
+    "n_positions",
+    "vocab_size",
+    "positions",
+    "rope_theta",
+    "norm",
+    "norm_weights",
+    "norm_bias",
+    "layer_norm_epsilon",
+    "qk_norm",
+    "embedding_norm",
+    "activation_function",
+    "attention_bias",
+    "mlp_bias",
+    "tie_word_embeddings",
+    "logit_softcap",
+    "attention_softcap",
+    "embd_pdrop",
+    "resid_pdrop",
+    "attn_pdrop",
+    "init",
+    "initializer_range",
+    "scale_residual_init",
+    "compute",
+];
+
+fn nearest_key(key: &str) -> &'static str {
+    let known = KEYS.iter().chain(ALIASES.iter().map(|(alias, _)| alias));
+    known.min_by_key(|known| edit_distance(key, known)).expect("the list of keys is not empty")
+}
+
+fn edit_distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in to.iter().enumerate() {
+            let substituted = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[to.len()]
+}

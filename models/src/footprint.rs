@@ -1,0 +1,143 @@
+//! What a model costs before it exists: parameters, bytes and floating-point operations.
+//!
+//! Everything follows from the configuration in integer arithmetic that reports overflow, so a trainer can plan with
+//! it and a mistyped size fails here instead of in an allocator.
+//!
+//! Activation bytes are those that the tape holds per token at the end of a forward pass under
+//! [`Lean`](crate::kernels::Lean), from a count of what each of Burn's operations saves; a test holds the count against
+//! live bytes.
+
+use crate::config::{Activation, GptConfig, NormKind, Positions};
+use crate::error::ConfigError;
+
+/// Sizes of one model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Footprint {
+    /// Trained numbers, a tied head counted once.
+    pub parameters: u64,
+    /// Of these, the ones that multiply each token: blocks and head, without embedding tables.
+    pub multiplied: u64,
+    /// Parameters of one block.
+    pub per_block: u64,
+    /// Parameters of the largest single tensor: the smallest amount any optimizer step must hold.
+    pub largest_tensor: u64,
+    layers: u64,
+    width: u64,
+    block_activations: u64,
+}
+
+const WIDE: u64 = 4;
+
+impl Footprint {
+    /// Sizes of the model that `config` describes. Fails only where the products overflow.
+    pub fn of(config: &GptConfig) -> Result<Self, ConfigError> {
+        Self::counted(config).ok_or(ConfigError::TooLarge {
+            n_layer: config.n_layer,
+            n_embd: config.n_embd,
+            n_inner: config.n_inner.unwrap_or(0),
+            n_positions: config.n_positions,
+            vocab_size: config.vocab_size,
+        })
+    }
+
+    fn counted(config: &GptConfig) -> Option<Self> {
+        let width = config.n_embd as u64;
+        let kv = (config.kv_heads() as u64).checked_mul(config.head_dim() as u64)?;
+        let inner = match config.n_inner {
+            Some(inner) => inner as u64,
+            None => width.checked_mul(4)?,
+        };
+        let up_matrices = if config.activation_function == Activation::SwiGlu { 2 } else { 1 };
+        let square = width.checked_mul(width)?;
+        let attention = square.checked_add(width.checked_mul(kv)?)?.checked_mul(2)?;
+        let mlp = width.checked_mul(inner)?.checked_mul(up_matrices + 1)?;
+        let offsets = |on: bool, count: u64| if on { count } else { 0 };
+        let vectors_per_norm = u64::from(config.norm_weights) + u64::from(config.norm_bias);
+        let head_norms = offsets(config.qk_norm, 2 * config.head_dim() as u64 * vectors_per_norm);
+        let per_block = attention
+            .checked_add(mlp)?
+            .checked_add(offsets(config.attention_bias, 2 * (width + kv)))?
+            .checked_add(offsets(config.mlp_bias, up_matrices.checked_mul(inner)?.checked_add(width)?))?
+            .checked_add(2 * vectors_per_norm * width + head_norms)?;
+        let blocks = per_block.checked_mul(config.n_layer as u64)?;
+        let vocabulary = (config.vocab_size as u64).checked_mul(width)?;
+        let positions = (config.n_positions as u64).checked_mul(width)?;
+        let outer_norms = width * vectors_per_norm * (1 + u64::from(config.embedding_norm));
+        let parameters = blocks
+            .checked_add(vocabulary)?
+            .checked_add(offsets(config.positions == Positions::Learned, positions))?
+            .checked_add(offsets(!config.tie_word_embeddings, vocabulary))?
+            .checked_add(outer_norms)?;
+        // Weights, gradients and two moments must be nameable at once; rotary tables are the remaining large tensors.
+        isize::try_from(parameters.checked_add(positions)?.checked_mul(4 * WIDE)?).ok()?;
+        Some(Self {
+            parameters,
+            multiplied: blocks.checked_add(vocabulary)?,
+            per_block,
+            largest_tensor: vocabulary.max(width.checked_mul(inner)?).max(square),
+            layers: config.n_layer as u64,
+            width,
+            block_activations: block_activations(config, inner, kv)?,
+        })
+    }
+
+    /// Bytes of the parameters, f32.
+    pub fn weight_bytes(&self) -> u64 {
+        self.parameters * WIDE
+    }
+
+    /// Bytes of one full set of gradients, f32.
+    pub fn gradient_bytes(&self) -> u64 {
+        self.parameters * WIDE
+    }
+
+    /// Bytes of `AdamW`'s two moments, f32.
+    pub fn adamw_bytes(&self) -> u64 {
+        self.parameters * 2 * WIDE
+    }
+
+    /// Floating-point operations of forward and backward per token at sequence length `time`: six per multiplied
+    /// parameter and twelve per layer, feature and position attended (counted over the full square, as is customary,
+    /// though the causal half is skipped). Recomputation runs the blocks forward once more.
+    pub fn flops_per_token(&self, time: usize, recompute: bool) -> f64 {
+        let attention = 2.0 * (2 * self.layers * self.width) as f64 * time as f64;
+        let forward = 2.0 * self.multiplied as f64 + attention;
+        let again = 2.0 * (self.per_block * self.layers) as f64 + attention;
+        3.0 * forward + if recompute { again } else { 0.0 }
+    }
+
+    /// Bytes the tape holds per token after the forward pass. With recomputation every `n` blocks: the input of each
+    /// segment and the tape of one.
+    pub fn activation_bytes_per_token(&self, checkpoint_every: Option<usize>) -> u64 {
+        match checkpoint_every {
+            None => self.layers * self.block_activations + 2 * self.width * WIDE,
+            Some(every) => {
+                let every = (every.max(1) as u64).min(self.layers);
+                self.layers.div_ceil(every) * self.width * WIDE + every * self.block_activations
+            }
+        }
+    }
+}
+
+/// What one block leaves on the tape, in bytes per token.
+fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
+    let width = config.n_embd as u64;
+    let narrow = config.compute.bytes();
+    // Square, quotient and scale each keep their input; the square root's input is one number per token.
+    let norm = (2 + u64::from(config.norm_weights)) * WIDE;
+    let norm = if config.norm == NormKind::LayerNorm { norm } else { norm + WIDE };
+    let norms = 2 * norm * width;
+    let head_norms = if config.qk_norm { norm * (width + kv) } else { 0 };
+    // Projections share one narrow input; attention keeps q, k, v, its output and the log-sum-exp; the output
+    // projection keeps its narrow input.
+    let attention =
+        2 * width * narrow + (width + 2 * kv) * narrow + width * WIDE + config.n_head as u64 * WIDE;
+    let elementwise = match config.activation_function {
+        Activation::GeluTanh => 7,
+        Activation::GeluErf => 3,
+        Activation::SwiGlu => 5,
+        Activation::ReluSquared => 3,
+    };
+    let mlp = (elementwise * WIDE + narrow).checked_mul(inner)?.checked_add(width * narrow)?;
+    mlp.checked_add(norms + head_norms + attention)
+}

@@ -1,0 +1,298 @@
+//! The network, top to bottom: embed, a stack of blocks, a norm, a head.
+//!
+//! Shapes: B batch, T time, E `n_embd`, H heads, W head width, V vocabulary. The residual stream is `[B, T, E]` in the
+//! parameters' type throughout. Nothing here knows how attention and the loss are computed (see [`crate::kernels`]),
+//! where tensors live, or what a training loop is.
+
+use std::ops::Range;
+
+use burn::module::{Module, Param};
+use burn::tensor::{Int, Tensor, backend::Backend, module::embedding};
+
+use crate::attention::{AttentionOptions, soft_cap};
+use crate::config::{GptConfig, Positions};
+use crate::dropout::{DropoutKey, Place, dropout};
+use crate::error::ConfigError;
+use crate::init::{Filler, Role};
+use crate::kernels::Kernels;
+use crate::layers::{Angles, Linear, Mlp, Norm, PositionIds, Rotary};
+use crate::loss::{LossOptions, Targets};
+
+/// A decoder-only transformer.
+#[derive(Module, Debug)]
+pub struct Gpt<B: Backend> {
+    /// Token embedding `[V, E]`; also the head where the two are tied.
+    pub wte: Param<Tensor<B, 2>>,
+    /// Position embedding `[n_positions, E]`, where positions are learned.
+    pub wpe: Option<Param<Tensor<B, 2>>>,
+    /// The embedding's norm, where there is one.
+    pub embedding_norm: Option<Norm<B>>,
+    /// Rotary tables, where positions are rotary. Constants, not parameters.
+    pub(crate) rotary: Option<Rotary<B>>,
+    /// The stack.
+    pub blocks: Vec<Block<B>>,
+    /// Norm before the head.
+    pub final_norm: Norm<B>,
+    /// Head `[V, E]`, where it is not tied.
+    pub lm_head: Option<Param<Tensor<B, 2>>>,
+    #[module(skip)]
+    pub(crate) config: GptConfig,
+}
+
+/// `x + attention(norm(x))`, then `x + mlp(norm(x))`.
+#[derive(Module, Debug)]
+pub struct Block<B: Backend> {
+    /// Before attention.
+    pub attention_norm: Norm<B>,
+    /// Mixes positions.
+    pub attention: Attention<B>,
+    /// Before the MLP.
+    pub mlp_norm: Norm<B>,
+    /// Mixes features.
+    pub mlp: Mlp<B>,
+    #[module(skip)]
+    layer: usize,
+    #[module(skip)]
+    residual_dropout: f64,
+}
+
+/// Projections around attention.
+#[derive(Module, Debug)]
+pub struct Attention<B: Backend> {
+    /// `[E, H · W]`.
+    pub query: Linear<B>,
+    /// `[E, KV heads · W]`.
+    pub key: Linear<B>,
+    /// `[E, KV heads · W]`.
+    pub value: Linear<B>,
+    /// `[H · W, E]`.
+    pub output: Linear<B>,
+    /// Per-head norm of queries.
+    pub query_norm: Option<Norm<B>>,
+    /// Per-head norm of keys.
+    pub key_norm: Option<Norm<B>>,
+    #[module(skip)]
+    head_dim: usize,
+    #[module(skip)]
+    options: AttentionOptions,
+}
+
+/// One batch of training or evaluation.
+#[derive(Debug, Clone)]
+pub struct Batch<B: Backend> {
+    /// Tokens read, `[B, T]`.
+    pub inputs: Tensor<B, 2, Int>,
+    /// Tokens to predict, `[B, T]`.
+    pub targets: Tensor<B, 2, Int>,
+    /// Weight of each target, `[B, T]`.
+    pub mask: Option<Tensor<B, 2>>,
+}
+
+/// What a caller may choose about one pass over a batch.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PassOptions {
+    /// Random bits for dropout; `None` turns dropout off.
+    pub dropout: Option<DropoutKey>,
+    /// See [`LossOptions::z_loss`].
+    pub z_loss: f64,
+    /// See [`LossOptions::divisor`].
+    pub divisor: Option<f64>,
+}
+
+impl<B: Backend> Gpt<B> {
+    /// A fresh model, its numbers fixed by `seed` (see [`crate::init`]). Nothing is allocated for a bad configuration.
+    pub fn new(config: &GptConfig, seed: u64, device: &B::Device) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let mut filler = Filler { config, seed, device };
+        let width = config.n_embd;
+        Ok(Self {
+            wte: filler.matrix("wte", Role::Embedding, [config.vocab_size, width]),
+            wpe: (config.positions == Positions::Learned)
+                .then(|| filler.matrix("wpe", Role::Embedding, [config.n_positions, width])),
+            embedding_norm: config.embedding_norm.then(|| Norm::new(&mut filler, width)),
+            rotary: (config.positions == Positions::Rope).then(|| Rotary::new(config, device)),
+            blocks: (0..config.n_layer).map(|layer| Block::new(&mut filler, layer)).collect(),
+            final_norm: Norm::new(&mut filler, width),
+            lm_head: (!config.tie_word_embeddings)
+                .then(|| filler.matrix("lm_head", Role::Head, [config.vocab_size, width])),
+            config: config.clone(),
+        })
+    }
+
+    /// The description this model was built from.
+    pub fn config(&self) -> &GptConfig {
+        &self.config
+    }
+
+    /// Logits `[B, T, V]` for every position.
+    pub fn forward<K: Kernels<B>>(&self, tokens: Tensor<B, 2, Int>, kernels: &K) -> Tensor<B, 3> {
+        let [batch, time] = tokens.dims();
+        let x = self.embed(tokens, None);
+        let x = self.through(0..self.blocks.len(), x, None, kernels);
+        self.logits(x).reshape([batch, time, self.config.vocab_size])
+    }
+
+    /// Mean loss over the batch's targets, shape `[1]`. The logits exist one chunk at a time.
+    pub fn loss<K: Kernels<B>>(&self, batch: Batch<B>, options: &PassOptions, kernels: &K) -> Tensor<B, 1> {
+        let x = self.embed(batch.inputs, options.dropout);
+        let x = self.through(0..self.blocks.len(), x, options.dropout, kernels);
+        self.head_loss(x, batch.targets, batch.mask, options, kernels)
+    }
+
+    /// Tokens to the first residual stream.
+    pub(crate) fn embed(&self, tokens: Tensor<B, 2, Int>, key: Option<DropoutKey>) -> Tensor<B, 3> {
+        let time = tokens.dims()[1];
+        let x = self.embed_at(tokens, &PositionIds::From { first: 0, time });
+        dropout(x, self.config.embd_pdrop, key, Place::Embedding)
+    }
+
+    pub(crate) fn embed_at(&self, tokens: Tensor<B, 2, Int>, positions: &PositionIds<B>) -> Tensor<B, 3> {
+        let time = tokens.dims()[1];
+        let mut x = embedding(self.wte.val(), tokens);
+        if let Some(wpe) = &self.wpe {
+            let wpe = wpe.val();
+            x = x + match positions {
+                PositionIds::From { first, .. } => wpe.slice_dim(0, *first..first + time).unsqueeze(),
+                PositionIds::PerRow(ids) => embedding(wpe, ids.clone()),
+            };
+        }
+        match &self.embedding_norm {
+            Some(norm) => norm.forward(x),
+            None => x,
+        }
+    }
+
+    /// Some consecutive blocks, over whole sequences.
+    pub(crate) fn through<K: Kernels<B>>(
+        &self,
+        blocks: Range<usize>,
+        x: Tensor<B, 3>,
+        key: Option<DropoutKey>,
+        kernels: &K,
+    ) -> Tensor<B, 3> {
+        let time = x.dims()[1];
+        let angles = self.angles(&PositionIds::From { first: 0, time });
+        self.blocks[blocks].iter().fold(x, |x, block| {
+            block.forward(x, angles.as_ref(), key, |q, k, v, options| kernels.attention(q, k, v, options))
+        })
+    }
+
+    pub(crate) fn angles(&self, positions: &PositionIds<B>) -> Option<Angles<B>> {
+        self.rotary.as_ref().map(|rotary| rotary.at(positions))
+    }
+
+    /// Residual stream to logits `[B · T, V]`.
+    pub(crate) fn logits(&self, x: Tensor<B, 3>) -> Tensor<B, 2> {
+        let x = self.config.compute.narrow(self.rows(x));
+        let head = self.config.compute.narrow(self.head());
+        soft_cap(self.config.compute.product(x, head.transpose()), self.config.logit_softcap)
+    }
+
+    pub(crate) fn head_loss<K: Kernels<B>>(
+        &self,
+        x: Tensor<B, 3>,
+        targets: Tensor<B, 2, Int>,
+        mask: Option<Tensor<B, 2>>,
+        options: &PassOptions,
+        kernels: &K,
+    ) -> Tensor<B, 1> {
+        let rows = self.rows(x);
+        let tokens = [rows.dims()[0]];
+        let targets = Targets { ids: targets.reshape(tokens), mask: mask.map(|mask| mask.reshape(tokens)) };
+        let loss = LossOptions {
+            soft_cap: self.config.logit_softcap,
+            z_loss: options.z_loss,
+            divisor: options.divisor,
+            compute: self.config.compute,
+        };
+        kernels.loss(rows, self.head(), targets, &loss)
+    }
+
+    fn rows(&self, x: Tensor<B, 3>) -> Tensor<B, 2> {
+        let [batch, time, width] = x.dims();
+        self.final_norm.forward(x).reshape([batch * time, width])
+    }
+
+    fn head(&self) -> Tensor<B, 2> {
+        self.lm_head.as_ref().unwrap_or(&self.wte).val()
+    }
+}
+
+impl<B: Backend> Block<B> {
+    fn new(filler: &mut Filler<B>, layer: usize) -> Self {
+        let width = filler.config.n_embd;
+        Self {
+            attention_norm: Norm::new(filler, width),
+            attention: Attention::new(filler, layer),
+            mlp_norm: Norm::new(filler, width),
+            mlp: Mlp::new(filler, &format!("blocks.{layer}.mlp")),
+            layer,
+            residual_dropout: filler.config.resid_pdrop,
+        }
+    }
+
+    pub(crate) fn forward(
+        &self,
+        x: Tensor<B, 3>,
+        angles: Option<&Angles<B>>,
+        key: Option<DropoutKey>,
+        attend: impl FnOnce(Tensor<B, 4>, Tensor<B, 4>, Tensor<B, 4>, &AttentionOptions) -> Tensor<B, 4>,
+    ) -> Tensor<B, 3> {
+        let drop = |added, place| dropout(added, self.residual_dropout, key, place);
+        let mixed = self.attention.forward(self.attention_norm.forward(x.clone()), angles, attend);
+        let x = x + drop(mixed, Place::Attention(self.layer));
+        let mixed = self.mlp.forward(self.mlp_norm.forward(x.clone()));
+        x + drop(mixed, Place::Mlp(self.layer))
+    }
+}
+
+impl<B: Backend> Attention<B> {
+    fn new(filler: &mut Filler<B>, layer: usize) -> Self {
+        let config = filler.config;
+        let (width, head_dim) = (config.n_embd, config.head_dim());
+        let mut linear = |part: &str, role, shape| {
+            let name = format!("blocks.{layer}.attention.{part}");
+            Linear::new(filler, &name, role, shape, config.attention_bias)
+        };
+        Self {
+            query: linear("query", Role::Hidden, [width, config.n_head * head_dim]),
+            key: linear("key", Role::Hidden, [width, config.kv_heads() * head_dim]),
+            value: linear("value", Role::Hidden, [width, config.kv_heads() * head_dim]),
+            output: linear("output", Role::Residual, [config.n_head * head_dim, width]),
+            query_norm: config.qk_norm.then(|| Norm::new(filler, head_dim)),
+            key_norm: config.qk_norm.then(|| Norm::new(filler, head_dim)),
+            head_dim,
+            options: AttentionOptions {
+                scale: 1.0 / (head_dim as f64).sqrt(),
+                soft_cap: config.attention_softcap,
+                compute: config.compute,
+            },
+        }
+    }
+
+    fn forward(
+        &self,
+        x: Tensor<B, 3>,
+        angles: Option<&Angles<B>>,
+        attend: impl FnOnce(Tensor<B, 4>, Tensor<B, 4>, Tensor<B, 4>, &AttentionOptions) -> Tensor<B, 4>,
+    ) -> Tensor<B, 3> {
+        let [batch, time, _] = x.dims();
+        let placed = |heads: Tensor<B, 4>, norm: Option<&Norm<B>>| {
+            let heads = norm.map_or_else(|| heads.clone(), |norm| norm.forward(heads.clone()));
+            angles.map_or_else(|| heads.clone(), |angles| angles.turn(heads.clone()))
+        };
+        let q = placed(self.heads(&self.query, x.clone()), self.query_norm.as_ref());
+        let k = placed(self.heads(&self.key, x.clone()), self.key_norm.as_ref());
+        let v = self.heads(&self.value, x);
+        let [q, k, v] = [q, k, v].map(|tensor| self.options.compute.narrow(tensor));
+        let mixed = attend(q, k, v, &self.options).swap_dims(1, 2);
+        self.output.forward(mixed.reshape([batch, time, self.output.weight.dims()[0]]))
+    }
+
+    /// `[B, T, E]` to `[B, heads, T, W]`.
+    fn heads(&self, projection: &Linear<B>, x: Tensor<B, 3>) -> Tensor<B, 4> {
+        let [batch, time, _] = x.dims();
+        let heads = projection.weight.dims()[1] / self.head_dim;
+        projection.forward(x).reshape([batch, time, heads, self.head_dim]).swap_dims(1, 2)
+    }
+}

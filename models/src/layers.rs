@@ -1,0 +1,208 @@
+//! The parts a block is made of: projections, norms, activations, rotary positions.
+//!
+//! Norms and activations are written in primitives on purpose. Backends fuse their own versions in inference but not
+//! under autodiff, so a recomputed block would differ from its first pass in the last bits; and GELU in particular has,
+//! on CubeCL backends, an exact forward with a truncated tanh backward.
+
+use burn::module::{Module, Param};
+use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
+
+use crate::config::{Activation, GptConfig, NormKind};
+use crate::init::{Filler, Role};
+use crate::precision::Compute;
+
+/// `x · weight + bias`, the product in the configured type.
+#[derive(Module, Debug)]
+pub struct Linear<B: Backend> {
+    /// `[inputs, outputs]`.
+    pub weight: Param<Tensor<B, 2>>,
+    /// `[outputs]`.
+    pub bias: Option<Param<Tensor<B, 1>>>,
+    #[module(skip)]
+    compute: Compute,
+}
+
+impl<B: Backend> Linear<B> {
+    pub(crate) fn new(filler: &mut Filler<B>, name: &str, role: Role, shape: [usize; 2], bias: bool) -> Self {
+        let weight = filler.matrix(&format!("{name}.weight"), role, shape);
+        Self { weight, bias: bias.then(|| filler.vector(shape[1], 0.0)), compute: filler.config.compute }
+    }
+
+    pub(crate) fn forward(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
+        let [batch, time, inputs] = x.dims();
+        // Two dimensions: a batched product would give the weight one gradient per row of the batch, to be summed later.
+        let x = self.compute.narrow(x.reshape([batch * time, inputs]));
+        let y = self.compute.product(x, self.compute.narrow(self.weight.val()));
+        let y = match &self.bias {
+            Some(bias) => y + bias.val().unsqueeze(),
+            None => y,
+        };
+        let outputs = y.dims()[1];
+        y.reshape([batch, time, outputs])
+    }
+}
+
+/// `LayerNorm` or `RMSNorm` over the last dimension.
+#[derive(Module, Debug)]
+pub struct Norm<B: Backend> {
+    /// Scale, where the configuration has one.
+    pub weight: Option<Param<Tensor<B, 1>>>,
+    /// Offset, where the configuration has one.
+    pub bias: Option<Param<Tensor<B, 1>>>,
+    #[module(skip)]
+    kind: NormKind,
+    #[module(skip)]
+    epsilon: f64,
+}
+
+impl<B: Backend> Norm<B> {
+    pub(crate) fn new(filler: &mut Filler<B>, width: usize) -> Self {
+        let GptConfig { norm, norm_weights, norm_bias, layer_norm_epsilon, .. } = *filler.config;
+        Self {
+            weight: norm_weights.then(|| filler.vector(width, 1.0)),
+            bias: norm_bias.then(|| filler.vector(width, 0.0)),
+            kind: norm,
+            epsilon: layer_norm_epsilon,
+        }
+    }
+
+    pub(crate) fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
+        let last = D - 1;
+        let centred = match self.kind {
+            NormKind::LayerNorm => x.clone() - x.mean_dim(last),
+            NormKind::RmsNorm => x,
+        };
+        let variance = (centred.clone() * centred.clone()).mean_dim(last);
+        let mut y = centred / variance.add_scalar(self.epsilon).sqrt();
+        if let Some(weight) = &self.weight {
+            y = y * weight.val().unsqueeze();
+        }
+        if let Some(bias) = &self.bias {
+            y = y + bias.val().unsqueeze();
+        }
+        y
+    }
+}
+
+/// `0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
+pub(crate) fn gelu_tanh<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
+    let cubic = (x.clone() * x.clone()).mul_scalar(0.044_715).add_scalar(1.0) * x.clone();
+    let gate = cubic.mul_scalar((2.0 / std::f64::consts::PI).sqrt()).tanh().add_scalar(1.0);
+    (x * gate).mul_scalar(0.5)
+}
+
+/// `0.5 x (1 + erf(x / √2))`.
+pub(crate) fn gelu_erf<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
+    let gate = x.clone().mul_scalar(std::f64::consts::FRAC_1_SQRT_2).erf().add_scalar(1.0);
+    (x * gate).mul_scalar(0.5)
+}
+
+/// `x · sigmoid(x)`.
+pub(crate) fn silu<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
+    x.clone() / x.neg().exp().add_scalar(1.0)
+}
+
+/// The feed-forward half of a block.
+#[derive(Module, Debug)]
+pub struct Mlp<B: Backend> {
+    /// Only with [`Activation::SwiGlu`].
+    pub gate: Option<Linear<B>>,
+    /// Residual width to inner width.
+    pub up: Linear<B>,
+    /// And back.
+    pub down: Linear<B>,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl<B: Backend> Mlp<B> {
+    pub(crate) fn new(filler: &mut Filler<B>, name: &str) -> Self {
+        let (outer, inner, bias) = (filler.config.n_embd, filler.config.inner(), filler.config.mlp_bias);
+        let activation = filler.config.activation_function;
+        let gate = (activation == Activation::SwiGlu)
+            .then(|| Linear::new(filler, &format!("{name}.gate"), Role::Hidden, [outer, inner], bias));
+        Self {
+            gate,
+            up: Linear::new(filler, &format!("{name}.up"), Role::Hidden, [outer, inner], bias),
+            down: Linear::new(filler, &format!("{name}.down"), Role::Residual, [inner, outer], bias),
+            activation,
+        }
+    }
+
+    pub(crate) fn forward(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
+        let up = self.up.forward(x.clone());
+        let inner = match (self.activation, &self.gate) {
+            (Activation::GeluTanh, _) => gelu_tanh(up),
+            (Activation::GeluErf, _) => gelu_erf(up),
+            (Activation::ReluSquared, _) => up.clone().clamp_min(0.0) * up,
+            (Activation::SwiGlu, Some(gate)) => silu(gate.forward(x)) * up,
+            (Activation::SwiGlu, None) => unreachable!("an Mlp with SwiGLU is only built with its gate"),
+        };
+        self.down.forward(inner)
+    }
+}
+
+/// Cosines and sines of every position, `[n_positions, head width]`, each half of the width alike.
+#[derive(Module, Debug)]
+pub struct Rotary<B: Backend> {
+    cos: Tensor<B, 2>,
+    sin: Tensor<B, 2>,
+}
+
+/// The rows of [`Rotary`] for the positions at hand, `[1 or batch, 1, time, head width]`.
+#[derive(Debug, Clone)]
+pub(crate) struct Angles<B: Backend> {
+    cos: Tensor<B, 4>,
+    sin: Tensor<B, 4>,
+}
+
+impl<B: Backend> Rotary<B> {
+    pub(crate) fn new(config: &GptConfig, device: &B::Device) -> Self {
+        let width = config.head_dim();
+        let table = |turn: fn(f64) -> f64| {
+            let angles = (0..config.n_positions).flat_map(|position| {
+                (0..width).map(move |feature| {
+                    let pair = (feature % (width / 2)) as f64;
+                    turn(position as f64 * config.rope_theta.powf(-2.0 * pair / width as f64)) as f32
+                })
+            });
+            Tensor::from_data(TensorData::new(angles.collect(), [config.n_positions, width]), device)
+        };
+        Self { cos: table(f64::cos), sin: table(f64::sin) }
+    }
+
+    pub(crate) fn at(&self, positions: &PositionIds<B>) -> Angles<B> {
+        let width = self.cos.dims()[1];
+        let rows = |table: &Tensor<B, 2>| match positions {
+            PositionIds::From { first, time } => {
+                table.clone().slice_dim(0, *first..first + time).reshape([1, 1, *time, width])
+            }
+            PositionIds::PerRow(ids) => {
+                let [batch, time] = ids.dims();
+                table.clone().select(0, ids.clone().reshape([batch * time])).reshape([batch, 1, time, width])
+            }
+        };
+        Angles { cos: rows(&self.cos), sin: rows(&self.sin) }
+    }
+}
+
+impl<B: Backend> Angles<B> {
+    /// Turns feature `i` with feature `i + width / 2`, Llama's layout.
+    pub(crate) fn turn(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
+        let half = x.dims()[3] / 2;
+        let first = x.clone().slice_dim(3, 0..half);
+        let second = x.clone().slice_dim(3, half..2 * half);
+        let dtype = x.dtype();
+        x * self.cos.clone().cast(dtype)
+            + Tensor::cat(vec![second.neg(), first], 3) * self.sin.clone().cast(dtype)
+    }
+}
+
+/// Where the tokens of a pass stand in their sequences.
+#[derive(Debug, Clone)]
+pub(crate) enum PositionIds<B: Backend> {
+    /// Every row alike.
+    From { first: usize, time: usize },
+    /// Padded prompts, `[batch, time]`.
+    PerRow(Tensor<B, 2, Int>),
+}

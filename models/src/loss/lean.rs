@@ -1,0 +1,104 @@
+//! Cross-entropy as one node of the tape.
+//!
+//! The gradient of a token's logits is `softmax - onehot`, known as soon as the logits are. So the forward pass already
+//! multiplies it into the gradients of the hidden states and of the head, chunk by chunk, and the backward pass only
+//! scales the two by the gradient of the loss. That makes three products per chunk in all; keeping the log-sum-exp and
+//! rebuilding the logits later would make four. What is saved, `[tokens, width]` and `[vocabulary, width]`, is no more
+//! than the gradients that the tape would hold one step later anyway.
+
+use burn::backend::Autodiff;
+use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::tensor::{IndexingUpdateOp, Tensor, TensorPrimitive, backend::Backend};
+
+use super::{LossOptions, Targets, chunks, logits, plain, token_loss};
+use crate::attention::soft_cap_backward;
+
+#[derive(Debug)]
+struct ChunkedCrossEntropy;
+
+#[derive(Debug, Clone)]
+struct Saved<I: Backend> {
+    d_hidden: Tensor<I, 2>,
+    d_head: Tensor<I, 2>,
+}
+
+pub(crate) fn lean<I: Backend, C: CheckpointStrategy>(
+    hidden: Tensor<Autodiff<I, C>, 2>,
+    head: Tensor<Autodiff<I, C>, 2>,
+    targets: Targets<Autodiff<I, C>>,
+    options: &LossOptions,
+    chunk_size: usize,
+) -> Tensor<Autodiff<I, C>, 1> {
+    let [hidden, head] = [hidden, head].map(|tensor| tensor.into_primitive().tensor());
+    let nodes = [hidden.node.clone(), head.node.clone()];
+    let [hidden, head] =
+        [hidden, head].map(|tensor| Tensor::<I, 2>::from_primitive(TensorPrimitive::Float(tensor.primitive)));
+    let targets = Targets { ids: targets.ids.inner(), mask: targets.mask.map(Tensor::inner) };
+    let tracked = match ChunkedCrossEntropy.prepare::<C>(nodes).compute_bound().stateful() {
+        OpsKind::Tracked(prep) => {
+            let (loss, saved) = loss_and_gradients(&hidden, &head, &targets, options, chunk_size);
+            prep.finish(saved, loss.into_primitive().tensor())
+        }
+        OpsKind::UnTracked(prep) => {
+            prep.finish(plain(hidden, head, targets, options, chunk_size).into_primitive().tensor())
+        }
+    };
+    Tensor::from_primitive(TensorPrimitive::Float(tracked))
+}
+
+fn loss_and_gradients<I: Backend>(
+    hidden: &Tensor<I, 2>,
+    head: &Tensor<I, 2>,
+    targets: &Targets<I>,
+    options: &LossOptions,
+    chunk_size: usize,
+) -> (Tensor<I, 1>, Saved<I>) {
+    let compute = options.compute;
+    let weight = targets.weight(options, hidden);
+    let head_narrow = compute.narrow(head.clone());
+    let mut total = weight.zeros_like();
+    let mut d_hidden = Vec::new();
+    let mut d_head = head.zeros_like();
+    for rows in chunks(hidden.dims()[0], chunk_size) {
+        let (ids, mask) = targets.rows(rows.clone());
+        let hidden = compute.narrow(hidden.clone().slice_dim(0, rows));
+        let logits = logits(hidden.clone(), head_narrow.clone(), options);
+        let (mut loss, log_sum) = token_loss(&logits, ids.clone(), options);
+
+        let mut share = weight.clone().reshape([1, 1]).expand(loss.dims());
+        if let Some(mask) = mask {
+            loss = loss * mask.clone();
+            share = share * mask;
+        }
+        total = total + loss.sum();
+
+        let mut scaled = share.clone();
+        if options.z_loss != 0.0 {
+            scaled = scaled * log_sum.clone().mul_scalar(2.0 * options.z_loss).add_scalar(1.0);
+        }
+        let softmax = (logits.clone() - log_sum).exp();
+        let d_logits = (softmax * scaled).scatter(1, ids, share.neg(), IndexingUpdateOp::Add);
+        let d_logits = compute.narrow(soft_cap_backward(d_logits, logits, options.soft_cap));
+        d_head = d_head + compute.product(d_logits.clone().transpose(), hidden);
+        d_hidden.push(compute.product(d_logits, head_narrow.clone()));
+    }
+    let d_hidden = if d_hidden.len() == 1 { d_hidden.remove(0) } else { Tensor::cat(d_hidden, 0) };
+    (total * weight, Saved { d_hidden, d_head })
+}
+
+impl<I: Backend> Backward<I, 2> for ChunkedCrossEntropy {
+    type State = Saved<I>;
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let upstream = Tensor::<I, 1>::from_primitive(TensorPrimitive::Float(grads.consume::<I>(&ops.node)));
+        let upstream = upstream.reshape([1, 1]);
+        let saved = [ops.state.d_hidden, ops.state.d_head];
+        for (parent, grad) in ops.parents.into_iter().zip(saved) {
+            if let Some(parent) = parent {
+                grads.register::<I>(parent.id, (grad * upstream.clone()).into_primitive().tensor());
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Cross-entropy over a large vocabulary, in chunks of tokens.
+//!
+//! Logits are the largest tensor of a small GPT: 8 × 1,024 tokens over 50,257 words are 1.6 GB in f32, and the ordinary
+//! path holds them, their log-softmax and the gradient of both. Here the head's product belongs to the loss: a chunk of
+//! tokens gets its logits, gives its share of the loss, and is forgotten. [`plain`] does that in ordinary operations
+//! (inference keeps one chunk; the tape under autodiff keeps them all), `lean.rs` as one node of the tape.
+
+mod lean;
+
+use std::ops::Range;
+
+use burn::tensor::{Int, Tensor, backend::Backend};
+
+use crate::attention::soft_cap;
+use crate::precision::Compute;
+pub(crate) use lean::lean;
+
+/// What each token should have predicted.
+#[derive(Debug, Clone)]
+pub struct Targets<B: Backend> {
+    /// The right token, one per row of the hidden states.
+    pub ids: Tensor<B, 1, Int>,
+    /// Weight of each token in the loss, 0 for those that do not count (prompts in supervised tuning, padding).
+    pub mask: Option<Tensor<B, 1>>,
+}
+
+/// What is minimised.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct LossOptions {
+    /// `c * tanh(logit / c)` on the logits.
+    pub soft_cap: Option<f64>,
+    /// Weight of the squared log-partition function, which keeps logits from drifting; 0 is off.
+    pub z_loss: f64,
+    /// What the sum over tokens is divided by; `None` means the sum of the mask. Micro-batches that should add up to
+    /// one batch give the whole batch's count here.
+    pub divisor: Option<f64>,
+    /// Type of the head's product.
+    pub compute: Compute,
+}
+
+/// The capped logits of some rows, wide.
+fn logits<B: Backend>(hidden: Tensor<B, 2>, head: Tensor<B, 2>, options: &LossOptions) -> Tensor<B, 2> {
+    soft_cap(options.compute.product(hidden, head.transpose()), options.soft_cap)
+}
+
+/// Per-token loss of some rows `[rows, 1]`, with the log-partition it came from.
+fn token_loss<B: Backend>(
+    logits: &Tensor<B, 2>,
+    ids: Tensor<B, 2, Int>,
+    options: &LossOptions,
+) -> (Tensor<B, 2>, Tensor<B, 2>) {
+    let highest = logits.clone().detach().max_dim(1);
+    let log_sum = (logits.clone() - highest.clone()).exp().sum_dim(1).log() + highest;
+    let mut loss = log_sum.clone() - logits.clone().gather(1, ids);
+    if options.z_loss != 0.0 {
+        loss = loss + log_sum.clone().powi_scalar(2).mul_scalar(options.z_loss);
+    }
+    (loss, log_sum)
+}
+
+impl<B: Backend> Targets<B> {
+    fn rows(&self, rows: Range<usize>) -> (Tensor<B, 2, Int>, Option<Tensor<B, 2>>) {
+        let column = [rows.len(), 1];
+        let ids = self.ids.clone().slice_dim(0, rows.clone()).reshape(column);
+        (ids, self.mask.clone().map(|mask| mask.slice_dim(0, rows).reshape(column)))
+    }
+
+    /// One over the divisor, shape `[1]`, in the dtype of `like`. An all-zero mask gives loss 0, not NaN.
+    fn weight(&self, options: &LossOptions, like: &Tensor<B, 2>) -> Tensor<B, 1> {
+        let one = Tensor::<B, 1>::ones([1], &like.device()).cast(like.dtype());
+        match (options.divisor, self.mask.clone()) {
+            (Some(divisor), _) => one.div_scalar(divisor),
+            (None, Some(mask)) => one / mask.sum().clamp_min(1e-9),
+            (None, None) => one.div_scalar(self.ids.dims()[0] as f64),
+        }
+    }
+}
+
+fn chunks(tokens: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
+    let size = size.clamp(1, tokens);
+    (0..tokens).step_by(size).map(move |start| start..(start + size).min(tokens))
+}
+
+/// The loss in ordinary operations.
+pub(crate) fn plain<B: Backend>(
+    hidden: Tensor<B, 2>,
+    head: Tensor<B, 2>,
+    targets: Targets<B>,
+    options: &LossOptions,
+    chunk_size: usize,
+) -> Tensor<B, 1> {
+    let weight = targets.weight(options, &hidden);
+    let hidden = options.compute.narrow(hidden);
+    let head = options.compute.narrow(head);
+    let sums = chunks(hidden.dims()[0], chunk_size).map(|rows| {
+        let (ids, mask) = targets.rows(rows.clone());
+        let logits = logits(hidden.clone().slice_dim(0, rows), head.clone(), options);
+        let (loss, _) = token_loss(&logits, ids, options);
+        match mask {
+            Some(mask) => (loss * mask).sum(),
+            None => loss.sum(),
+        }
+    });
+    let total = sums.reduce(|sum, part| sum + part).expect("a batch has at least one token");
+    total * weight
+}

@@ -1,0 +1,52 @@
+//! Mixed precision by hand: matrix products in a narrow type, everything else in the parameters' own.
+//!
+//! Burn has no autocast. Casting both factors where they meet keeps the parameters, the residual stream, norms, softmax,
+//! logits and loss wide, and the gradient of a cast is a cast, so gradients arrive wide too. With [`Compute::F32`] no
+//! cast is recorded at all: the result is the plain path bit for bit, and a model built in f64 stays in f64.
+
+use burn::tensor::{FloatDType, Tensor, backend::Backend};
+use serde::{Deserialize, Serialize};
+
+/// The type matrix products are computed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compute {
+    /// As the parameters are; nothing is cast.
+    #[default]
+    F32,
+    /// Eight exponent bits: f32's range, about three decimal digits.
+    Bf16,
+    /// Five exponent bits: gradients below 6e-8 vanish, so scale the loss when training with it.
+    F16,
+}
+
+impl Compute {
+    /// Bytes of one factor of a matrix product.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 | Self::F16 => 2,
+        }
+    }
+
+    pub(crate) fn narrow<B: Backend, const D: usize>(self, wide: Tensor<B, D>) -> Tensor<B, D> {
+        match self {
+            Self::F32 => wide,
+            Self::Bf16 => wide.cast(FloatDType::BF16),
+            Self::F16 => wide.cast(FloatDType::F16),
+        }
+    }
+
+    /// The product of two factors that are already narrow, wide.
+    pub(crate) fn product<B: Backend, const D: usize>(
+        self,
+        left: Tensor<B, D>,
+        right: Tensor<B, D>,
+    ) -> Tensor<B, D> {
+        let product = left.matmul(right);
+        match self {
+            Self::F32 => product,
+            Self::Bf16 | Self::F16 => product.cast(FloatDType::F32),
+        }
+    }
+}

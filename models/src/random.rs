@@ -1,0 +1,56 @@
+//! Random numbers that are the same on every backend, thread and day.
+//!
+//! A backend's own generator is one process-wide state: two threads that draw disturb each other, and the bits differ
+//! between backends. Weights, dropout masks and sampled tokens are therefore drawn here, on the host, each from a key
+//! that names what it is for. `SplitMix64` is small enough to be written down once and never change.
+
+/// A stream of random numbers fixed by its key.
+#[derive(Debug, Clone)]
+pub struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// A stream for `key`; equal keys give equal streams.
+    pub fn new(key: u64) -> Self {
+        Self { state: mix(key) }
+    }
+
+    /// A stream for one named thing under a seed, independent of the order in which things are drawn.
+    pub fn named(seed: u64, name: &str) -> Self {
+        let folded = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        Self::new(combine(&[seed, folded]))
+    }
+
+    /// Sixty-four random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(GOLDEN);
+        mix(self.state)
+    }
+
+    /// Uniform in [0, 1).
+    pub fn uniform(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Normal with mean 0 and variance 1.
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+}
+
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+/// One key from several, sensitive to their order.
+pub(crate) fn combine(parts: &[u64]) -> u64 {
+    parts.iter().fold(GOLDEN, |key, part| mix(key.wrapping_mul(3).wrapping_add(*part).wrapping_add(GOLDEN)))
+}

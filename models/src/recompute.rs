@@ -1,0 +1,144 @@
+//! Training without keeping the blocks' activations, driven from outside the tape.
+//!
+//! Burn 0.21 offers no checkpointing of a user's function, and a custom node cannot supply it: calling `backward`
+//! inside a node's backward step deadlocks, because the walk holds the graph's lock. So the walk is ours. The forward
+//! pass runs on the inner backend, which has no tape, and keeps the input of each segment of `every` blocks. Then, from
+//! the head down, a segment is run once more under autodiff from a leaf, and `backward` is called on `sum(y · g)`: its
+//! gradients are those of the segment's parameters and of the leaf, and the leaf's is the `g` of the segment below.
+//!
+//! Both runs execute the same operations on the same inner backend in the same chunks, and dropout draws from a key, so
+//! the second reproduces the first.
+//!
+//! Each segment's gradients are handed out as soon as they exist, every parameter exactly once: the tied embedding's
+//! share from the head waits for the one from the input. The callback receives the model by value and gives it back,
+//! so it may step those parameters at once; no later segment reads them.
+
+use std::ops::Range;
+
+use burn::backend::Autodiff;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::module::{AutodiffModule, Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{
+    Int, Tensor,
+    backend::{AutodiffBackend, Backend},
+};
+
+use crate::gpt::{Batch, Gpt, PassOptions};
+use crate::kernels::{Lean, Plain};
+
+/// Runs forward and backward, recomputing `every` blocks at a time, and hands each segment's gradients to
+/// `on_segment` from the head down. Returns the model as the last call left it, and the loss, shape `[1]`.
+pub fn sweep<I, C, F>(
+    model: Gpt<Autodiff<I, C>>,
+    batch: Batch<I>,
+    options: &PassOptions,
+    kernels: Lean,
+    every: usize,
+    mut on_segment: F,
+) -> (Gpt<Autodiff<I, C>>, Tensor<I, 1>)
+where
+    I: Backend,
+    C: CheckpointStrategy,
+    F: FnMut(Gpt<Autodiff<I, C>>, GradientsParams) -> Gpt<Autodiff<I, C>>,
+{
+    let segments = segments(model.config().n_layer, every);
+    let Batch { inputs, targets, mask } = batch;
+    let (mut kept, hidden) = forward(&model.valid(), &segments, &inputs, options, Plain(kernels.0));
+
+    let hidden = leaf::<I, C>(hidden);
+    let (targets, mask) = (Tensor::from_inner(targets), mask.map(Tensor::from_inner));
+    let loss = model.head_loss(hidden.clone(), targets, mask, options, &kernels);
+    let value = loss.clone().inner();
+    let mut grads = loss.backward();
+    let mut upstream = input_gradient(&hidden, &mut grads);
+    let mut ready = GradientsParams::from_grads(grads, &model);
+    let embedding = model.wte.id;
+    let mut from_head = ready.remove::<I, 2>(embedding);
+    let mut model = on_segment(model, ready);
+
+    for segment in segments.into_iter().rev() {
+        let input = kept.pop().map(leaf::<I, C>);
+        let x = match &input {
+            Some(leaf) => leaf.clone(),
+            None => model.embed(Tensor::from_inner(inputs.clone()), options.dropout),
+        };
+        let y = model.through(segment, x, options.dropout, &kernels);
+        let mut grads = (y * Tensor::from_inner(upstream.clone())).sum().backward();
+        if let Some(leaf) = &input {
+            upstream = input_gradient(leaf, &mut grads);
+        }
+        let mut ready = GradientsParams::from_grads(grads, &model);
+        if let (None, Some(from_head)) = (&input, from_head.take()) {
+            let from_input = ready.remove::<I, 2>(embedding).expect("the first segment reads the embedding");
+            ready.register(embedding, from_input + from_head);
+        }
+        model = on_segment(model, ready);
+    }
+    (model, value)
+}
+
+/// [`sweep`] with everything collected: the loss, shape `[1]`, and every parameter's gradient.
+pub fn loss_and_gradients<I: Backend, C: CheckpointStrategy>(
+    model: &Gpt<Autodiff<I, C>>,
+    batch: Batch<I>,
+    options: &PassOptions,
+    kernels: Lean,
+    every: usize,
+) -> (Tensor<I, 1>, GradientsParams) {
+    let mut all = GradientsParams::new();
+    let (_, loss) = sweep(model.clone(), batch, options, kernels, every, |model, mut segment| {
+        model.visit(&mut Move { from: &mut segment, to: &mut all });
+        model
+    });
+    (loss, all)
+}
+
+/// The input of every segment but the first, which starts from tokens, and the last hidden states.
+fn forward<I: Backend>(
+    model: &Gpt<I>,
+    segments: &[Range<usize>],
+    inputs: &Tensor<I, 2, Int>,
+    options: &PassOptions,
+    kernels: Plain,
+) -> (Vec<Tensor<I, 3>>, Tensor<I, 3>) {
+    let mut kept = Vec::with_capacity(segments.len());
+    let mut x = model.embed(inputs.clone(), options.dropout);
+    for segment in segments {
+        if segment.start > 0 {
+            kept.push(x.clone());
+        }
+        x = model.through(segment.clone(), x, options.dropout, &kernels);
+    }
+    (kept, x)
+}
+
+fn segments(layers: usize, every: usize) -> Vec<Range<usize>> {
+    let every = every.clamp(1, layers);
+    (0..layers).step_by(every).map(|start| start..(start + every).min(layers)).collect()
+}
+
+fn leaf<I: Backend, C: CheckpointStrategy>(x: Tensor<I, 3>) -> Tensor<Autodiff<I, C>, 3> {
+    Tensor::from_inner(x).require_grad()
+}
+
+fn input_gradient<B: AutodiffBackend>(
+    leaf: &Tensor<B, 3>,
+    grads: &mut B::Gradients,
+) -> Tensor<B::InnerBackend, 3> {
+    leaf.grad_remove(grads).expect("every segment and the head read their whole input")
+}
+
+/// Moves the gradients one segment left into the whole set.
+struct Move<'a> {
+    from: &'a mut GradientsParams,
+    to: &'a mut GradientsParams,
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Move<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        if let Some(grad) = self.from.remove::<B::InnerBackend, D>(param.id) {
+            self.to.register(param.id, grad);
+        }
+    }
+}

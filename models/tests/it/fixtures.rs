@@ -1,0 +1,143 @@
+//! Small models, fixed batches, and the distance between tensors.
+
+use burn::backend::Autodiff;
+use burn::module::{AutodiffModule, Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{Int, Tensor, TensorData};
+use burn_flex::{Flex, FlexDevice};
+use models::random::Random;
+use models::{Batch, Gpt, GptConfig, presets};
+
+pub type Cpu = Flex;
+pub type Tape = Autodiff<Flex>;
+
+pub const DEVICE: FlexDevice = FlexDevice;
+
+/// One preset of each family and then some, shrunk to a size a test can train, their special features kept.
+pub fn shrunk(preset: &str) -> GptConfig {
+    let full = presets::preset(preset).expect("a preset");
+    let small = GptConfig {
+        n_layer: 3,
+        n_head: 4,
+        n_kv_head: full.n_kv_head.map(|_| 2),
+        n_embd: 32,
+        n_inner: full.n_inner.map(|_| 56),
+        n_positions: 24,
+        vocab_size: 61,
+        ..full
+    };
+    small.validate().expect("the shrunk preset fits together");
+    small
+}
+
+/// Grouped heads, both soft-caps, norms with weights around queries and keys, erf GELU, and offsets without a tied head:
+/// what no preset has at once.
+pub fn unusual() -> GptConfig {
+    GptConfig {
+        attention_softcap: Some(5.0),
+        logit_softcap: Some(4.0),
+        activation_function: models::config::Activation::GeluErf,
+        norm_weights: true,
+        attention_bias: true,
+        mlp_bias: true,
+        n_kv_head: Some(2),
+        init: models::config::Family::Gpt2,
+        initializer_range: 0.3,
+        ..shrunk("nanochat")
+    }
+}
+
+pub fn model(config: &GptConfig) -> Gpt<Tape> {
+    Gpt::new(config, 7, &DEVICE).expect("a valid configuration")
+}
+
+pub fn tokens<B: Backend>(rows: usize, time: usize, vocabulary: usize, seed: u64) -> Tensor<B, 2, Int> {
+    let mut random = Random::new(seed);
+    let ids = (0..rows * time).map(|_| (random.bits() % vocabulary as u64) as i32).collect::<Vec<_>>();
+    Tensor::from_data(TensorData::new(ids, [rows, time]), &B::Device::default())
+}
+
+pub fn batch<B: Backend>(config: &GptConfig, rows: usize, time: usize) -> Batch<B> {
+    Batch {
+        inputs: tokens(rows, time, config.vocab_size, 1),
+        targets: tokens(rows, time, config.vocab_size, 2),
+        mask: None,
+    }
+}
+
+/// Normal numbers of a given shape in f32 or f64.
+pub fn normal<B: Backend, const D: usize>(
+    shape: [usize; D],
+    seed: u64,
+    dtype: burn::tensor::DType,
+) -> Tensor<B, D> {
+    let mut random = Random::new(seed);
+    let values: Vec<f64> = (0..shape.iter().product()).map(|_| random.normal()).collect();
+    Tensor::from_data(TensorData::new(values, shape), (&B::Device::default(), dtype))
+}
+
+pub fn numbers<B: Backend, const D: usize>(tensor: &Tensor<B, D>) -> Vec<f64> {
+    tensor.to_data().iter::<f64>().collect()
+}
+
+/// ‖a − b‖ / ‖b‖.
+pub fn distance(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len(), "tensors of different sizes have no distance");
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+    let apart = norm(&mut a.iter().zip(b).map(|(a, b)| a - b));
+    assert!(apart.is_finite(), "a tensor holds a number that is not finite");
+    if apart == 0.0 { 0.0 } else { apart / norm(&mut b.iter().copied()) }
+}
+
+/// Every parameter's name and values, or its gradient's.
+pub fn named_values<M: AutodiffModule<Tape>>(
+    module: &M,
+    grads: Option<&GradientsParams>,
+) -> Vec<(String, Vec<f64>)> {
+    let mut walk = Walk { path: Vec::new(), grads, found: Vec::new() };
+    module.visit(&mut walk);
+    walk.found
+}
+
+struct Walk<'a> {
+    path: Vec<String>,
+    grads: Option<&'a GradientsParams>,
+    found: Vec<(String, Vec<f64>)>,
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Walk<'_> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let name = self.path.join(".");
+        let values = match self.grads {
+            Some(grads) => grads
+                .get::<B::InnerBackend, D>(param.id)
+                .map(|grad| numbers(&grad))
+                .unwrap_or_else(|| panic!("`{name}` has no gradient")),
+            None => numbers(&param.val()),
+        };
+        self.found.push((name, values));
+    }
+}
+
+/// Asserts that two sets of gradients agree within `tolerance` tensor by tensor.
+pub fn assert_gradients_agree(model: &Gpt<Tape>, a: &GradientsParams, b: &GradientsParams, tolerance: f64) {
+    assert_eq!(a.len(), b.len(), "the two sets hold different parameters");
+    for ((name, a), (_, b)) in named_values(model, Some(a)).iter().zip(&named_values(model, Some(b))) {
+        // Attention does not see a constant added to all its keys: the key's offset has a gradient of pure rounding.
+        let rounding_only = name.ends_with("key.bias") && b.iter().all(|g| g.abs() < 1e-6);
+        let apart = if rounding_only { 0.0 } else { distance(a, b) };
+        assert!(
+            apart <= tolerance,
+            "the gradients of `{name}` are {apart:.2e} apart, allowed {tolerance:.0e}"
+        );
+    }
+}

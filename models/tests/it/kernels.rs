@@ -1,0 +1,145 @@
+//! The lean operations compute what plain Burn computes, and the chunk size does not matter.
+
+use burn::tensor::DType;
+use models::attention::AttentionOptions;
+use models::config::{Activation, NormKind};
+use models::{Chunks, Compute, GptConfig, Kernels, Lean, PassOptions, Plain};
+
+use crate::fixtures::{
+    Tape, assert_gradients_agree, batch, distance, model, normal, numbers, shrunk, unusual,
+};
+use burn::optim::GradientsParams;
+
+fn loss_and_gradients<K: Kernels<Tape>>(config: &GptConfig, kernels: &K) -> (f64, GradientsParams) {
+    let model = model(config);
+    let options = PassOptions { z_loss: 1e-3, ..PassOptions::default() };
+    let loss = model.loss(batch(config, 2, 13), &options, kernels);
+    let value = numbers(&loss)[0];
+    (value, GradientsParams::from_grads(loss.backward(), &model))
+}
+
+/// Parameter identifiers are fresh per model, so gradients are compared on one model.
+fn assert_same_training_signal<A: Kernels<Tape>, B: Kernels<Tape>>(
+    config: &GptConfig,
+    a: &A,
+    b: &B,
+    tolerance: f64,
+) {
+    let model = model(config);
+    let options = PassOptions { z_loss: 1e-3, ..PassOptions::default() };
+    let loss_a = model.loss(batch(config, 2, 13), &options, a);
+    let loss_b = model.loss(batch(config, 2, 13), &options, b);
+    let apart = distance(&numbers(&loss_a), &numbers(&loss_b));
+    assert!(apart <= tolerance, "losses {apart:.2e} apart");
+    let grads_a = GradientsParams::from_grads(loss_a.backward(), &model);
+    let grads_b = GradientsParams::from_grads(loss_b.backward(), &model);
+    assert_gradients_agree(&model, &grads_a, &grads_b, tolerance);
+}
+
+const SMALL: Chunks = Chunks { queries: 4, tokens: 5 };
+
+#[test]
+fn lean_gradients_equal_plain_burn_for_every_family() {
+    for preset in ["gpt2", "llama-1.1b", "nanochat"] {
+        assert_same_training_signal(&shrunk(preset), &Lean(SMALL), &Plain(Chunks::WHOLE), 1e-5);
+    }
+}
+
+#[test]
+fn lean_gradients_equal_plain_burn_with_soft_caps_grouped_heads_and_offsets() {
+    assert_same_training_signal(&unusual(), &Lean(SMALL), &Plain(Chunks::WHOLE), 1e-5);
+}
+
+#[test]
+fn results_do_not_depend_on_chunk_sizes() {
+    for (queries, tokens) in [(1, 1), (3, 7), (5, 26), (13, 11), (64, 64)] {
+        let chunks = Lean(Chunks { queries, tokens });
+        assert_same_training_signal(&unusual(), &chunks, &Lean(Chunks::WHOLE), 1e-6);
+    }
+}
+
+#[test]
+fn plain_may_work_in_chunks_too() {
+    assert_same_training_signal(&shrunk("gpt2"), &Plain(SMALL), &Plain(Chunks::WHOLE), 1e-5);
+}
+
+#[test]
+fn grouped_heads_equal_repeated_keys_and_values() {
+    let options = AttentionOptions { scale: 0.3, soft_cap: None, compute: Compute::F32 };
+    let q = normal::<Tape, 4>([2, 6, 9, 8], 1, DType::F32);
+    let k = normal::<Tape, 4>([2, 2, 9, 8], 2, DType::F32);
+    let v = normal::<Tape, 4>([2, 2, 9, 8], 3, DType::F32);
+    let repeated = |kv: &burn::tensor::Tensor<Tape, 4>| {
+        kv.clone().reshape([2, 2, 1, 72]).repeat_dim(2, 3).reshape([2, 6, 9, 8])
+    };
+    let grouped = Lean(SMALL).attention(q.clone(), k.clone(), v.clone(), &options);
+    let copied = Lean(SMALL).attention(q, repeated(&k), repeated(&v), &options);
+    assert!(distance(&numbers(&grouped), &numbers(&copied)) < 1e-6);
+}
+
+#[test]
+fn a_query_never_sees_a_later_key() {
+    let options = AttentionOptions { scale: 0.3, soft_cap: Some(3.0), compute: Compute::F32 };
+    let q = normal::<Tape, 4>([1, 2, 10, 4], 1, DType::F32);
+    let k = normal::<Tape, 4>([1, 2, 10, 4], 2, DType::F32);
+    let later = normal::<Tape, 4>([1, 2, 3, 4], 9, DType::F32);
+    let changed = k.clone().slice_assign([0..1, 0..2, 7..10, 0..4], later);
+    let with = |k: burn::tensor::Tensor<Tape, 4>| Lean(SMALL).attention(q.clone(), k.clone(), k, &options);
+    let (before, after) = (with(k), with(changed));
+    let first_seven = |t: burn::tensor::Tensor<Tape, 4>| numbers(&t.slice_dim(2, 0..7));
+    assert_eq!(first_seven(before.clone()), first_seven(after.clone()));
+    assert_ne!(numbers(&before), numbers(&after), "the last queries do see the changed keys");
+}
+
+#[test]
+fn narrow_products_stay_close_to_wide_ones_and_gradients_stay_wide() {
+    for (compute, tolerance) in [(Compute::Bf16, 0.05), (Compute::F16, 0.01)] {
+        let wide = shrunk("llama-1.1b");
+        let narrow = GptConfig { compute, ..wide.clone() };
+        let (exact, _) = loss_and_gradients(&wide, &Lean(SMALL));
+        let (rounded, grads) = loss_and_gradients(&narrow, &Lean(SMALL));
+        assert!((exact - rounded).abs() < tolerance, "{compute:?}: {rounded} against {exact}");
+        assert_ne!(exact, rounded, "{compute:?} left no trace, so no product was computed in it");
+        let model = model(&narrow);
+        let loss = model.loss(batch(&narrow, 2, 13), &PassOptions::default(), &Lean(SMALL));
+        assert_eq!(loss.dtype(), DType::F32);
+        let own = GradientsParams::from_grads(loss.backward(), &model);
+        let dtype =
+            own.get::<crate::fixtures::Cpu, 2>(model.blocks[0].mlp.up.weight.id).expect("a gradient").dtype();
+        assert_eq!(dtype, DType::F32, "gradients follow the parameters");
+        assert_eq!(grads.len(), own.len());
+        assert_same_training_signal(&narrow, &Lean(SMALL), &Plain(Chunks::WHOLE), 20.0 * tolerance);
+    }
+}
+
+#[test]
+fn layer_norm_and_exact_gelu_train_too() {
+    let config = GptConfig {
+        norm: NormKind::LayerNorm,
+        norm_bias: true,
+        activation_function: Activation::GeluErf,
+        ..shrunk("llama-1.1b")
+    };
+    assert_same_training_signal(&config, &Lean(SMALL), &Plain(Chunks::WHOLE), 1e-5);
+}
+
+#[test]
+fn masked_targets_neither_count_nor_pull() {
+    let config = shrunk("gpt2");
+    let model = model(&config);
+    let mut first = batch::<Tape>(&config, 2, 8);
+    let row = burn::tensor::Tensor::<Tape, 2>::from_floats(
+        [[0., 0., 0., 1., 1., 1., 1., 1.]; 2],
+        &crate::fixtures::DEVICE,
+    );
+    first.mask = Some(row);
+    let mut second = first.clone();
+    let other = crate::fixtures::tokens::<Tape>(2, 3, config.vocab_size, 77);
+    second.targets = second.targets.slice_assign([0..2, 0..3], other);
+    let loss = |batch| model.loss(batch, &PassOptions::default(), &Lean(SMALL));
+    let (first, second) = (loss(first), loss(second));
+    assert_eq!(numbers(&first), numbers(&second));
+    let a = GradientsParams::from_grads(first.backward(), &model);
+    let b = GradientsParams::from_grads(second.backward(), &model);
+    assert_gradients_agree(&model, &a, &b, 0.0);
+}

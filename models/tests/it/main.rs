@@ -1,0 +1,10 @@
+//! What this crate promises, in one binary.
+
+mod config;
+mod fixtures;
+mod footprint;
+mod gradients;
+mod kernels;
+mod memory;
+mod recompute;
+mod training;

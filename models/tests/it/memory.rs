@@ -1,0 +1,145 @@
+//! Live bytes, counted: the three holes are closed, and the footprint predicts what the tape holds.
+//!
+//! The counter is the binary's allocator and counts per thread, so tests beside each other do not disturb it: the CPU
+//! backend allocates a tensor on the thread that asks for it.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use burn::optim::GradientsParams;
+use burn::tensor::DType;
+use models::attention::AttentionOptions;
+use models::{Chunks, Compute, Footprint, GptConfig, Kernels, Lean, PassOptions, Plain, recompute};
+
+use crate::fixtures::{Cpu, Tape, batch, model, normal, numbers, shrunk};
+
+struct Counting;
+
+thread_local! {
+    static LIVE: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(bytes: isize) {
+    let counted = LIVE.try_with(|live| {
+        live.set(live.get() + bytes);
+        live.get()
+    });
+    if let Ok(live) = counted {
+        // The peak lives exactly as long as the live count.
+        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live)));
+    }
+}
+
+// SAFETY: every call is passed on unchanged to the system allocator; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promises are the system allocator's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Bytes above the level at the start: highest during `work`, and held by its result.
+fn bytes<T>(work: impl FnOnce() -> T) -> (usize, usize) {
+    let before = LIVE.get();
+    PEAK.set(before);
+    let result = work();
+    let held = LIVE.get() - before;
+    drop(result);
+    ((PEAK.get() - before) as usize, held.max(0) as usize)
+}
+
+fn attention_peak<K: Kernels<Tape>>(time: usize, kernels: &K) -> usize {
+    let options = AttentionOptions { scale: 0.1, soft_cap: None, compute: Compute::F32 };
+    let [q, k, v] =
+        [1, 2, 3].map(|seed| normal::<Tape, 4>([1, 2, time, 16], seed, DType::F32).require_grad());
+    let (peak, _) = bytes(|| kernels.attention(q, k, v, &options).sum().backward());
+    peak
+}
+
+#[test]
+fn attention_memory_grows_linearly_in_time_at_a_fixed_chunk() {
+    let lean = Lean(Chunks { queries: 32, tokens: 1 });
+    let [short, long] = [512, 2048].map(|time| attention_peak(time, &lean));
+    assert!(long as f64 <= 4.5 * short as f64, "four times the length took {long} bytes after {short}");
+    let square = 2048 * 2048 * 2 * 4;
+    assert!(long < square / 4, "{long} bytes, while one T×T tensor takes {square}");
+    let plain = attention_peak(512, &Plain(Chunks::WHOLE));
+    assert!(plain > 3 * short, "plain attention took {plain} bytes, lean {short}");
+}
+
+#[test]
+fn the_loss_never_holds_all_logits() {
+    let config = GptConfig { vocab_size: 6000, n_layer: 1, n_positions: 256, ..shrunk("llama-1.1b") };
+    let model = model(&config);
+    let peak = |chunks| {
+        bytes(|| model.loss(batch(&config, 2, 256), &PassOptions::default(), &Lean(chunks)).backward()).0
+    };
+    let logits = 512 * 6000 * 4;
+    let (chunked, whole) =
+        (peak(Chunks { queries: 32, tokens: 32 }), peak(Chunks { queries: 32, tokens: 512 }));
+    assert!(whole > 2 * logits, "one chunk of everything holds the logits: {whole} bytes");
+    assert!(chunked < logits / 2 + 4 * 6000 * 32 * 4, "{chunked} bytes, while all logits take {logits}");
+}
+
+fn step_peak(config: &GptConfig, every: Option<usize>) -> usize {
+    let model = model(config);
+    let options = PassOptions::default();
+    let kernels = Lean(Chunks { queries: 16, tokens: 16 });
+    let work = || match every {
+        Some(every) => {
+            recompute::loss_and_gradients(&model, batch(config, 2, 64), &options, kernels, every).1
+        }
+        None => {
+            let loss = model.loss(batch(config, 2, 64), &options, &kernels);
+            GradientsParams::from_grads(loss.backward(), &model)
+        }
+    };
+    bytes(work).0
+}
+
+#[test]
+fn recomputation_holds_one_segment_at_a_time() {
+    let config = GptConfig { n_layer: 12, n_embd: 64, n_positions: 64, ..shrunk("gpt2") };
+    let [whole, by_three, by_one] = [None, Some(3), Some(1)].map(|every| step_peak(&config, every));
+    assert!(by_three < whole / 2, "{by_three} bytes by threes, {whole} without recomputation");
+    assert!(by_one < by_three, "{by_one} bytes by ones, {by_three} by threes");
+}
+
+#[test]
+fn the_footprint_predicts_what_the_tape_holds() {
+    for preset in ["gpt2", "llama-1.1b", "nanochat"] {
+        let config =
+            GptConfig { n_layer: 6, n_embd: 64, n_inner: Some(192), n_positions: 64, ..shrunk(preset) };
+        let model = model(&config);
+        let kernels = Lean(Chunks { queries: 16, tokens: 16 });
+        let loss = || model.loss(batch(&config, 4, 64), &PassOptions::default(), &kernels);
+        numbers(&loss());
+        let (_, held) = bytes(loss);
+        let predicted =
+            Footprint::of(&config).expect("small").activation_bytes_per_token(None) as usize * 4 * 64;
+        let ratio = held as f64 / predicted as f64;
+        assert!(
+            (0.85..1.15).contains(&ratio),
+            "{preset}: {held} bytes held, {predicted} predicted ({ratio:.2})"
+        );
+    }
+}
+
+#[test]
+fn inference_holds_nothing_but_its_result() {
+    let config = GptConfig { n_layer: 6, n_embd: 64, n_positions: 64, ..shrunk("gpt2") };
+    let model = models::Gpt::<Cpu>::new(&config, 7, &crate::fixtures::DEVICE).expect("valid");
+    let (_, held) = bytes(|| model.loss(batch(&config, 4, 64), &PassOptions::default(), &Plain::default()));
+    assert!(held < 4096, "a loss is one number, {held} bytes are held");
+}
