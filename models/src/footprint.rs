@@ -7,7 +7,7 @@
 //! [`Lean`](crate::kernels::Lean), from a count of what each of Burn's operations saves; a test holds the count against
 //! live bytes.
 
-use crate::config::{Activation, GptConfig, NormKind, Positions};
+use crate::config::{Activation, GptConfig, Positions};
 use crate::error::ConfigError;
 
 /// Sizes of one model.
@@ -110,7 +110,7 @@ impl Footprint {
     /// segment and the tape of one.
     pub fn activation_bytes_per_token(&self, checkpoint_every: Option<usize>) -> u64 {
         match checkpoint_every {
-            None => self.layers * self.block_activations + 2 * self.width * WIDE,
+            None => self.layers * self.block_activations + 3 * self.width * WIDE,
             Some(every) => {
                 let every = (every.max(1) as u64).min(self.layers);
                 self.layers.div_ceil(every) * self.width * WIDE + every * self.block_activations
@@ -123,9 +123,8 @@ impl Footprint {
 fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     let width = config.n_embd as u64;
     let narrow = config.compute.bytes();
-    // Square, quotient and scale each keep their input; the square root's input is one number per token.
-    let norm = (2 + u64::from(config.norm_weights)) * WIDE;
-    let norm = if config.norm == NormKind::LayerNorm { norm } else { norm + WIDE };
+    // The square and the quotient keep one tensor between them, the scale keeps the quotient.
+    let norm = (1 + u64::from(config.norm_weights)) * WIDE;
     let norms = 2 * norm * width;
     let head_norms = if config.qk_norm { norm * (width + kv) } else { 0 };
     // Projections share one narrow input; attention keeps q, k, v, its output and the log-sum-exp; the output
@@ -133,11 +132,12 @@ fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     let attention =
         2 * width * narrow + (width + 2 * kv) * narrow + width * WIDE + config.n_head as u64 * WIDE;
     let elementwise = match config.activation_function {
-        Activation::GeluTanh => 7,
-        Activation::GeluErf => 3,
-        Activation::SwiGlu => 5,
-        Activation::ReluSquared => 3,
+        Activation::GeluTanh => 4 * WIDE,
+        Activation::GeluErf => 3 * WIDE,
+        Activation::SwiGlu => 5 * WIDE,
+        // Clamping keeps a mask of one byte per feature.
+        Activation::ReluSquared => 2 * WIDE + 1,
     };
-    let mlp = (elementwise * WIDE + narrow).checked_mul(inner)?.checked_add(width * narrow)?;
+    let mlp = (elementwise + narrow).checked_mul(inner)?.checked_add(width * narrow)?;
     mlp.checked_add(norms + head_norms + attention)
 }

@@ -103,9 +103,18 @@ impl<B: Backend> Gpt<B> {
     /// A fresh model, its numbers fixed by `seed` (see [`crate::init`]). Nothing is allocated for a bad configuration.
     pub fn new(config: &GptConfig, seed: u64, device: &B::Device) -> Result<Self, ConfigError> {
         config.validate()?;
-        let mut filler = Filler { config, seed, device };
+        Ok(Self::filled(Filler { config, seed: Some(seed), device }))
+    }
+
+    /// A model of zeros, to be filled from a file. The configuration has been validated.
+    pub(crate) fn blank(config: &GptConfig, device: &B::Device) -> Self {
+        Self::filled(Filler { config, seed: None, device })
+    }
+
+    fn filled(mut filler: Filler<'_, B>) -> Self {
+        let (config, device) = (filler.config, filler.device);
         let width = config.n_embd;
-        Ok(Self {
+        Self {
             wte: filler.matrix("wte", Role::Embedding, [config.vocab_size, width]),
             wpe: (config.positions == Positions::Learned)
                 .then(|| filler.matrix("wpe", Role::Embedding, [config.n_positions, width])),
@@ -116,7 +125,7 @@ impl<B: Backend> Gpt<B> {
             lm_head: (!config.tie_word_embeddings)
                 .then(|| filler.matrix("lm_head", Role::Head, [config.vocab_size, width])),
             config: config.clone(),
-        })
+        }
     }
 
     /// The description this model was built from.

@@ -31,7 +31,8 @@ pub(crate) enum Role {
 /// Draws parameters for one model.
 pub(crate) struct Filler<'a, B: Backend> {
     pub(crate) config: &'a GptConfig,
-    pub(crate) seed: u64,
+    /// Without a seed every matrix is zero.
+    pub(crate) seed: Option<u64>,
     pub(crate) device: &'a B::Device,
 }
 
@@ -62,10 +63,10 @@ impl GptConfig {
 impl<B: Backend> Filler<'_, B> {
     pub(crate) fn matrix(&mut self, name: &str, role: Role, shape: [usize; 2]) -> Param<Tensor<B, 2>> {
         let deviation = self.config.deviation(role, shape);
-        if deviation == 0.0 {
+        let Some(seed) = self.seed.filter(|_| deviation > 0.0) else {
             return Param::from_tensor(Tensor::zeros(shape, self.device));
-        }
-        let mut random = Random::named(self.seed, name);
+        };
+        let mut random = Random::named(seed, name);
         let values: Vec<f32> =
             (0..shape[0] * shape[1]).map(|_| (random.normal() * deviation) as f32).collect();
         Param::from_tensor(Tensor::from_data(TensorData::new(values, shape), self.device))

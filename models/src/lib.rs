@@ -18,6 +18,7 @@ pub mod precision;
 pub mod presets;
 pub mod random;
 pub mod recompute;
+pub mod weights;
 
 pub use config::GptConfig;
 pub use dropout::DropoutKey;

@@ -69,7 +69,9 @@ where
             upstream = input_gradient(leaf, &mut grads);
         }
         let mut ready = GradientsParams::from_grads(grads, &model);
-        if let (None, Some(from_head)) = (&input, from_head.take()) {
+        if input.is_none()
+            && let Some(from_head) = from_head.take()
+        {
             let from_input = ready.remove::<I, 2>(embedding).expect("the first segment reads the embedding");
             ready.register(embedding, from_input + from_head);
         }

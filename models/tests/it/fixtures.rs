@@ -1,7 +1,7 @@
 //! Small models, fixed batches, and the distance between tensors.
 
 use burn::backend::Autodiff;
-use burn::module::{AutodiffModule, Module, ModuleVisitor, Param};
+use burn::module::{AutodiffModule, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, TensorData};
@@ -9,13 +9,13 @@ use burn_flex::{Flex, FlexDevice};
 use models::random::Random;
 use models::{Batch, Gpt, GptConfig, presets};
 
-pub type Cpu = Flex;
-pub type Tape = Autodiff<Flex>;
+pub(crate) type Cpu = Flex;
+pub(crate) type Tape = Autodiff<Flex>;
 
-pub const DEVICE: FlexDevice = FlexDevice;
+pub(crate) const DEVICE: FlexDevice = FlexDevice;
 
 /// One preset of each family and then some, shrunk to a size a test can train, their special features kept.
-pub fn shrunk(preset: &str) -> GptConfig {
+pub(crate) fn shrunk(preset: &str) -> GptConfig {
     let full = presets::preset(preset).expect("a preset");
     let small = GptConfig {
         n_layer: 3,
@@ -33,7 +33,7 @@ pub fn shrunk(preset: &str) -> GptConfig {
 
 /// Grouped heads, both soft-caps, norms with weights around queries and keys, erf GELU, and offsets without a tied head:
 /// what no preset has at once.
-pub fn unusual() -> GptConfig {
+pub(crate) fn unusual() -> GptConfig {
     GptConfig {
         attention_softcap: Some(5.0),
         logit_softcap: Some(4.0),
@@ -48,17 +48,22 @@ pub fn unusual() -> GptConfig {
     }
 }
 
-pub fn model(config: &GptConfig) -> Gpt<Tape> {
+pub(crate) fn model(config: &GptConfig) -> Gpt<Tape> {
     Gpt::new(config, 7, &DEVICE).expect("a valid configuration")
 }
 
-pub fn tokens<B: Backend>(rows: usize, time: usize, vocabulary: usize, seed: u64) -> Tensor<B, 2, Int> {
+pub(crate) fn tokens<B: Backend>(
+    rows: usize,
+    time: usize,
+    vocabulary: usize,
+    seed: u64,
+) -> Tensor<B, 2, Int> {
     let mut random = Random::new(seed);
     let ids = (0..rows * time).map(|_| (random.bits() % vocabulary as u64) as i32).collect::<Vec<_>>();
     Tensor::from_data(TensorData::new(ids, [rows, time]), &B::Device::default())
 }
 
-pub fn batch<B: Backend>(config: &GptConfig, rows: usize, time: usize) -> Batch<B> {
+pub(crate) fn batch<B: Backend>(config: &GptConfig, rows: usize, time: usize) -> Batch<B> {
     Batch {
         inputs: tokens(rows, time, config.vocab_size, 1),
         targets: tokens(rows, time, config.vocab_size, 2),
@@ -67,7 +72,7 @@ pub fn batch<B: Backend>(config: &GptConfig, rows: usize, time: usize) -> Batch<
 }
 
 /// Normal numbers of a given shape in f32 or f64.
-pub fn normal<B: Backend, const D: usize>(
+pub(crate) fn normal<B: Backend, const D: usize>(
     shape: [usize; D],
     seed: u64,
     dtype: burn::tensor::DType,
@@ -77,12 +82,12 @@ pub fn normal<B: Backend, const D: usize>(
     Tensor::from_data(TensorData::new(values, shape), (&B::Device::default(), dtype))
 }
 
-pub fn numbers<B: Backend, const D: usize>(tensor: &Tensor<B, D>) -> Vec<f64> {
+pub(crate) fn numbers<B: Backend, const D: usize>(tensor: &Tensor<B, D>) -> Vec<f64> {
     tensor.to_data().iter::<f64>().collect()
 }
 
 /// ‖a − b‖ / ‖b‖.
-pub fn distance(a: &[f64], b: &[f64]) -> f64 {
+pub(crate) fn distance(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len(), "tensors of different sizes have no distance");
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let apart = norm(&mut a.iter().zip(b).map(|(a, b)| a - b));
@@ -91,7 +96,7 @@ pub fn distance(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Every parameter's name and values, or its gradient's.
-pub fn named_values<M: AutodiffModule<Tape>>(
+pub(crate) fn named_values<M: AutodiffModule<Tape>>(
     module: &M,
     grads: Option<&GradientsParams>,
 ) -> Vec<(String, Vec<f64>)> {
@@ -129,7 +134,12 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Walk<'_> {
 }
 
 /// Asserts that two sets of gradients agree within `tolerance` tensor by tensor.
-pub fn assert_gradients_agree(model: &Gpt<Tape>, a: &GradientsParams, b: &GradientsParams, tolerance: f64) {
+pub(crate) fn assert_gradients_agree(
+    model: &Gpt<Tape>,
+    a: &GradientsParams,
+    b: &GradientsParams,
+    tolerance: f64,
+) {
     assert_eq!(a.len(), b.len(), "the two sets hold different parameters");
     for ((name, a), (_, b)) in named_values(model, Some(a)).iter().zip(&named_values(model, Some(b))) {
         // Attention does not see a constant added to all its keys: the key's offset has a gradient of pure rounding.

@@ -52,9 +52,12 @@ fn lean_gradients_equal_plain_burn_with_soft_caps_grouped_heads_and_offsets() {
 
 #[test]
 fn results_do_not_depend_on_chunk_sizes() {
-    for (queries, tokens) in [(1, 1), (3, 7), (5, 26), (13, 11), (64, 64)] {
-        let chunks = Lean(Chunks { queries, tokens });
-        assert_same_training_signal(&unusual(), &chunks, &Lean(Chunks::WHOLE), 1e-6);
+    let configs = [shrunk("gpt2"), shrunk("llama-1.1b"), GptConfig { initializer_range: 0.1, ..unusual() }];
+    for config in configs {
+        for (queries, tokens) in [(1, 1), (3, 7), (5, 26), (13, 11), (64, 64)] {
+            let chunks = Lean(Chunks { queries, tokens });
+            assert_same_training_signal(&config, &chunks, &Lean(Chunks::WHOLE), 1e-6);
+        }
     }
 }
 

@@ -6,5 +6,6 @@ mod footprint;
 mod gradients;
 mod kernels;
 mod memory;
+mod parity;
 mod recompute;
 mod training;

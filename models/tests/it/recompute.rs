@@ -57,9 +57,6 @@ fn each_parameter_is_handed_out_once_from_the_head_down() {
         order.push(ready);
         model
     });
-    let holds = |segment: &GradientsParams, id| {
-        segment.get::<Cpu, 1>(id).is_some() || segment.get::<Cpu, 2>(id).is_some()
-    };
     assert_eq!(order.len(), 3, "the head, then two segments of three blocks");
     assert!(order[0].get::<Cpu, 1>(norm).is_some());
     assert!(order[2].get::<Cpu, 2>(first_block).is_some() && order[2].get::<Cpu, 2>(embedding).is_some());
@@ -67,7 +64,6 @@ fn each_parameter_is_handed_out_once_from_the_head_down() {
     let ids = burn::module::list_param_ids(&model);
     let handed_out: usize = order.iter().map(GradientsParams::len).sum();
     assert_eq!(handed_out, ids.iter().collect::<HashSet<_>>().len());
-    let _ = holds;
 }
 
 #[test]

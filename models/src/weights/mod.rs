@@ -1,0 +1,107 @@
+//! Weights in and out, as safetensors.
+//!
+//! Two layouts. [`Layout::Native`] holds every parameter under its own name and type, with the model's description in
+//! the file's metadata: nothing is lost and any preset fits. [`Layout::HuggingFace`] writes the tensors `transformers`
+//! expects of a GPT-2 or a Llama, and refuses a model that is neither.
+//!
+//! Files are read through a memory map, one tensor at a time, and converted to f32 whatever they hold. Before the first
+//! tensor is read the whole list is compared, and one report names everything missing, left over or of another shape.
+//! Writing goes to a neighbouring file that takes the name at the end, so a model may be saved over the file it was
+//! loaded from, even while that is mapped, and a crash leaves the old file whole.
+
+mod hugging_face;
+mod names;
+mod report;
+mod store;
+
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::error::ConfigError;
+pub use hugging_face::{config_from_hugging_face, config_to_hugging_face, load_pretrained, save_pretrained};
+pub use report::Report;
+pub use store::{Stored, load, load_native, save};
+
+/// How tensors are named and laid out in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// This crate's own names, every tensor as it is.
+    Native,
+    /// The names and orientations `transformers` uses.
+    HuggingFace,
+}
+
+/// Weights that could not be read or written.
+#[derive(Debug, Error)]
+pub enum WeightsError {
+    /// The file could not be opened, read, written or renamed.
+    #[error("could not {attempt} `{}`: {source}", path.display())]
+    File {
+        /// What was tried.
+        attempt: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The file is not safetensors, or is cut short.
+    #[error("`{}` is not a complete safetensors file: {source}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What the reader stumbled over.
+        source: safetensors::SafeTensorError,
+    },
+    /// The tensors are not those of the model.
+    #[error("the tensors in `{}` are not those of the model:\n{report}", path.display())]
+    Mismatch {
+        /// The file, or the first of several.
+        path: PathBuf,
+        /// Everything that differs.
+        report: Report,
+    },
+    /// A tensor of integers or of an exotic float.
+    #[error("tensor `{name}` has type {dtype}; weights are read from F64, F32, F16 and BF16")]
+    Dtype {
+        /// The tensor.
+        name: String,
+        /// Its type.
+        dtype: String,
+    },
+    /// The file has no description of its model.
+    #[error("`{}` holds no model description, so it was not written in the native layout; load it with a \
+             configuration", path.display())]
+    NoDescription {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The description beside or inside the weights is no valid model.
+    #[error("the model description in `{}` cannot be used: {source}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: ConfigError,
+    },
+    /// The network has something neither GPT-2 nor Llama has.
+    #[error(
+        "the model is neither a GPT-2 nor a Llama in Hugging Face's sense, because {reason}; use the native layout"
+    )]
+    NotExpressible {
+        /// The first feature that does not fit.
+        reason: &'static str,
+    },
+}
+
+impl WeightsError {
+    fn file(attempt: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::File { attempt, path, source }
+    }
+
+    fn config(path: &Path) -> impl FnOnce(ConfigError) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Config { path, source }
+    }
+}

@@ -1,0 +1,318 @@
+//! Safetensors files: parameters out, one tensor at a time; parameters in, from a memory map.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
+use memmap2::Mmap;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, View, serialize_to_file};
+
+use super::names::{Lie, is_no_parameter, place};
+use super::{Layout, Report, WeightsError};
+use crate::config::GptConfig;
+use crate::gpt::Gpt;
+
+/// The type numbers are written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stored {
+    /// Four bytes, lossless.
+    #[default]
+    F32,
+    /// Two bytes, f32's range.
+    Bf16,
+    /// Two bytes, finer, but nothing above 65,504.
+    F16,
+}
+
+const DESCRIPTION: &str = "model";
+
+/// Writes a model's parameters to `path`, replacing what is there only once everything is on disk.
+pub fn save<B: Backend>(
+    model: &Gpt<B>,
+    path: &Path,
+    layout: Layout,
+    stored: Stored,
+) -> Result<(), WeightsError> {
+    let mut parts: BTreeMap<String, Outgoing> = BTreeMap::new();
+    for (ours, values) in parameters(model) {
+        let (theirs, lie) = place(&ours, &model.config, layout)?;
+        parts.entry(theirs).or_insert_with(|| Outgoing::new(lie, stored)).add(lie, values);
+    }
+    // `format` is what `transformers` looks for before it trusts a file.
+    let mut description = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    if layout == Layout::Native {
+        description.insert(DESCRIPTION.to_owned(), model.config.to_value().to_string());
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".partial");
+    let beside = PathBuf::from(beside);
+    serialize_to_file(parts, Some(description), &beside)
+        .map_err(|source| WeightsError::Format { path: beside.clone(), source })?;
+    File::open(&beside)
+        .and_then(|file| file.sync_all())
+        .and_then(|()| std::fs::rename(&beside, path))
+        .map_err(WeightsError::file("write weights to", path))
+}
+
+/// Reads a model written in the native layout, shape and all.
+pub fn load_native<B: Backend>(path: &Path, device: &B::Device) -> Result<Gpt<B>, WeightsError> {
+    let map = map(path)?;
+    let format = |source| WeightsError::Format { path: path.to_owned(), source };
+    let (_, header) = SafeTensors::read_metadata(&map).map_err(format)?;
+    let description = header.metadata().as_ref().and_then(|entries| entries.get(DESCRIPTION));
+    let description = description.ok_or_else(|| WeightsError::NoDescription { path: path.to_owned() })?;
+    let config = GptConfig::from_json(description).map_err(WeightsError::config(path))?;
+    load(&config, &[path], Layout::Native, device)
+}
+
+/// Reads a model of a known shape from one or more files that together hold its tensors.
+pub fn load<B: Backend>(
+    config: &GptConfig,
+    paths: &[&Path],
+    layout: Layout,
+    device: &B::Device,
+) -> Result<Gpt<B>, WeightsError> {
+    let path = paths.first().copied().unwrap_or(Path::new(""));
+    config.validate().map_err(WeightsError::config(path))?;
+    let maps = paths.iter().map(|path| map(path)).collect::<Result<Vec<_>, _>>()?;
+    let mut views = BTreeMap::new();
+    for (path, map) in paths.iter().zip(&maps) {
+        let file = SafeTensors::deserialize(map)
+            .map_err(|source| WeightsError::Format { path: path.to_path_buf(), source })?;
+        views.extend(file.tensors());
+    }
+    if layout == Layout::HuggingFace && views.contains_key("wte.weight") {
+        // The first published GPT-2 files lack the prefix.
+        views = views.into_iter().map(|(name, view)| (format!("transformer.{name}"), view)).collect();
+    }
+
+    let mut wanted = Wanted { path: Vec::new(), config, layout, shapes: BTreeMap::new(), error: None };
+    let model = Gpt::<B>::blank(config, device);
+    model.visit(&mut wanted);
+    if let Some(error) = wanted.error {
+        return Err(error);
+    }
+    let found = views.iter().map(|(name, view)| (name.clone(), view.shape().to_vec())).collect();
+    let tied = config.tie_word_embeddings;
+    let report = Report::compare(&wanted.shapes, &found, |name| is_no_parameter(name, tied));
+    if !report.is_clean() {
+        return Err(WeightsError::Mismatch { path: path.to_owned(), report });
+    }
+    let mut fill = Fill { path: Vec::new(), config, layout, views: &views, device, error: None };
+    let model = model.map(&mut fill);
+    fill.error.map_or(Ok(model), Err)
+}
+
+fn map(path: &Path) -> Result<Mmap, WeightsError> {
+    let file = File::open(path).map_err(WeightsError::file("open weights in", path))?;
+    // SAFETY: the map is read-only and private to this call. Our own writer never changes a file in place, it renames
+    // a new one over it; a foreign process that truncates the file while it is read is outside any program's control.
+    unsafe { Mmap::map(&file) }.map_err(WeightsError::file("map weights in", path))
+}
+
+/// One tensor of the file to be: the parameters side by side in it, fetched from the device only when it is written.
+struct Outgoing {
+    stored: Stored,
+    lie: Lie,
+    parts: Vec<Fetch>,
+    shape: Vec<usize>,
+}
+
+type Fetch = (Vec<usize>, Box<dyn Fn() -> TensorData>);
+
+impl Outgoing {
+    fn new(lie: Lie, stored: Stored) -> Self {
+        Self { stored, lie, parts: Vec::new(), shape: Vec::new() }
+    }
+
+    fn add(&mut self, lie: Lie, part: Fetch) {
+        match lie {
+            Lie::Plain => self.shape.clone_from(&part.0),
+            Lie::Transposed => self.shape = part.0.iter().rev().copied().collect(),
+            Lie::Third(index) => {
+                assert_eq!(index, self.parts.len(), "thirds are visited in order");
+                self.shape.clone_from(&part.0);
+                *self.shape.last_mut().expect("no parameter is a scalar") *= 3;
+            }
+        }
+        self.parts.push(part);
+    }
+
+    fn values(&self) -> Vec<f32> {
+        let parts: Vec<Vec<f32>> = self.parts.iter().map(|(_, fetch)| floats(fetch())).collect();
+        match self.lie {
+            Lie::Plain => parts.into_iter().next().expect("a tensor has a part"),
+            Lie::Transposed => transposed(&parts[0], self.shape[1]),
+            Lie::Third(_) => {
+                let columns = self.shape.last().expect("no parameter is a scalar") / 3;
+                let rows = parts[0].len() / columns;
+                let row =
+                    |row: usize| parts.iter().flat_map(move |part| &part[row * columns..(row + 1) * columns]);
+                (0..rows).flat_map(row).copied().collect()
+            }
+        }
+    }
+}
+
+impl View for Outgoing {
+    fn dtype(&self) -> Dtype {
+        match self.stored {
+            Stored::F32 => Dtype::F32,
+            Stored::Bf16 => Dtype::BF16,
+            Stored::F16 => Dtype::F16,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        let dtype = match self.stored {
+            Stored::F32 => DType::F32,
+            Stored::Bf16 => DType::BF16,
+            Stored::F16 => DType::F16,
+        };
+        let data = TensorData::new(self.values(), self.shape.clone()).convert_dtype(dtype);
+        Cow::Owned(data.into_bytes().to_vec())
+    }
+
+    fn data_len(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype().bitsize() / 8
+    }
+}
+
+fn floats(data: TensorData) -> Vec<f32> {
+    data.convert_dtype(DType::F32).into_vec().expect("the data was just converted to f32")
+}
+
+/// A matrix of `columns` columns, rows and columns exchanged.
+fn transposed(values: &[f32], columns_out: usize) -> Vec<f32> {
+    let columns_in = values.len() / columns_out;
+    (0..columns_in).flat_map(|column| values.iter().skip(column).step_by(columns_in)).copied().collect()
+}
+
+/// Every parameter's dotted name, shape and values on demand, in the order of the struct.
+fn parameters<B: Backend>(model: &Gpt<B>) -> Vec<(String, Fetch)> {
+    let mut collect = Collect { path: Vec::new(), found: Vec::new() };
+    model.visit(&mut collect);
+    collect.found
+}
+
+struct Collect {
+    path: Vec<String>,
+    found: Vec<(String, Fetch)>,
+}
+
+impl<B: Backend> ModuleVisitor<B> for Collect {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let tensor = param.val();
+        let shape = tensor.dims().to_vec();
+        self.found.push((self.path.join("."), (shape, Box::new(move || tensor.to_data()))));
+    }
+}
+
+/// Works out the file's tensors and shapes from the model's.
+struct Wanted<'a> {
+    path: Vec<String>,
+    config: &'a GptConfig,
+    layout: Layout,
+    shapes: BTreeMap<String, Vec<usize>>,
+    error: Option<WeightsError>,
+}
+
+impl<B: Backend> ModuleVisitor<B> for Wanted<'_> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let mut shape = param.dims().to_vec();
+        match place(&self.path.join("."), self.config, self.layout) {
+            Ok((theirs, lie)) => {
+                match lie {
+                    Lie::Plain => {}
+                    Lie::Transposed => shape.reverse(),
+                    Lie::Third(_) => *shape.last_mut().expect("no parameter is a scalar") *= 3,
+                }
+                self.shapes.insert(theirs, shape);
+            }
+            Err(error) => self.error = Some(error),
+        }
+    }
+}
+
+/// Puts the file's numbers into the model.
+struct Fill<'a, B: Backend> {
+    path: Vec<String>,
+    config: &'a GptConfig,
+    layout: Layout,
+    views: &'a BTreeMap<String, TensorView<'a>>,
+    device: &'a B::Device,
+    error: Option<WeightsError>,
+}
+
+impl<B: Backend> Fill<'_, B> {
+    fn values(&self, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
+        let (name, lie) = place(&self.path.join("."), self.config, self.layout)?;
+        let view = &self.views[&name];
+        let dtype = match view.dtype() {
+            Dtype::F64 => DType::F64,
+            Dtype::F32 => DType::F32,
+            Dtype::F16 => DType::F16,
+            Dtype::BF16 => DType::BF16,
+            other => return Err(WeightsError::Dtype { name, dtype: format!("{other:?}") }),
+        };
+        let values = floats(TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype));
+        Ok(match lie {
+            Lie::Plain => values,
+            Lie::Transposed => transposed(&values, shape[1]),
+            Lie::Third(index) => {
+                let columns = shape.last().copied().expect("no parameter is a scalar");
+                values
+                    .chunks(3 * columns)
+                    .flat_map(|row| &row[index * columns..][..columns])
+                    .copied()
+                    .collect()
+            }
+        })
+    }
+}
+
+impl<B: Backend> ModuleMapper<B> for Fill<'_, B> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        let (id, old, mapper) = param.consume();
+        let shape = old.dims();
+        let tensor = match self.values(&shape) {
+            Ok(values) => Tensor::from_data(TensorData::new(values, shape), self.device),
+            Err(error) => {
+                self.error = Some(error);
+                old.clone()
+            }
+        };
+        Param::from_mapped_value(id, tensor.set_require_grad(old.is_require_grad()), mapper)
+    }
+}
