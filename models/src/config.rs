@@ -70,6 +70,7 @@ pub enum Family {
 /// Everything that fixes the network. See the module documentation for how files are read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent yes or no of a published format")]
 pub struct GptConfig {
     /// Blocks.
     pub n_layer: usize,

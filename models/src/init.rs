@@ -6,10 +6,10 @@
 //! | position embedding | N(0, r) | – | – |
 //! | head, where untied | N(0, r) | N(0, r) | N(0, 0.001) |
 //! | matrices inside a block | N(0, r) | N(0, r) | N(0, s), s = min(1, √(out / in)) / √in |
-//! | matrices onto the residual stream | N(0, r / √(2 n_layer)) | as `scale_residual_init` says | 0 |
+//! | matrices onto the residual stream | N(0, r / √(2 `n_layer`)) | as `scale_residual_init` says | 0 |
 //! | norm scales, all offsets | 1, 0 | 1, 0 | 1, 0 |
 //!
-//! r is `initializer_range`. `scale_residual_init` turns the division by √(2 n_layer) on or off for the first two
+//! r is `initializer_range`. `scale_residual_init` turns the division by √(2 `n_layer`) on or off for the first two
 //! families. Each tensor is drawn on the host from (seed, its name), so the numbers are the same on every backend and
 //! do not change when another tensor is added.
 

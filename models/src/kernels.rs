@@ -82,7 +82,7 @@ impl<B: Backend> Kernels<B> for Plain {
         targets: Targets<B>,
         options: &LossOptions,
     ) -> Tensor<B, 1> {
-        loss::plain(hidden, head, targets, options, self.0.tokens)
+        loss::plain(hidden, head, &targets, options, self.0.tokens)
     }
 }
 

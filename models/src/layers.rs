@@ -2,7 +2,7 @@
 //!
 //! Norms and activations are written in primitives on purpose. Backends fuse their own versions in inference but not
 //! under autodiff, so a recomputed block would differ from its first pass in the last bits; and GELU in particular has,
-//! on CubeCL backends, an exact forward with a truncated tanh backward.
+//! on `CubeCL` backends, an exact forward with a truncated tanh backward.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};

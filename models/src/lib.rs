@@ -6,9 +6,11 @@
 
 pub mod attention;
 pub mod config;
+pub mod decode;
 pub mod dropout;
 pub mod error;
 pub mod footprint;
+pub mod generate;
 pub mod gpt;
 pub mod init;
 pub mod kernels;
@@ -18,12 +20,18 @@ pub mod precision;
 pub mod presets;
 pub mod random;
 pub mod recompute;
+pub mod sample;
+pub mod stop;
 pub mod weights;
 
 pub use config::GptConfig;
+pub use decode::Decoder;
 pub use dropout::DropoutKey;
 pub use error::ConfigError;
 pub use footprint::Footprint;
+pub use generate::{Completion, Finish, GenerateError, Overflow, Piece, Request, generate};
 pub use gpt::{Batch, Gpt, PassOptions};
 pub use kernels::{Chunks, Kernels, Lean, Plain};
 pub use precision::Compute;
+pub use sample::Sampling;
+pub use stop::Stop;

@@ -50,7 +50,6 @@ struct Shape {
     heads: usize,
     kv_heads: usize,
     time: usize,
-    width: usize,
     /// Positions that come before the first query: keys already in a cache.
     past: usize,
 }
@@ -64,9 +63,9 @@ struct Chunk {
 
 impl Shape {
     fn of<B: Backend>(q: &Tensor<B, 4>, k: &Tensor<B, 4>) -> Self {
-        let [batch, heads, time, width] = q.dims();
+        let [batch, heads, time, _] = q.dims();
         let [_, kv_heads, keys, _] = k.dims();
-        Self { batch, heads, kv_heads, time, width, past: keys - time }
+        Self { batch, heads, kv_heads, time, past: keys - time }
     }
 
     fn chunks(self, size: usize) -> impl Iterator<Item = Chunk> {

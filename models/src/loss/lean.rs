@@ -42,7 +42,7 @@ pub(crate) fn lean<I: Backend, C: CheckpointStrategy>(
             prep.finish(saved, loss.into_primitive().tensor())
         }
         OpsKind::UnTracked(prep) => {
-            prep.finish(plain(hidden, head, targets, options, chunk_size).into_primitive().tensor())
+            prep.finish(plain(hidden, head, &targets, options, chunk_size).into_primitive().tensor())
         }
     };
     Tensor::from_primitive(TensorPrimitive::Float(tracked))

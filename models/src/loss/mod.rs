@@ -85,7 +85,7 @@ fn chunks(tokens: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
 pub(crate) fn plain<B: Backend>(
     hidden: Tensor<B, 2>,
     head: Tensor<B, 2>,
-    targets: Targets<B>,
+    targets: &Targets<B>,
     options: &LossOptions,
     chunk_size: usize,
 ) -> Tensor<B, 1> {

@@ -1,6 +1,6 @@
 //! Which tensor of a file holds which parameter, and how it lies there.
 //!
-//! Parameters are `[inputs, outputs]` here. GPT-2's Conv1D layers are too, but its three attention projections are one
+//! Parameters are `[inputs, outputs]` here. GPT-2's `Conv1D` layers are too, but its three attention projections are one
 //! tensor, side by side. Llama's linear layers are `[outputs, inputs]`. Both write rotary heads, where there are any, in
 //! the half-split order this crate uses.
 

@@ -25,7 +25,7 @@ impl Report {
             match found.get(name) {
                 None => report.missing.push(name.clone()),
                 Some(other) if other != shape => {
-                    report.reshaped.push((name.clone(), shape.clone(), other.clone()))
+                    report.reshaped.push((name.clone(), shape.clone(), other.clone()));
                 }
                 Some(_) => {}
             }

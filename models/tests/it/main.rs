@@ -1,6 +1,7 @@
 //! What this crate promises, in one binary.
 
 mod config;
+mod decoding;
 mod fixtures;
 mod footprint;
 mod gradients;
@@ -8,4 +9,6 @@ mod kernels;
 mod memory;
 mod parity;
 mod recompute;
+mod sampling;
+mod storage;
 mod training;

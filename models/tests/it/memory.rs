@@ -104,10 +104,10 @@ fn step_peak(config: &GptConfig, every: Option<usize>) -> usize {
     let kernels = Lean(Chunks { queries: 16, tokens: 16 });
     let work = || match every {
         Some(every) => {
-            recompute::loss_and_gradients(&model, batch(config, 2, 64), &options, kernels, every).1
+            recompute::loss_and_gradients(&model, batch(config, 8, 64), &options, kernels, every).1
         }
         None => {
-            let loss = model.loss(batch(config, 2, 64), &options, &kernels);
+            let loss = model.loss(batch(config, 8, 64), &options, &kernels);
             GradientsParams::from_grads(loss.backward(), &model)
         }
     };

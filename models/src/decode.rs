@@ -1,0 +1,136 @@
+//! One token at a time: keys and values of what was read stay in a cache.
+//!
+//! The cache is allocated once, for the longest sequence it will hold, and written in place; nothing else holds a
+//! reference while a step writes. Prompts of different lengths share it by padding on the left, so that all rows end in
+//! the same column: a row's positions are counted from its own first token, and its padding is hidden from attention.
+
+use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
+
+use crate::attention;
+use crate::gpt::Gpt;
+use crate::layers::PositionIds;
+
+/// Queries computed at once while a prompt is read.
+const PROMPT_CHUNK: usize = 128;
+
+/// A model in the middle of reading some sequences.
+#[derive(Debug)]
+pub struct Decoder<'a, B: Backend> {
+    model: &'a Gpt<B>,
+    layers: Vec<Layer<B>>,
+    capacity: usize,
+    len: usize,
+    padding: Option<Padding<B>>,
+}
+
+/// Keys and values of one block, `[batch, kv_heads, capacity, width]`; absent before the first token.
+#[derive(Debug)]
+struct Layer<B: Backend> {
+    keys: Option<Tensor<B, 4>>,
+    values: Option<Tensor<B, 4>>,
+}
+
+#[derive(Debug)]
+struct Padding<B: Backend> {
+    columns: Vec<usize>,
+    first_key: Tensor<B, 1, Int>,
+}
+
+impl<'a, B: Backend> Decoder<'a, B> {
+    /// A decoder for sequences of up to `capacity` tokens.
+    pub fn new(model: &'a Gpt<B>, capacity: usize) -> Self {
+        let layers = model.blocks.iter().map(|_| Layer { keys: None, values: None }).collect();
+        Self { model, layers, capacity, len: 0, padding: None }
+    }
+
+    /// A decoder that has read `prompts`, padded to one length, with the logits `[batch, vocabulary]` after each.
+    pub fn with_prompts(model: &'a Gpt<B>, prompts: &[&[u32]], capacity: usize) -> (Self, Tensor<B, 2>) {
+        let device = model.wte.device();
+        let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
+        let columns: Vec<usize> = prompts.iter().map(|prompt| longest - prompt.len()).collect();
+        let mut ids = Vec::with_capacity(prompts.len() * longest);
+        for (prompt, padding) in prompts.iter().zip(&columns) {
+            ids.extend(std::iter::repeat_n(0, *padding));
+            ids.extend(prompt.iter().map(|token| *token as i32));
+        }
+        let mut decoder = Self::new(model, capacity);
+        if columns.iter().any(|padding| *padding > 0) {
+            let first: Vec<i32> = columns.iter().map(|padding| *padding as i32).collect();
+            let first_key = Tensor::from_data(TensorData::new(first, [prompts.len()]), &device);
+            decoder.padding = Some(Padding { columns, first_key });
+        }
+        let ids = Tensor::from_data(TensorData::new(ids, [prompts.len(), longest]), &device);
+        let logits = decoder.feed(ids);
+        (decoder, logits)
+    }
+
+    /// Tokens read so far, padding included.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing has been read.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether another token fits.
+    pub fn is_full(&self) -> bool {
+        self.len == self.capacity
+    }
+
+    /// Reads the next tokens `[batch, time]` and returns the logits `[batch, vocabulary]` after the last.
+    ///
+    /// # Panics
+    /// Where the tokens do not fit into the capacity.
+    pub fn feed(&mut self, tokens: Tensor<B, 2, Int>) -> Tensor<B, 2> {
+        let [batch, time] = tokens.dims();
+        let first = self.len;
+        assert!(
+            first + time <= self.capacity,
+            "{time} more tokens after {first} do not fit a decoder for {}",
+            self.capacity
+        );
+        let positions = match &self.padding {
+            None => PositionIds::From { first, time },
+            Some(padding) => {
+                let row = |padding: &usize| {
+                    (first..first + time).map(|at| at.saturating_sub(*padding) as i32).collect()
+                };
+                let ids: Vec<i32> =
+                    padding.columns.iter().flat_map(|padding| -> Vec<i32> { row(padding) }).collect();
+                PositionIds::PerRow(Tensor::from_data(TensorData::new(ids, [batch, time]), &tokens.device()))
+            }
+        };
+        let mut x = self.model.embed_at(tokens, &positions);
+        let angles = self.model.angles(&positions);
+        let first_key = self.padding.as_ref().map(|padding| &padding.first_key);
+        for (block, layer) in self.model.blocks.iter().zip(&mut self.layers) {
+            x = block.forward(x, angles.as_ref(), None, |q, k, v, options| {
+                let k = append(&mut layer.keys, k, first, self.capacity);
+                let v = append(&mut layer.values, v, first, self.capacity);
+                attention::forward(&q, &k, &v, options, PROMPT_CHUNK, first_key).output
+            });
+        }
+        self.len += time;
+        self.model.logits(x.slice_dim(1, time - 1..time))
+    }
+}
+
+/// Writes `new` behind the first `len` positions of the cache and returns everything up to its end.
+fn append<B: Backend>(
+    cache: &mut Option<Tensor<B, 4>>,
+    new: Tensor<B, 4>,
+    len: usize,
+    capacity: usize,
+) -> Tensor<B, 4> {
+    let [batch, heads, time, width] = new.dims();
+    // Taken out of its place, so that the write finds the only reference.
+    let old = cache
+        .take()
+        .unwrap_or_else(|| Tensor::zeros([batch, heads, capacity, width], (&new.device(), new.dtype())));
+    let written = old.slice_assign([0..batch, 0..heads, len..len + time, 0..width], new);
+    let seen = written.clone().slice_dim(2, 0..len + time);
+    *cache = Some(written);
+    seen
+}

@@ -1,0 +1,270 @@
+//! Text from prompts: a batch at a time, streamed, stoppable between any two tokens.
+
+use std::ops::ControlFlow;
+
+use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
+use thiserror::Error;
+
+use crate::decode::Decoder;
+use crate::gpt::Gpt;
+use crate::random::{Random, combine};
+use crate::sample::{Sampling, SamplingError};
+use crate::stop::Stop;
+
+/// What happens when a sequence reaches `n_positions`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overflow {
+    /// A request that could get there is refused before it starts.
+    #[default]
+    Refuse,
+    /// The older half of the window is forgotten and the rest is read again.
+    Slide,
+}
+
+/// What to generate.
+#[derive(Debug, Clone)]
+pub struct Request<'a> {
+    /// Token sequences to continue, of any lengths.
+    pub prompts: &'a [Vec<u32>],
+    /// Tokens to add to each at most.
+    pub max_new_tokens: usize,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Tokens that end a completion; they are not part of it.
+    pub end_tokens: &'a [u32],
+    /// Texts that end a completion; they are not part of it.
+    pub stop: Option<Stop<'a>>,
+    /// What happens at the end of the context window.
+    pub overflow: Overflow,
+}
+
+/// Why a completion is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// `max_new_tokens` were generated.
+    Length,
+    /// An end token came.
+    EndToken,
+    /// A stop string came.
+    StopString,
+    /// The callback asked to stop.
+    Cancelled,
+}
+
+/// What became of one prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Completion {
+    /// New tokens: those that end before the end token or stop string.
+    pub tokens: Vec<u32>,
+    /// Their text up to the stop string, which may cut through a token; only where the request can decode.
+    pub text: Option<String>,
+    /// Why there are no more.
+    pub finish: Finish,
+}
+
+/// Tokens that will not be taken back, as they come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece<'a> {
+    /// Which prompt they continue.
+    pub prompt: usize,
+    /// One or more tokens.
+    pub tokens: &'a [u32],
+}
+
+/// A request that cannot be served.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum GenerateError {
+    /// A prompt without tokens gives the model nothing to continue.
+    #[error("prompt {index} is empty; begin it with the model's start token")]
+    EmptyPrompt {
+        /// Which prompt.
+        index: usize,
+    },
+    /// A token the model has no embedding for.
+    #[error("prompt {index} holds token {token}, but the model knows {vocab_size}; is this its tokenizer?")]
+    UnknownToken {
+        /// Which prompt.
+        index: usize,
+        /// The token.
+        token: u32,
+        /// The model's vocabulary.
+        vocab_size: usize,
+    },
+    /// More tokens than positions.
+    #[error(
+        "prompt {index} has {prompt} tokens and {wanted} more were asked for, but the context window holds {window}; \
+         ask for at most {} or allow the window to slide",
+        (window + 1).saturating_sub(*prompt)
+    )]
+    WindowTooSmall {
+        /// Which prompt.
+        index: usize,
+        /// Its tokens.
+        prompt: usize,
+        /// Tokens to be added.
+        wanted: usize,
+        /// `n_positions`.
+        window: usize,
+    },
+    /// A sampling setting outside its meaning.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+}
+
+/// Continues every prompt. `on_piece` sees tokens as soon as they are final and may break off the whole request.
+pub fn generate<B: Backend>(
+    model: &Gpt<B>,
+    request: &Request<'_>,
+    mut on_piece: impl FnMut(Piece<'_>) -> ControlFlow<()>,
+) -> Result<Vec<Completion>, GenerateError> {
+    check(model, request)?;
+    let window = model.config().n_positions;
+    let mut rows: Vec<Row> =
+        request.prompts.iter().enumerate().map(|(at, prompt)| Row::new(at, prompt, request)).collect();
+    let mut decoder: Option<Decoder<'_, B>> = None;
+    while rows.iter().any(|row| row.finish.is_none()) {
+        let logits = match &mut decoder {
+            Some(decoder) if !decoder.is_full() => {
+                let last: Vec<i32> = rows.iter().map(|row| row.last() as i32).collect();
+                let last = TensorData::new(last, [rows.len(), 1]);
+                decoder.feed(Tensor::<B, 2, Int>::from_data(last, &model.wte.device()))
+            }
+            other => {
+                let keep = if other.is_none() { window } else { (window / 2).max(1) };
+                // The full cache goes before its successor comes.
+                *other = None;
+                let (fresh, logits) = read(model, &rows, window, keep);
+                *other = Some(fresh);
+                logits
+            }
+        };
+        let values: Vec<f32> = logits.to_data().iter::<f32>().collect();
+        let vocabulary = model.config().vocab_size;
+        for (at, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.finish.is_none()) {
+            row.advance(&values[at * vocabulary..][..vocabulary], request);
+            if let Some(tokens) = row.ready()
+                && on_piece(Piece { prompt: at, tokens }).is_break()
+            {
+                rows.iter_mut().for_each(Row::cancel);
+                break;
+            }
+        }
+    }
+    Ok(rows.into_iter().map(|row| row.completion(request)).collect())
+}
+
+fn check<B: Backend>(model: &Gpt<B>, request: &Request<'_>) -> Result<(), GenerateError> {
+    request.sampling.validate()?;
+    let (vocab_size, window) = (model.config().vocab_size, model.config().n_positions);
+    for (index, prompt) in request.prompts.iter().enumerate() {
+        if prompt.is_empty() {
+            return Err(GenerateError::EmptyPrompt { index });
+        }
+        if let Some(token) = prompt.iter().copied().find(|token| *token as usize >= vocab_size) {
+            return Err(GenerateError::UnknownToken { index, token, vocab_size });
+        }
+        // The last token is never read back, so it needs no position.
+        let positions = (prompt.len() - 1).saturating_add(request.max_new_tokens);
+        if request.overflow == Overflow::Refuse && positions > window {
+            return Err(GenerateError::WindowTooSmall {
+                index,
+                prompt: prompt.len(),
+                wanted: request.max_new_tokens,
+                window,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Reads the last `keep` tokens of every row from scratch.
+fn read<'a, B: Backend>(
+    model: &'a Gpt<B>,
+    rows: &[Row],
+    window: usize,
+    keep: usize,
+) -> (Decoder<'a, B>, Tensor<B, 2>) {
+    let tails: Vec<&[u32]> =
+        rows.iter().map(|row| &row.sequence[row.sequence.len().saturating_sub(keep)..]).collect();
+    Decoder::with_prompts(model, &tails, window)
+}
+
+/// One prompt on its way.
+struct Row {
+    sequence: Vec<u32>,
+    prompt: usize,
+    /// New tokens the caller has seen, and those it may see now.
+    shown: usize,
+    safe: usize,
+    stopped_at: Option<usize>,
+    random: Random,
+    finish: Option<Finish>,
+}
+
+impl Row {
+    fn new(at: usize, prompt: &[u32], request: &Request<'_>) -> Self {
+        Self {
+            sequence: prompt.to_vec(),
+            prompt: prompt.len(),
+            shown: 0,
+            safe: 0,
+            stopped_at: None,
+            random: Random::new(combine(&[request.sampling.seed, at as u64])),
+            finish: (request.max_new_tokens == 0).then_some(Finish::Length),
+        }
+    }
+
+    fn generated(&self) -> &[u32] {
+        &self.sequence[self.prompt..]
+    }
+
+    /// A finished row goes on reading its last token, so that the batch stays one matrix; nobody looks at the result.
+    fn last(&self) -> u32 {
+        *self.sequence.last().expect("a prompt is not empty")
+    }
+
+    fn advance(&mut self, logits: &[f32], request: &Request<'_>) {
+        let token = request.sampling.choose(logits, &self.sequence, &mut self.random);
+        if request.end_tokens.contains(&token) {
+            self.finish = Some(Finish::EndToken);
+            self.safe = self.generated().len();
+            return;
+        }
+        self.sequence.push(token);
+        let count = self.generated().len();
+        self.safe = count;
+        if let Some(stop) = &request.stop {
+            let verdict = stop.judge(self.generated(), self.shown);
+            (self.safe, self.stopped_at) = (verdict.safe, verdict.stopped_at);
+        }
+        if self.stopped_at.is_some() {
+            self.finish = Some(Finish::StopString);
+        } else if count == request.max_new_tokens {
+            self.finish = Some(Finish::Length);
+            self.safe = count;
+        }
+    }
+
+    fn ready(&mut self) -> Option<&[u32]> {
+        let shown = std::mem::replace(&mut self.shown, self.safe);
+        (shown < self.safe).then(|| &self.sequence[self.prompt + shown..self.prompt + self.safe])
+    }
+
+    fn cancel(&mut self) {
+        self.finish.get_or_insert(Finish::Cancelled);
+    }
+
+    fn completion(self, request: &Request<'_>) -> Completion {
+        let text = request.stop.map(|stop| {
+            let mut text = (stop.decode)(self.generated());
+            text.truncate(self.stopped_at.unwrap_or(text.len()));
+            text
+        });
+        let count = if self.finish == Some(Finish::StopString) { self.safe } else { self.generated().len() };
+        Completion {
+            tokens: self.generated()[..count].to_vec(),
+            text,
+            finish: self.finish.unwrap_or(Finish::Cancelled),
+        }
+    }
+}

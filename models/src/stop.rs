@@ -1,0 +1,48 @@
+//! Stop strings over a stream of tokens.
+//!
+//! A stop string may begin in the middle of a token and end in the middle of another. A token is therefore held back
+//! while the text could still turn into a stop string, so that no part of one ever reaches the caller.
+
+/// What ends a text, and how tokens become one.
+#[derive(Clone, Copy)]
+pub struct Stop<'a> {
+    /// Any of these ends the completion and is cut off.
+    pub strings: &'a [String],
+    /// The text of some tokens.
+    pub decode: &'a dyn Fn(&[u32]) -> String,
+}
+
+impl std::fmt::Debug for Stop<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Stop").field("strings", &self.strings).finish_non_exhaustive()
+    }
+}
+
+/// How much of a completion may be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// Tokens that end before any stop string, finished or possible.
+    pub(crate) safe: usize,
+    /// Bytes of text before a finished stop string.
+    pub(crate) stopped_at: Option<usize>,
+}
+
+impl Stop<'_> {
+    /// Looks at everything generated so far, of which the first `shown` tokens are known to be safe.
+    pub(crate) fn judge(&self, tokens: &[u32], shown: usize) -> Verdict {
+        let text = (self.decode)(tokens);
+        let strings = self.strings.iter().filter(|string| !string.is_empty());
+        let stopped_at = strings.clone().filter_map(|string| text.find(string.as_str())).min();
+        let open = strings.map(|string| text.len() - begun(&text, string)).min().unwrap_or(text.len());
+        let limit = stopped_at.unwrap_or(open);
+        let fits = |count: &usize| (self.decode)(&tokens[..*count]).len() <= limit;
+        let safe = (shown + 1..=tokens.len()).take_while(fits).last().unwrap_or(shown);
+        Verdict { safe, stopped_at }
+    }
+}
+
+/// Bytes at the end of `text` that begin `string`.
+fn begun(text: &str, string: &str) -> usize {
+    let prefixes = string.char_indices().map(|(at, _)| at).filter(|at| *at > 0);
+    prefixes.filter(|at| text.ends_with(&string[..*at])).next_back().unwrap_or(0)
+}

@@ -1,0 +1,171 @@
+//! Weights survive the file, and a file that does not fit is described in full.
+
+use std::path::Path;
+
+use models::config::Activation;
+use models::weights::{self, Layout, Stored, WeightsError};
+use models::{Gpt, GptConfig, presets};
+
+use crate::fixtures::{DEVICE, Tape, distance, model, named_values, shrunk, unusual};
+
+fn values(model: &Gpt<Tape>) -> Vec<(String, Vec<f64>)> {
+    named_values(model, None)
+}
+
+fn reloaded(path: &Path) -> Gpt<Tape> {
+    weights::load_native(path, &DEVICE).expect("a file of our own loads")
+}
+
+#[test]
+fn every_preset_comes_back_from_the_native_layout_bit_for_bit() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let shapes = presets::PRESETS.iter().map(|preset| shrunk(preset)).chain([unusual()]);
+    for (index, config) in shapes.enumerate() {
+        let path = directory.path().join(format!("{index}.safetensors"));
+        let model = model(&config);
+        weights::save(&model, &path, Layout::Native, Stored::F32).expect("saves");
+        let again = reloaded(&path);
+        assert_eq!(again.config(), model.config());
+        assert_eq!(values(&again), values(&model));
+    }
+}
+
+#[test]
+fn hugging_face_directories_come_back_bit_for_bit() {
+    let erf = GptConfig { activation_function: Activation::GeluErf, resid_pdrop: 0.1, ..shrunk("gpt2") };
+    let untied = GptConfig { tie_word_embeddings: false, ..shrunk("gpt2") };
+    let offsets = GptConfig { attention_bias: true, tie_word_embeddings: true, ..shrunk("llama-3-8b") };
+    for config in [shrunk("gpt2"), erf, untied, shrunk("llama-1.1b"), shrunk("llama-3-8b"), offsets] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let model = model(&config);
+        weights::save_pretrained(&model, directory.path(), Stored::F32).expect("saves");
+        let again: Gpt<Tape> = weights::load_pretrained(directory.path(), &DEVICE).expect("loads");
+        let known =
+            GptConfig { init: config.init, scale_residual_init: config.scale_residual_init, ..config };
+        assert_eq!(*again.config(), known);
+        assert_eq!(values(&again), values(&model));
+    }
+}
+
+#[test]
+fn shards_are_read_through_their_index() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let config = shrunk("llama-1.1b");
+    let model = model(&config);
+    weights::save_pretrained(&model, directory.path(), Stored::F32).expect("saves");
+    let whole = std::fs::read(directory.path().join("model.safetensors")).expect("written");
+    let file = safetensors::SafeTensors::deserialize(&whole).expect("a safetensors file");
+    let mut map = serde_json::Map::new();
+    for part in 0..2 {
+        let shard = format!("model-{part}.safetensors");
+        let tensors = file.tensors().into_iter().enumerate().filter(|(index, _)| index % 2 == part);
+        let tensors: Vec<_> = tensors.map(|(_, tensor)| tensor).collect();
+        map.extend(tensors.iter().map(|(name, _)| (name.clone(), shard.clone().into())));
+        safetensors::serialize_to_file(tensors, None, &directory.path().join(shard)).expect("written");
+    }
+    std::fs::remove_file(directory.path().join("model.safetensors")).expect("removed");
+    let index = serde_json::json!({ "weight_map": map }).to_string();
+    std::fs::write(directory.path().join("model.safetensors.index.json"), index).expect("written");
+    let again: Gpt<Tape> = weights::load_pretrained(directory.path(), &DEVICE).expect("loads");
+    assert_eq!(values(&again), values(&model));
+}
+
+#[test]
+fn narrow_files_load_as_f32_within_their_rounding() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let model = model(&shrunk("gpt2"));
+    for (stored, rounding) in [(Stored::Bf16, 4e-3), (Stored::F16, 5e-4)] {
+        let path = directory.path().join("narrow.safetensors");
+        weights::save(&model, &path, Layout::Native, stored).expect("saves");
+        let wide = 4 * models::Footprint::of(model.config()).expect("small").parameters;
+        assert!(std::fs::metadata(&path).expect("written").len() < wide * 6 / 10);
+        for ((name, narrow), (_, exact)) in values(&reloaded(&path)).iter().zip(&values(&model)) {
+            let apart = if exact.iter().all(|v| *v == 0.0) { 0.0 } else { distance(narrow, exact) };
+            assert!(apart < rounding, "`{name}` is {apart:.1e} off in {stored:?}");
+        }
+    }
+}
+
+#[test]
+fn saving_over_the_file_it_came_from_is_safe() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("model.safetensors");
+    let first = model(&shrunk("gpt2"));
+    weights::save(&first, &path, Layout::Native, Stored::F32).expect("saves");
+    let held = std::fs::File::open(&path).expect("opens");
+    // SAFETY: the test's own file, which `save` replaces instead of changing.
+    let mapped = unsafe { memmap2::Mmap::map(&held) }.expect("maps");
+    let before = mapped.to_vec();
+    let second: Gpt<Tape> = Gpt::new(&shrunk("gpt2"), 99, &DEVICE).expect("valid");
+    weights::save(&second, &path, Layout::Native, Stored::F32).expect("saves over it");
+    assert!(before == mapped[..], "the mapped file still holds the old model");
+    assert_eq!(values(&reloaded(&path)), values(&second));
+    let left = std::fs::read_dir(directory.path()).expect("a directory").count();
+    assert_eq!(left, 1, "nothing is left beside it");
+}
+
+#[test]
+fn one_report_names_everything_that_does_not_fit() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("model.safetensors");
+    let config = shrunk("gpt2");
+    weights::save(&model(&config), &path, Layout::Native, Stored::F32).expect("saves");
+    let wanted = GptConfig { vocab_size: 62, mlp_bias: false, qk_norm: true, ..config };
+    let error = weights::load::<Tape>(&wanted, &[&path], Layout::Native, &DEVICE).expect_err("another model");
+    let WeightsError::Mismatch { report, .. } = &error else { panic!("{error}") };
+    assert_eq!(report.missing.len(), 3 * 4, "weight and offset of two norms in three blocks");
+    assert_eq!(report.extra.len(), 3 * 2, "two offsets in three blocks");
+    assert_eq!(report.reshaped, [("wte".to_owned(), vec![62, 32], vec![61, 32])]);
+    let message = error.to_string();
+    assert!(message.contains("missing (12): blocks.0.attention.key_norm.bias"), "{message}");
+    assert!(message.contains("`wte` has shape [61, 32], the model needs [62, 32]"), "{message}");
+}
+
+#[test]
+fn a_file_cut_short_or_absent_or_foreign_is_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("model.safetensors");
+    let load = || weights::load_native::<Tape>(&path, &DEVICE).expect_err("not loadable").to_string();
+    assert!(load().starts_with("could not open weights in"), "{}", load());
+    let model = model(&shrunk("gpt2"));
+    weights::save(&model, &path, Layout::HuggingFace, Stored::F32).expect("saves");
+    assert!(load().contains("holds no model description"), "{}", load());
+    weights::save(&model, &path, Layout::Native, Stored::F32).expect("saves");
+    let bytes = std::fs::read(&path).expect("reads");
+    std::fs::write(&path, &bytes[..bytes.len() - 10]).expect("writes");
+    assert!(load().contains("is not a complete safetensors file"), "{}", load());
+}
+
+#[test]
+fn a_model_that_is_neither_gpt2_nor_llama_has_no_hugging_face_layout() {
+    let path = tempfile::NamedTempFile::new().expect("a temporary file");
+    for (config, reason) in [(shrunk("nanochat"), "caps its logits"), (unusual(), "caps its logits")] {
+        let error = weights::save(&model(&config), path.path(), Layout::HuggingFace, Stored::F32)
+            .expect_err("refused");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn published_settings_that_change_the_network_are_refused() {
+    let published = |extra: &str| {
+        let text = format!(
+            r#"{{"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1,
+                "intermediate_size": 64, "vocab_size": 9, "max_position_embeddings": 8, {extra}}}"#
+        );
+        weights::config_from_hugging_face(&text)
+    };
+    let accepted =
+        published(r#""rope_scaling": null, "head_dim": 16, "attention_dropout": 0.1, "torch_dtype": "bf16""#);
+    assert_eq!(accepted.expect("a plain Llama").n_embd, 64);
+    let refused = [
+        (r#""rope_scaling": {"type": "linear", "factor": 2.0}"#, "`rope_scaling`"),
+        (r#""head_dim": 32"#, "`head_dim` = 32"),
+        (r#""rope_parameters": {"rope_theta": 1e4, "rope_type": "llama3"}"#, "`rope_parameters`"),
+        (r#""sliding_window": 4096"#, "unknown model key `sliding_window`"),
+    ];
+    for (extra, expected) in refused {
+        let message = published(extra).expect_err("another network").to_string();
+        assert!(message.contains(expected), "{message}");
+    }
+}
