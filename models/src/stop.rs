@@ -43,6 +43,6 @@ impl Stop<'_> {
 
 /// Bytes at the end of `text` that begin `string`.
 fn begun(text: &str, string: &str) -> usize {
-    let prefixes = string.char_indices().map(|(at, _)| at).filter(|at| *at > 0);
-    prefixes.filter(|at| text.ends_with(&string[..*at])).next_back().unwrap_or(0)
+    let mut prefixes = string.char_indices().map(|(at, _)| at).filter(|at| *at > 0);
+    prefixes.rfind(|at| text.ends_with(&string[..*at])).unwrap_or(0)
 }

@@ -9,7 +9,7 @@
 //! Burn's own attention operation is not used. It has no grouped queries, and with a soft-cap, a scale or a bias (or
 //! wherever autotune picks that path) it builds the T×T scores this module exists to avoid.
 //!
-//! [`forward`] serves inference and the plain path; `lean.rs` adds the backward pass.
+//! `forward` serves inference and the plain path; `lean.rs` adds the backward pass.
 
 mod lean;
 

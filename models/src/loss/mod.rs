@@ -2,7 +2,7 @@
 //!
 //! Logits are the largest tensor of a small GPT: 8 × 1,024 tokens over 50,257 words are 1.6 GB in f32, and the ordinary
 //! path holds them, their log-softmax and the gradient of both. Here the head's product belongs to the loss: a chunk of
-//! tokens gets its logits, gives its share of the loss, and is forgotten. [`plain`] does that in ordinary operations
+//! tokens gets its logits, gives its share of the loss, and is forgotten. `plain` does that in ordinary operations
 //! (inference keeps one chunk; the tape under autodiff keeps them all), `lean.rs` as one node of the tape.
 
 mod lean;

@@ -151,6 +151,7 @@ pub fn config_to_hugging_face(config: &GptConfig) -> Result<Value, WeightsError>
             "hidden_act": activation,
             "rms_norm_eps": config.layer_norm_epsilon,
             "rope_theta": config.rope_theta,
+            "rope_parameters": { "rope_type": "default", "rope_theta": config.rope_theta },
             "initializer_range": config.initializer_range,
             "attention_bias": config.attention_bias,
             "mlp_bias": config.mlp_bias,

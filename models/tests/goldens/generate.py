@@ -2,7 +2,8 @@
 
     python -m venv venv && venv/bin/pip install torch transformers safetensors
     venv/bin/python models/tests/goldens/generate.py            # writes gpt2/ and llama/
-    venv/bin/python models/tests/goldens/generate.py --check D  # loads what the test exported to D
+    cargo run -p models --example resave -- models/tests/goldens/gpt2 D/gpt2      # and the same for llama
+    venv/bin/python models/tests/goldens/generate.py --check D  # `transformers` loads what we saved
 
 Both models are random and tiny, but large enough in their weights that every part of the network shows in the logits.
 """
@@ -30,7 +31,7 @@ def models():
     yield "llama", LlamaForCausalLM(
         LlamaConfig(num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=32,
                     intermediate_size=56, max_position_embeddings=40, rms_norm_eps=1e-5, tie_word_embeddings=False,
-                    bos_token_id=0, eos_token_id=0, **shared)
+                    rope_parameters={"rope_type": "default", "rope_theta": 5000.0}, bos_token_id=0, eos_token_id=0, **shared)
     )
 
 

@@ -1,6 +1,7 @@
 //! What this crate promises, in one binary.
 
 mod config;
+mod counting;
 mod decoding;
 mod fixtures;
 mod footprint;
@@ -8,6 +9,7 @@ mod gradients;
 mod kernels;
 mod memory;
 mod parity;
+mod published;
 mod recompute;
 mod sampling;
 mod storage;

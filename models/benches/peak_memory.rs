@@ -1,0 +1,107 @@
+//! Peak live bytes of one forward and backward pass, each memory measure on and off:
+//! `cargo bench -p models --bench peak_memory -- [T]`.
+//!
+//! The shape is GPT-2 124M, batch 1, on the CPU backend, everything on one thread. Counted is what the allocator has
+//! handed out above the level at the start, so weights are not part of it, gradients are.
+
+#[path = "../tests/it/counting.rs"]
+mod counting;
+
+use std::time::Instant;
+
+use burn::backend::Autodiff;
+use burn::optim::GradientsParams;
+use burn::tensor::{Int, Tensor, TensorData};
+use burn_flex::{Flex, FlexDevice};
+use models::attention::AttentionOptions;
+use models::loss::{LossOptions, Targets};
+use models::{Batch, Chunks, Footprint, Gpt, Kernels, Lean, PassOptions, Plain, presets, recompute};
+
+type Tape = Autodiff<Flex>;
+
+/// Attention and loss chosen one by one.
+#[derive(Debug, Clone, Copy)]
+struct Mixed {
+    lean_attention: bool,
+    lean_loss: bool,
+}
+
+const PLAIN: Plain = Plain(Chunks::WHOLE);
+
+impl Kernels<Tape> for Mixed {
+    fn attention(
+        &self,
+        q: Tensor<Tape, 4>,
+        k: Tensor<Tape, 4>,
+        v: Tensor<Tape, 4>,
+        options: &AttentionOptions,
+    ) -> Tensor<Tape, 4> {
+        if self.lean_attention {
+            Lean::default().attention(q, k, v, options)
+        } else {
+            PLAIN.attention(q, k, v, options)
+        }
+    }
+
+    fn loss(
+        &self,
+        hidden: Tensor<Tape, 2>,
+        head: Tensor<Tape, 2>,
+        targets: Targets<Tape>,
+        options: &LossOptions,
+    ) -> Tensor<Tape, 1> {
+        if self.lean_loss {
+            Lean::default().loss(hidden, head, targets, options)
+        } else {
+            PLAIN.loss(hidden, head, targets, options)
+        }
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if !arguments.iter().any(|argument| argument == "--bench") {
+        println!("nothing measured: run it with `cargo bench`");
+        return;
+    }
+    let time: usize = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(512);
+    let config = presets::preset("gpt2").expect("a preset");
+    let model = Gpt::<Tape>::new(&config, 1, &FlexDevice).expect("a valid configuration");
+    let footprint = Footprint::of(&config).expect("a preset fits");
+    println!("gpt2, batch 1, T = {time}; gradients alone are {} MB", footprint.gradient_bytes() / 1_000_000);
+    println!("attention | loss  | recompute | peak MB | seconds");
+    for (lean_attention, lean_loss) in [(false, false), (true, false), (false, true), (true, true)] {
+        let kernels = Mixed { lean_attention, lean_loss };
+        let label = |lean| if lean { "lean" } else { "plain" };
+        report(&format!("{:9} | {:5} | off      ", label(lean_attention), label(lean_loss)), || {
+            let loss = model.loss(batch(time), &PassOptions::default(), &kernels);
+            GradientsParams::from_grads(loss.backward(), &model)
+        });
+    }
+    for every in [4, 1] {
+        report(&format!("lean      | lean  | every {every}  "), || {
+            recompute::loss_and_gradients(
+                &model,
+                batch(time),
+                &PassOptions::default(),
+                Lean::default(),
+                every,
+            )
+            .1
+        });
+    }
+}
+
+fn report(label: &str, work: impl Fn() -> GradientsParams + Send + Sync) {
+    let start = Instant::now();
+    let (peak, _) = counting::bytes(work);
+    println!("{label} | {:7} | {:.1}", peak / 1_000_000, start.elapsed().as_secs_f64() / 2.0);
+}
+
+fn batch<B: burn::tensor::backend::Backend<Device = FlexDevice>>(time: usize) -> Batch<B> {
+    let ids = |step: usize| -> Tensor<B, 2, Int> {
+        let ids: Vec<i32> = (0..time).map(|at| (at * step % 50_257) as i32).collect();
+        Tensor::from_data(TensorData::new(ids, [1, time]), &FlexDevice)
+    };
+    Batch { inputs: ids(7_919), targets: ids(104_729), mask: None }
+}
