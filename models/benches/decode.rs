@@ -30,13 +30,16 @@ fn measure(name: &str, config: &GptConfig) {
     let cached = rate(|| {
         let mut decoder = Decoder::new(&model, TOKENS);
         for token in 0..TOKENS {
-            decoder.feed(tokens(token..token + 1)).to_data();
+            decoder.feed(tokens(token..token + 1)).expect("the capacity is the count").to_data();
         }
     });
     let uncached = rate(|| {
         for end in 1..=TOKENS {
             // The same work as with the cache otherwise: logits of the last position alone.
-            Decoder::with_prompts(&model, &[&(0..end as u32).collect::<Vec<_>>()], end).1.to_data();
+            let prompt: Vec<u32> = (0..end as u32).collect();
+            let (_, logits) =
+                Decoder::with_prompts(&model, &[&prompt], end).expect("the capacity is the length");
+            logits.to_data();
         }
     });
     println!("{name:16} | {cached:12.1} | {uncached:14.2} | {:5.1}", cached / uncached);

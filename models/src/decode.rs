@@ -1,14 +1,29 @@
 //! One token at a time: keys and values of what was read stay in a cache.
 //!
-//! The cache is allocated once, for the longest sequence it will hold, and written in place; nothing else holds a
-//! reference while a step writes. Prompts of different lengths share it by padding on the left, so that all rows end in
+//! The cache is allocated once, for the longest sequence it will hold. A step writes behind what is there, and nothing
+//! else holds a reference while it does, so that a backend can write in place (the CPU backend of Burn 0.21 always
+//! copies in `slice_assign`: one tensor of one layer at a time). Prompts of different lengths share it by padding on the left, so that all rows end in
 //! the same column: a row's positions are counted from its own first token, and its padding is hidden from attention.
 
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 
+use thiserror::Error;
+
 use crate::attention;
 use crate::gpt::Gpt;
 use crate::layers::PositionIds;
+
+/// More tokens than the cache, or the model, has positions for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("{asked} more tokens after {read} do not fit a decoder for {capacity}")]
+pub struct DecoderFull {
+    /// Tokens to be read.
+    pub asked: usize,
+    /// Tokens read before.
+    pub read: usize,
+    /// Tokens it can hold.
+    pub capacity: usize,
+}
 
 /// Queries computed at once while a prompt is read.
 const PROMPT_CHUNK: usize = 128;
@@ -37,14 +52,19 @@ struct Padding<B: Backend> {
 }
 
 impl<'a, B: Backend> Decoder<'a, B> {
-    /// A decoder for sequences of up to `capacity` tokens.
+    /// A decoder for sequences of up to `capacity` tokens, and never more than the model's `n_positions`.
     pub fn new(model: &'a Gpt<B>, capacity: usize) -> Self {
         let layers = model.blocks.iter().map(|_| Layer { keys: None, values: None }).collect();
+        let capacity = capacity.min(model.config().n_positions);
         Self { model, layers, capacity, len: 0, padding: None }
     }
 
     /// A decoder that has read `prompts`, padded to one length, with the logits `[batch, vocabulary]` after each.
-    pub fn with_prompts(model: &'a Gpt<B>, prompts: &[&[u32]], capacity: usize) -> (Self, Tensor<B, 2>) {
+    pub fn with_prompts(
+        model: &'a Gpt<B>,
+        prompts: &[&[u32]],
+        capacity: usize,
+    ) -> Result<(Self, Tensor<B, 2>), DecoderFull> {
         let device = model.wte.device();
         let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
         let columns: Vec<usize> = prompts.iter().map(|prompt| longest - prompt.len()).collect();
@@ -60,8 +80,8 @@ impl<'a, B: Backend> Decoder<'a, B> {
             decoder.padding = Some(Padding { columns, first_key });
         }
         let ids = Tensor::from_data(TensorData::new(ids, [prompts.len(), longest]), &device);
-        let logits = decoder.feed(ids);
-        (decoder, logits)
+        let logits = decoder.feed(ids)?;
+        Ok((decoder, logits))
     }
 
     /// Tokens read so far, padding included.
@@ -80,17 +100,12 @@ impl<'a, B: Backend> Decoder<'a, B> {
     }
 
     /// Reads the next tokens `[batch, time]` and returns the logits `[batch, vocabulary]` after the last.
-    ///
-    /// # Panics
-    /// Where the tokens do not fit into the capacity.
-    pub fn feed(&mut self, tokens: Tensor<B, 2, Int>) -> Tensor<B, 2> {
+    pub fn feed(&mut self, tokens: Tensor<B, 2, Int>) -> Result<Tensor<B, 2>, DecoderFull> {
         let [batch, time] = tokens.dims();
         let first = self.len;
-        assert!(
-            first + time <= self.capacity,
-            "{time} more tokens after {first} do not fit a decoder for {}",
-            self.capacity
-        );
+        if first + time > self.capacity {
+            return Err(DecoderFull { asked: time, read: first, capacity: self.capacity });
+        }
         let positions = match &self.padding {
             None => PositionIds::From { first, time },
             Some(padding) => {
@@ -113,7 +128,7 @@ impl<'a, B: Backend> Decoder<'a, B> {
             });
         }
         self.len += time;
-        self.model.logits(x.slice_dim(1, time - 1..time))
+        Ok(self.model.logits(x.slice_dim(1, time - 1..time)))
     }
 }
 

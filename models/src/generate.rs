@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 use thiserror::Error;
 
-use crate::decode::Decoder;
+use crate::decode::{Decoder, DecoderFull};
 use crate::gpt::Gpt;
 use crate::random::{Random, combine};
 use crate::sample::{Sampling, SamplingError};
@@ -109,6 +109,9 @@ pub enum GenerateError {
     /// A sampling setting outside its meaning.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
+    /// More tokens than the cache holds; the checks before the first token rule it out.
+    #[error(transparent)]
+    DecoderFull(#[from] DecoderFull),
 }
 
 /// Continues every prompt. `on_piece` sees tokens as soon as they are final and may break off the whole request.
@@ -127,13 +130,13 @@ pub fn generate<B: Backend>(
             Some(decoder) if !decoder.is_full() => {
                 let last: Vec<i32> = rows.iter().map(|row| row.last() as i32).collect();
                 let last = TensorData::new(last, [rows.len(), 1]);
-                decoder.feed(Tensor::<B, 2, Int>::from_data(last, &model.wte.device()))
+                decoder.feed(Tensor::<B, 2, Int>::from_data(last, &model.wte.device()))?
             }
             other => {
                 let keep = if other.is_none() { window } else { (window / 2).max(1) };
                 // The full cache goes before its successor comes.
                 *other = None;
-                let (fresh, logits) = read(model, &rows, window, keep);
+                let (fresh, logits) = read(model, &rows, window, keep)?;
                 *other = Some(fresh);
                 logits
             }
@@ -183,7 +186,7 @@ fn read<'a, B: Backend>(
     rows: &[Row],
     window: usize,
     keep: usize,
-) -> (Decoder<'a, B>, Tensor<B, 2>) {
+) -> Result<(Decoder<'a, B>, Tensor<B, 2>), DecoderFull> {
     let tails: Vec<&[u32]> =
         rows.iter().map(|row| &row.sequence[row.sequence.len().saturating_sub(keep)..]).collect();
     Decoder::with_prompts(model, &tails, window)

@@ -133,7 +133,7 @@ impl<B: Backend> Gpt<B> {
         &self.config
     }
 
-    /// Logits `[B, T, V]` for every position.
+    /// Logits `[B, T, V]` for every position. Panics, as [`Gpt::loss`] does, where T exceeds `n_positions`.
     pub fn forward<K: Kernels<B>>(&self, tokens: Tensor<B, 2, Int>, kernels: &K) -> Tensor<B, 3> {
         let [batch, time] = tokens.dims();
         let x = self.embed(tokens, None);
@@ -157,6 +157,13 @@ impl<B: Backend> Gpt<B> {
 
     pub(crate) fn embed_at(&self, tokens: Tensor<B, 2, Int>, positions: &PositionIds<B>) -> Tensor<B, 3> {
         let time = tokens.dims()[1];
+        if let PositionIds::From { first, time } = positions {
+            let (needed, has) = (first + time, self.config.n_positions);
+            assert!(
+                needed <= has,
+                "a sequence of {needed} tokens is longer than the model's n_positions = {has}"
+            );
+        }
         let mut x = embedding(self.wte.val(), tokens);
         if let Some(wpe) = &self.wpe {
             let wpe = wpe.val();

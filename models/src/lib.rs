@@ -25,7 +25,7 @@ pub mod stop;
 pub mod weights;
 
 pub use config::GptConfig;
-pub use decode::Decoder;
+pub use decode::{Decoder, DecoderFull};
 pub use dropout::DropoutKey;
 pub use error::ConfigError;
 pub use footprint::Footprint;

@@ -123,10 +123,10 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Walk<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         let name = self.path.join(".");
         let values = match self.grads {
-            Some(grads) => grads
-                .get::<B::InnerBackend, D>(param.id)
-                .map(|grad| numbers(&grad))
-                .unwrap_or_else(|| panic!("`{name}` has no gradient")),
+            Some(grads) => match grads.get::<B::InnerBackend, D>(param.id) {
+                Some(grad) => numbers(&grad),
+                None => panic!("`{name}` has no gradient"),
+            },
             None => numbers(&param.val()),
         };
         self.found.push((name, values));

@@ -42,7 +42,7 @@ fn flops_are_six_per_multiplied_parameter_and_twelve_per_position_attended() {
     let without_positions = (gpt2.parameters - 1024 * 768) as f64;
     let final_norm = 2.0 * 768.0;
     let expected = 6.0 * (without_positions - final_norm) + 12.0 * 12.0 * 768.0 * 1024.0;
-    assert_eq!(gpt2.flops_per_token(1024, false), expected);
+    assert_eq!(gpt2.flops_per_token(1024, false) as u64, expected as u64);
     let extra = gpt2.flops_per_token(1024, true) / expected;
     assert!((1.2..1.34).contains(&extra), "one more forward through the blocks, not the head: {extra}");
 }

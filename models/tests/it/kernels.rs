@@ -102,7 +102,7 @@ fn narrow_products_stay_close_to_wide_ones_and_gradients_stay_wide() {
         let (exact, _) = loss_and_gradients(&wide, &Lean(SMALL));
         let (rounded, grads) = loss_and_gradients(&narrow, &Lean(SMALL));
         assert!((exact - rounded).abs() < tolerance, "{compute:?}: {rounded} against {exact}");
-        assert_ne!(exact, rounded, "{compute:?} left no trace, so no product was computed in it");
+        assert!((exact - rounded).abs() > 0.0, "{compute:?} left no trace, so no product was computed in it");
         let model = model(&narrow);
         let loss = model.loss(batch(&narrow, 2, 13), &PassOptions::default(), &Lean(SMALL));
         assert_eq!(loss.dtype(), DType::F32);

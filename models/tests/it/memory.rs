@@ -1,12 +1,14 @@
 //! Live bytes, counted: the three holes are closed, and the footprint predicts what the tape holds.
 
+use std::sync::Mutex;
+
 use burn::optim::GradientsParams;
 use burn::tensor::DType;
 use models::attention::AttentionOptions;
-use models::{Chunks, Compute, Footprint, GptConfig, Kernels, Lean, PassOptions, Plain, recompute};
+use models::{Chunks, Compute, Decoder, Footprint, GptConfig, Kernels, Lean, PassOptions, Plain, recompute};
 
 use crate::counting::bytes;
-use crate::fixtures::{Cpu, Tape, batch, model, normal, shrunk};
+use crate::fixtures::{Cpu, Tape, batch, model, normal, shrunk, tokens};
 
 fn attention_peak<K: Kernels<Tape>>(time: usize, kernels: &K) -> usize {
     let options = AttentionOptions { scale: 0.1, soft_cap: None, compute: Compute::F32 };
@@ -45,14 +47,12 @@ fn step_peak(config: &GptConfig, every: Option<usize>) -> usize {
     let model = model(config);
     let options = PassOptions::default();
     let kernels = Lean(Chunks { queries: 16, tokens: 16 });
-    let work = || match every {
-        Some(every) => {
-            recompute::loss_and_gradients(&model, batch(config, 8, 64), &options, kernels, every).1
+    let work = || {
+        if let Some(every) = every {
+            return recompute::loss_and_gradients(&model, batch(config, 8, 64), &options, kernels, every).1;
         }
-        None => {
-            let loss = model.loss(batch(config, 8, 64), &options, &kernels);
-            GradientsParams::from_grads(loss.backward(), &model)
-        }
+        let loss = model.loss(batch(config, 8, 64), &options, &kernels);
+        GradientsParams::from_grads(loss.backward(), &model)
     };
     bytes(work).0
 }
@@ -63,6 +63,12 @@ fn recomputation_holds_one_segment_at_a_time() {
     let [whole, by_three, by_one] = [None, Some(3), Some(1)].map(|every| step_peak(&config, every));
     assert!(by_three < whole / 2, "{by_three} bytes by threes, {whole} without recomputation");
     assert!(by_one < by_three, "{by_one} bytes by ones, {by_three} by threes");
+    let footprint = Footprint::of(&config).expect("small");
+    for (every, peak) in [(3, by_three), (1, by_one)] {
+        let tape = footprint.activation_bytes_per_token(Some(every)) * 8 * 64;
+        let most = footprint.gradient_bytes() + tape + tape / 3;
+        assert!((tape..most).contains(&(peak as u64)), "{peak} bytes by {every}, {tape} to {most} predicted");
+    }
 }
 
 #[test]
@@ -91,4 +97,23 @@ fn inference_holds_nothing_but_its_result() {
     let loss = || model.loss(batch(&config, 4, 64), &PassOptions::default(), &Plain::default());
     let (_, held) = bytes(loss);
     assert!(held < 4096, "a loss is one number, {held} bytes are held");
+}
+
+#[test]
+fn a_decoding_step_allocates_no_second_cache() {
+    let config = GptConfig { n_positions: 4096, ..shrunk("gpt2") };
+    let model = models::Gpt::<Cpu>::new(&config, 7, &crate::fixtures::DEVICE).expect("valid");
+    let decoder = Mutex::new(Decoder::new(&model, 4096));
+    let step = || decoder.lock().expect("one thread").feed(tokens(1, 1, 60, 1)).expect("it fits");
+    let (peak, held) = bytes(step);
+    // Six such tensors are the cache. The CPU backend copies the one it writes to and drops the old one.
+    let keys_of_one_layer = 4096 * 32 * 4;
+    assert!(
+        peak < keys_of_one_layer * 3 / 2,
+        "{peak} bytes in a step, {keys_of_one_layer} hold one layer's keys"
+    );
+    assert!(
+        held < keys_of_one_layer / 2,
+        "the cache has its size from the start, yet {held} bytes came on top"
+    );
 }

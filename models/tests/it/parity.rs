@@ -1,4 +1,4 @@
-//! The same numbers as PyTorch and `transformers`, from goldens that `goldens/generate.py` wrote.
+//! The same numbers as `PyTorch` and `transformers`, from goldens that `goldens/generate.py` wrote.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
