@@ -9,6 +9,8 @@
 
 use crate::config::{Activation, GptConfig, Positions};
 use crate::error::ConfigError;
+use crate::kernels::Chunks;
+use crate::precision::Compute;
 
 /// Sizes of one model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,8 +24,11 @@ pub struct Footprint {
     /// Parameters of the largest single tensor: the smallest amount any optimizer step must hold.
     pub largest_tensor: u64,
     layers: u64,
+    heads: u64,
     width: u64,
+    vocabulary: u64,
     block_activations: u64,
+    compute: Compute,
 }
 
 const WIDE: u64 = 4;
@@ -76,7 +81,10 @@ impl Footprint {
             per_block,
             largest_tensor: vocabulary.max(width.checked_mul(inner)?).max(square),
             layers: config.n_layer as u64,
+            heads: config.n_head as u64,
             width,
+            vocabulary: config.vocab_size as u64,
+            compute: config.compute,
             block_activations: block_activations(config, inner, kv)?,
         })
     }
@@ -106,18 +114,44 @@ impl Footprint {
         3.0 * forward + if recompute { again } else { 0.0 }
     }
 
+    /// Bytes of the narrow copies of weights that the tape holds under mixed precision, whatever the batch: of all
+    /// products, or of one segment of `n` blocks. Nothing in f32.
+    pub fn narrow_weight_bytes(&self, checkpoint_every: Option<usize>) -> u64 {
+        let matrices = self.multiplied - self.vocabulary * self.width;
+        match (self.compute, checkpoint_every) {
+            (Compute::F32, _) => 0,
+            (narrow, None) => matrices * narrow.bytes(),
+            (narrow, Some(every)) => self.segment(every) * self.per_block * narrow.bytes(),
+        }
+    }
+
+    /// Most bytes that the chunks of attention and loss take while they are computed, on top of everything else.
+    pub fn working_bytes(&self, batch: usize, time: usize, chunks: Chunks) -> u64 {
+        let queries = chunks.queries.min(time) as u64;
+        let tokens = chunks.tokens.min(batch * time) as u64;
+        let scores = batch as u64 * self.heads * queries * time as u64;
+        TENSORS_PER_CHUNK * WIDE * scores.max(tokens * self.vocabulary)
+    }
+
+    fn segment(&self, every: usize) -> u64 {
+        (every.max(1) as u64).min(self.layers)
+    }
+
     /// Bytes the tape holds per token after the forward pass. With recomputation every `n` blocks: the input of each
     /// segment and the tape of one.
     pub fn activation_bytes_per_token(&self, checkpoint_every: Option<usize>) -> u64 {
         match checkpoint_every {
             None => self.layers * self.block_activations + 3 * self.width * WIDE,
             Some(every) => {
-                let every = (every.max(1) as u64).min(self.layers);
+                let every = self.segment(every);
                 self.layers.div_ceil(every) * self.width * WIDE + every * self.block_activations
             }
         }
     }
 }
+
+/// Score or logit tensors of one chunk that live at the same time in its backward step.
+const TENSORS_PER_CHUNK: u64 = 4;
 
 /// What one block leaves on the tape, in bytes per token.
 fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {

@@ -119,11 +119,15 @@ fn head_dim(published: &Value) -> Option<u64> {
 /// The `config.json` of a model that is a GPT-2 or a Llama.
 pub fn config_to_hugging_face(config: &GptConfig) -> Result<Value, WeightsError> {
     expressible(config)?;
+    // GPT-2's default special tokens only exist in its own vocabulary.
+    let special = if config.vocab_size > 50256 { json!(50256) } else { Value::Null };
     let activation = serde_json::to_value(config.activation_function).expect("an activation has a name");
     Ok(match config.positions {
         Positions::Learned => json!({
             "model_type": "gpt2",
             "architectures": ["GPT2LMHeadModel"],
+            "bos_token_id": special,
+            "eos_token_id": special,
             "n_layer": config.n_layer,
             "n_head": config.n_head,
             "n_embd": config.n_embd,

@@ -91,6 +91,51 @@ fn the_footprint_predicts_what_the_tape_holds() {
 }
 
 #[test]
+fn the_footprint_bounds_what_a_chunk_takes() {
+    let wide_vocabulary = GptConfig { vocab_size: 8000, n_layer: 1, n_positions: 256, ..shrunk("nanochat") };
+    let long =
+        GptConfig { n_layer: 1, n_positions: 1024, attention_softcap: Some(9.0), ..shrunk("nanochat") };
+    for (config, chunks) in
+        [(wide_vocabulary, Chunks { queries: 4, tokens: 64 }), (long, Chunks { queries: 256, tokens: 4 })]
+    {
+        let model = model(&config);
+        let time = config.n_positions;
+        let step = |chunks| {
+            let work = || {
+                let loss = model.loss(batch(&config, 1, time), &PassOptions::default(), &Lean(chunks));
+                GradientsParams::from_grads(loss.backward(), &model)
+            };
+            bytes(work).0
+        };
+        let bare = step(Chunks { queries: 1, tokens: 1 });
+        let taken = step(chunks).saturating_sub(bare) as u64;
+        let bound = Footprint::of(&config).expect("small").working_bytes(1, time, chunks);
+        assert!(
+            (bound / 3..=bound).contains(&taken),
+            "{taken} bytes more than without chunks, {bound} allowed"
+        );
+    }
+}
+
+#[test]
+fn narrow_weights_on_the_tape_are_in_the_footprint() {
+    let config = GptConfig { n_layer: 6, n_embd: 96, n_positions: 8, ..shrunk("gpt2") };
+    let held = |compute| {
+        let model = model(&GptConfig { compute, ..config.clone() });
+        bytes(|| model.loss(batch(&config, 1, 1), &PassOptions::default(), &Lean::default())).1
+    };
+    let narrow = held(Compute::Bf16) - held(Compute::F32);
+    let footprint = |compute| Footprint::of(&GptConfig { compute, ..config.clone() }).expect("small");
+    let predicted = footprint(Compute::Bf16).narrow_weight_bytes(None);
+    assert!(
+        (0.9..1.1).contains(&(narrow as f64 / predicted as f64)),
+        "{narrow} bytes, {predicted} predicted"
+    );
+    assert_eq!(footprint(Compute::Bf16).narrow_weight_bytes(Some(2)), predicted / 3);
+    assert_eq!(footprint(Compute::F32).narrow_weight_bytes(None), 0);
+}
+
+#[test]
 fn inference_holds_nothing_but_its_result() {
     let config = GptConfig { n_layer: 6, n_embd: 64, n_positions: 64, ..shrunk("gpt2") };
     let model = models::Gpt::<Cpu>::new(&config, 7, &crate::fixtures::DEVICE).expect("valid");
