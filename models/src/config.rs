@@ -264,65 +264,27 @@ fn object(value: Value) -> Result<Map<String, Value>, ConfigError> {
 }
 
 fn canonical_keys(given: Map<String, Value>) -> Result<Map<String, Value>, ConfigError> {
-    let canonical = presets::gpt2().to_value();
-    let canonical = canonical.as_object().expect("a struct serialises to an object");
+    let settings = presets::gpt2().to_value();
+    let settings = settings.as_object().expect("a struct serialises to an object");
+    let known = |key: &str| key == "preset" || settings.contains_key(key);
     let mut renamed = Map::new();
     for (key, value) in given {
-        let alias = ALIASES.iter().find(|(alias, _)| *alias == key);
-        if let Some((_, target)) = alias {
-            if renamed.insert((*target).to_owned(), value).is_some() {
-                return Err(ConfigError::SetTwice { key, canonical: target });
+        let canonical = match ALIASES.iter().find(|(alias, _)| *alias == key) {
+            Some((_, canonical)) => (*canonical).to_owned(),
+            None if known(&key) => key.clone(),
+            None => {
+                let candidates =
+                    settings.keys().map(String::as_str).chain(ALIASES.iter().map(|(alias, _)| *alias));
+                let nearest =
+                    candidates.min_by_key(|known| edit_distance(&key, known)).unwrap_or("preset").to_owned();
+                return Err(ConfigError::UnknownKey { key, nearest });
             }
-        } else if key == "preset" || canonical.contains_key(&key) {
-            if renamed.contains_key(&key) {
-                let target =
-                    ALIASES.iter().find(|(_, target)| *target == key).map_or("", |(_, target)| *target);
-                return Err(ConfigError::SetTwice { key, canonical: target });
-            }
-            renamed.insert(key, value);
-        } else {
-            return Err(ConfigError::UnknownKey { nearest: nearest_key(&key), key });
+        };
+        if renamed.insert(canonical.clone(), value).is_some() {
+            return Err(ConfigError::SetTwice { key, canonical });
         }
     }
     Ok(renamed)
-}
-
-/// Canonical names, in the order of the struct; a test holds this list and the struct together.
-pub(crate) const KEYS: &[&str] = &[
-    "preset",
-    "n_layer",
-    "n_head",
-    "n_kv_head",
-    "n_embd",
-    "n_inner",
-    "n_positions",
-    "vocab_size",
-    "positions",
-    "rope_theta",
-    "norm",
-    "norm_weights",
-    "norm_bias",
-    "layer_norm_epsilon",
-    "qk_norm",
-    "embedding_norm",
-    "activation_function",
-    "attention_bias",
-    "mlp_bias",
-    "tie_word_embeddings",
-    "logit_softcap",
-    "attention_softcap",
-    "embd_pdrop",
-    "resid_pdrop",
-    "attn_pdrop",
-    "init",
-    "initializer_range",
-    "scale_residual_init",
-    "compute",
-];
-
-fn nearest_key(key: &str) -> &'static str {
-    let known = KEYS.iter().chain(ALIASES.iter().map(|(alias, _)| alias));
-    known.min_by_key(|known| edit_distance(key, known)).expect("the list of keys is not empty")
 }
 
 fn edit_distance(from: &str, to: &str) -> usize {

@@ -20,7 +20,7 @@ pub enum ConfigError {
         /// The key as written.
         key: String,
         /// The known key with the smallest edit distance.
-        nearest: &'static str,
+        nearest: String,
     },
     /// One setting under two names, for example `n_embd` and `hidden_size`.
     #[error("`{key}` sets `{canonical}`, which is already set under another name; keep one of the two")]
@@ -28,7 +28,7 @@ pub enum ConfigError {
         /// The second spelling.
         key: String,
         /// The setting both name.
-        canonical: &'static str,
+        canonical: String,
     },
     /// A value of the wrong type, or a required key that is missing.
     #[error("model key `{path}`: {reason}")]

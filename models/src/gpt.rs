@@ -7,7 +7,8 @@
 use std::ops::Range;
 
 use burn::module::{Module, Param};
-use burn::tensor::{Int, Tensor, backend::Backend, module::embedding};
+use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn::tensor::{Int, Tensor, module::embedding};
 
 use crate::attention::{AttentionOptions, soft_cap};
 use crate::config::{GptConfig, Positions};
@@ -86,6 +87,17 @@ pub struct Batch<B: Backend> {
     pub targets: Tensor<B, 2, Int>,
     /// Weight of each target, `[B, T]`.
     pub mask: Option<Tensor<B, 2>>,
+}
+
+impl<B: AutodiffBackend> Batch<B> {
+    /// The same batch on the tape's backend.
+    pub fn from_inner(batch: Batch<B::InnerBackend>) -> Self {
+        Self {
+            inputs: Tensor::from_inner(batch.inputs),
+            targets: Tensor::from_inner(batch.targets),
+            mask: batch.mask.map(Tensor::from_inner),
+        }
+    }
 }
 
 /// What a caller may choose about one pass over a batch.

@@ -3,6 +3,44 @@
 //! [`gpt`] is the network, read it first. The forward pass takes a [`Kernels`] value: [`Plain`] on any backend, [`Lean`]
 //! under autodiff, where [`attention`], [`loss`] and [`recompute`] close three holes through which Burn 0.21 loses
 //! training memory. Knows nothing of offloading, training loops, tokenizers, or files other than weights.
+//!
+//! ```
+//! use std::ops::ControlFlow;
+//!
+//! use burn::backend::Autodiff;
+//! use burn::module::AutodiffModule;
+//! use burn::optim::{AdamWConfig, Optimizer};
+//! use burn::tensor::Tensor;
+//! use burn_flex::{Flex, FlexDevice};
+//! use models::{Batch, Gpt, GptConfig, Lean, Overflow, PassOptions, Request, Sampling, generate, recompute};
+//!
+//! let description = r#"{"preset": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 8, "vocab_size": 5}"#;
+//! let config = GptConfig::from_json(description)?;
+//! let mut model = Gpt::<Autodiff<Flex>>::new(&config, 1, &FlexDevice)?;
+//! let mut optimizer = AdamWConfig::new().init();
+//! for _step in 0..60 {
+//!     let batch = Batch {
+//!         inputs: Tensor::from_ints([[0, 1, 2, 3]], &FlexDevice),
+//!         targets: Tensor::from_ints([[1, 2, 3, 4]], &FlexDevice),
+//!         mask: None,
+//!     };
+//!     // One block at a time is recomputed; `model.loss(..)` and `backward` would keep them all.
+//!     let (_loss, grads) =
+//!         recompute::loss_and_gradients(&model, batch, &PassOptions::default(), Lean::default(), 1);
+//!     model = optimizer.step(1e-2, model, grads);
+//! }
+//! let request = Request {
+//!     prompts: &[vec![0], vec![2, 3]],
+//!     max_new_tokens: 2,
+//!     sampling: Sampling::greedy(),
+//!     end_tokens: &[],
+//!     stop: None,
+//!     overflow: Overflow::Refuse,
+//! };
+//! let completions = generate(&model.valid(), &request, |_piece| ControlFlow::Continue(()))?;
+//! assert_eq!(completions[0].tokens, [1, 2]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod attention;
 pub mod config;

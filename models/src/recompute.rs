@@ -43,11 +43,11 @@ where
     F: FnMut(Gpt<Autodiff<I, C>>, GradientsParams) -> Gpt<Autodiff<I, C>>,
 {
     let segments = segments(model.config().n_layer, every);
-    let Batch { inputs, targets, mask } = batch;
+    let inputs = batch.inputs.clone();
+    let Batch { targets, mask, .. } = Batch::<Autodiff<I, C>>::from_inner(batch);
     let (mut kept, hidden) = forward(&model.valid(), &segments, &inputs, options, Plain(kernels.0));
 
     let hidden = leaf::<I, C>(hidden);
-    let (targets, mask) = (Tensor::from_inner(targets), mask.map(Tensor::from_inner));
     let loss = model.head_loss(hidden.clone(), targets, mask, options, &kernels);
     let value = loss.clone().inner();
     let mut grads = loss.backward();

@@ -89,6 +89,10 @@ pub fn config_from_hugging_face(text: &str) -> Result<GptConfig, ConfigError> {
         _ => return Err(unsupported("model_type", &published["model_type"])),
     };
     let mut kept = Map::from_iter([("preset".to_owned(), json!(preset))]);
+    if preset != "gpt2" {
+        // The value `transformers` assumes where a file leaves it out.
+        kept.insert("rms_norm_eps".to_owned(), json!(1e-6));
+    }
     for (key, value) in published.as_object().into_iter().flatten() {
         let neutral = match key.as_str() {
             key if INERT.contains(&key) => true,

@@ -18,6 +18,19 @@ pub(crate) enum Lie {
     Third(usize),
 }
 
+impl Lie {
+    /// The shape of the tensor that a parameter of this shape lies in.
+    pub(crate) fn shape(self, parameter: &[usize]) -> Vec<usize> {
+        let mut shape = parameter.to_vec();
+        match self {
+            Self::Plain => {}
+            Self::Transposed => shape.reverse(),
+            Self::Third(_) => *shape.last_mut().expect("no parameter is a scalar") *= 3,
+        }
+        shape
+    }
+}
+
 /// The file's tensor for the parameter `ours`.
 pub(crate) fn place(ours: &str, config: &GptConfig, layout: Layout) -> Result<(String, Lie), WeightsError> {
     match layout {

@@ -89,15 +89,15 @@ pub fn load<B: Backend>(
         views = views.into_iter().map(|(name, view)| (format!("transformer.{name}"), view)).collect();
     }
 
-    let mut wanted = Wanted { path: Vec::new(), config, layout, shapes: BTreeMap::new(), error: None };
     let model = Gpt::<B>::blank(config, device);
-    model.visit(&mut wanted);
-    if let Some(error) = wanted.error {
-        return Err(error);
+    let mut wanted = BTreeMap::new();
+    for (ours, (shape, _)) in parameters(&model) {
+        let (theirs, lie) = place(&ours, config, layout)?;
+        wanted.insert(theirs, lie.shape(&shape));
     }
     let found = views.iter().map(|(name, view)| (name.clone(), view.shape().to_vec())).collect();
     let tied = config.tie_word_embeddings;
-    let report = Report::compare(&wanted.shapes, &found, |name| is_no_parameter(name, tied));
+    let report = Report::compare(&wanted, &found, |name| is_no_parameter(name, tied));
     if !report.is_clean() {
         return Err(WeightsError::Mismatch { path: path.to_owned(), report });
     }
@@ -129,15 +129,10 @@ impl Outgoing {
     }
 
     fn add(&mut self, lie: Lie, part: Fetch) {
-        match lie {
-            Lie::Plain => self.shape.clone_from(&part.0),
-            Lie::Transposed => self.shape = part.0.iter().rev().copied().collect(),
-            Lie::Third(index) => {
-                assert_eq!(index, self.parts.len(), "thirds are visited in order");
-                self.shape.clone_from(&part.0);
-                *self.shape.last_mut().expect("no parameter is a scalar") *= 3;
-            }
+        if let Lie::Third(index) = lie {
+            assert_eq!(index, self.parts.len(), "thirds are visited in order");
         }
+        self.shape = lie.shape(&part.0);
         self.parts.push(part);
     }
 
@@ -220,40 +215,6 @@ impl<B: Backend> ModuleVisitor<B> for Collect {
         let tensor = param.val();
         let shape = tensor.dims().to_vec();
         self.found.push((self.path.join("."), (shape, Box::new(move || tensor.to_data()))));
-    }
-}
-
-/// Works out the file's tensors and shapes from the model's.
-struct Wanted<'a> {
-    path: Vec<String>,
-    config: &'a GptConfig,
-    layout: Layout,
-    shapes: BTreeMap<String, Vec<usize>>,
-    error: Option<WeightsError>,
-}
-
-impl<B: Backend> ModuleVisitor<B> for Wanted<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        let mut shape = param.dims().to_vec();
-        match place(&self.path.join("."), self.config, self.layout) {
-            Ok((theirs, lie)) => {
-                match lie {
-                    Lie::Plain => {}
-                    Lie::Transposed => shape.reverse(),
-                    Lie::Third(_) => *shape.last_mut().expect("no parameter is a scalar") *= 3,
-                }
-                self.shapes.insert(theirs, shape);
-            }
-            Err(error) => self.error = Some(error),
-        }
     }
 }
 

@@ -60,10 +60,6 @@ impl Golden {
     }
 }
 
-fn taped(batch: Batch<Cpu>) -> Batch<Tape> {
-    Batch { inputs: Tensor::from_inner(batch.inputs), targets: Tensor::from_inner(batch.targets), mask: None }
-}
-
 const MODELS: [&str; 2] = ["gpt2", "llama"];
 
 #[test]
@@ -121,7 +117,7 @@ fn check_signal(golden: &Golden, model: &Gpt<Tape>, loss: f64, grads: GradientsP
 
 fn check_kernels<K: Kernels<Tape>>(golden: &Golden, kernels: &K) {
     let model = golden.model();
-    let loss = model.loss(taped(golden.batch()), &PassOptions::default(), kernels);
+    let loss = model.loss(Batch::from_inner(golden.batch()), &PassOptions::default(), kernels);
     let value = numbers(&loss)[0];
     check_signal(golden, &model, value, GradientsParams::from_grads(loss.backward(), &model));
 }
@@ -166,7 +162,8 @@ fn ten_adamw_steps_are_pytorchs() {
         let mut others = adamw.with_weight_decay(0.0).init::<Tape, Gpt<Tape>>();
         let mut worst = 0.0_f64;
         for expected in golden.floats("losses") {
-            let loss = model.loss(taped(golden.batch()), &PassOptions::default(), &Lean::default());
+            let loss =
+                model.loss(Batch::from_inner(golden.batch()), &PassOptions::default(), &Lean::default());
             let value = numbers(&loss)[0];
             worst = worst.max((value - expected).abs());
             assert!(worst <= 1e-4, "loss {value}, PyTorch has {expected}");

@@ -71,6 +71,24 @@ fn shards_are_read_through_their_index() {
 }
 
 #[test]
+fn the_first_published_gpt2_files_load_without_prefix_and_with_their_buffers() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("model.safetensors");
+    let model = model(&shrunk("gpt2"));
+    weights::save_pretrained(&model, directory.path(), Stored::F32).expect("saves");
+    let whole = std::fs::read(&path).expect("written");
+    let file = safetensors::SafeTensors::deserialize(&whole).expect("a safetensors file");
+    let short = |name: String| name.strip_prefix("transformer.").expect("the prefix").to_owned();
+    let mut tensors: Vec<_> =
+        file.tensors().into_iter().map(|(name, tensor)| (short(name), tensor)).collect();
+    let mask = file.tensor("transformer.wpe.weight").expect("a tensor that stands for a mask");
+    tensors.push(("h.0.attn.bias".to_owned(), mask));
+    safetensors::serialize_to_file(tensors, None, &path).expect("written");
+    let again: Gpt<Tape> = weights::load_pretrained(directory.path(), &DEVICE).expect("loads");
+    assert_eq!(values(&again), values(&model));
+}
+
+#[test]
 fn narrow_files_load_as_f32_within_their_rounding() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let model = model(&shrunk("gpt2"));
