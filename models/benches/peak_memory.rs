@@ -27,6 +27,7 @@ struct Mixed {
 }
 
 const PLAIN: Plain = Plain(Chunks::WHOLE);
+const LEAN: Lean = Lean(Chunks { queries: 128, tokens: 128 });
 
 impl Kernels<Tape> for Mixed {
     fn attention(
@@ -36,11 +37,7 @@ impl Kernels<Tape> for Mixed {
         v: Tensor<Tape, 4>,
         options: &AttentionOptions,
     ) -> Tensor<Tape, 4> {
-        if self.lean_attention {
-            Lean::default().attention(q, k, v, options)
-        } else {
-            PLAIN.attention(q, k, v, options)
-        }
+        if self.lean_attention { LEAN.attention(q, k, v, options) } else { PLAIN.attention(q, k, v, options) }
     }
 
     fn loss(
@@ -51,7 +48,7 @@ impl Kernels<Tape> for Mixed {
         options: &LossOptions,
     ) -> Tensor<Tape, 1> {
         if self.lean_loss {
-            Lean::default().loss(hidden, head, targets, options)
+            LEAN.loss(hidden, head, targets, options)
         } else {
             PLAIN.loss(hidden, head, targets, options)
         }
@@ -69,6 +66,7 @@ fn main() {
     let model = Gpt::<Tape>::new(&config, 1, &FlexDevice).expect("a valid configuration");
     let footprint = Footprint::of(&config).expect("a preset fits");
     println!("gpt2, batch 1, T = {time}; gradients alone are {} MB", footprint.gradient_bytes() / 1_000_000);
+    println!("chunks: {:?}", LEAN.0);
     println!("attention | loss  | recompute | peak MB | seconds");
     for (lean_attention, lean_loss) in [(false, false), (true, false), (false, true), (true, true)] {
         let kernels = Mixed { lean_attention, lean_loss };
@@ -80,14 +78,7 @@ fn main() {
     }
     for every in [4, 1] {
         report(&format!("lean      | lean  | every {every}  "), || {
-            recompute::loss_and_gradients(
-                &model,
-                batch(time),
-                &PassOptions::default(),
-                Lean::default(),
-                every,
-            )
-            .1
+            recompute::loss_and_gradients(&model, batch(time), &PassOptions::default(), LEAN, every).1
         });
     }
 }

@@ -20,10 +20,13 @@ pub struct DropoutKey {
 }
 
 /// Where in the network a mask applies.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Place {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// After the embedding.
     Embedding,
+    /// On what attention adds in this block.
     Attention(usize),
+    /// On what the MLP adds in this block.
     Mlp(usize),
 }
 
@@ -40,7 +43,7 @@ impl DropoutKey {
 
 /// Zeroes each element with probability `rate` and scales the rest to keep the mean; without a key, or at rate 0,
 /// returns `x` itself.
-pub(crate) fn dropout<B: Backend, const D: usize>(
+pub fn dropout<B: Backend, const D: usize>(
     x: Tensor<B, D>,
     rate: f64,
     key: Option<DropoutKey>,

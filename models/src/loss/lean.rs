@@ -60,7 +60,8 @@ fn loss_and_gradients<I: Backend>(
     let head_narrow = compute.narrow(head.clone());
     let mut total = weight.zeros_like();
     let mut d_hidden = Vec::new();
-    let mut d_head = head.zeros_like();
+    // No zeros to start from: the gradient of the head is the largest tensor here.
+    let mut d_head: Option<Tensor<I, 2>> = None;
     for rows in chunks(hidden.dims()[0], chunk_size) {
         let (ids, mask) = targets.rows(rows.clone());
         let hidden = compute.narrow(hidden.clone().slice_dim(0, rows));
@@ -81,9 +82,14 @@ fn loss_and_gradients<I: Backend>(
         let softmax = (logits.clone() - log_sum).exp();
         let d_logits = (softmax * scaled).scatter(1, ids, share.neg(), IndexingUpdateOp::Add);
         let d_logits = compute.narrow(soft_cap_backward(d_logits, logits, options.soft_cap));
-        d_head = d_head + compute.product(d_logits.clone().transpose(), hidden);
+        let part = compute.product(d_logits.clone().transpose(), hidden);
+        d_head = Some(match d_head {
+            Some(sum) => sum + part,
+            None => part,
+        });
         d_hidden.push(compute.product(d_logits, head_narrow.clone()));
     }
+    let d_head = d_head.expect("a batch has at least one token");
     let d_hidden = if d_hidden.len() == 1 { d_hidden.remove(0) } else { Tensor::cat(d_hidden, 0) };
     (total * weight, Saved { d_hidden, d_head })
 }

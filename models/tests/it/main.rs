@@ -3,6 +3,7 @@
 mod config;
 mod counting;
 mod decoding;
+mod dropout;
 mod fixtures;
 mod footprint;
 mod gradients;
