@@ -1,7 +1,7 @@
 //! Peak live bytes of one forward and backward pass, each memory measure on and off:
-//! `cargo bench -p models --bench peak_memory -- [T]`.
+//! `cargo bench -p models --bench peak_memory -- [T [BATCH]]`.
 //!
-//! The shape is GPT-2 124M, batch 1, on the CPU backend, everything on one thread. Counted is what the allocator has
+//! The shape is GPT-2 124M on the CPU backend, everything on one thread. Counted is what the allocator has
 //! handed out above the level at the start, so weights are not part of it, gradients are.
 
 #[path = "../tests/it/counting.rs"]
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use burn::backend::Autodiff;
 use burn::optim::GradientsParams;
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 use burn_flex::{Flex, FlexDevice};
 use models::attention::AttentionOptions;
 use models::loss::{LossOptions, Targets};
@@ -61,24 +61,32 @@ fn main() {
         println!("nothing measured: run it with `cargo bench`");
         return;
     }
-    let time: usize = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(512);
+    let mut sizes = arguments.iter().filter_map(|argument| argument.parse::<usize>().ok());
+    let (time, rows) = (sizes.next().unwrap_or(512), sizes.next().unwrap_or(1));
     let config = presets::preset("gpt2").expect("a preset");
     let model = Gpt::<Tape>::new(&config, 1, &FlexDevice).expect("a valid configuration");
     let footprint = Footprint::of(&config).expect("a preset fits");
-    println!("gpt2, batch 1, T = {time}; gradients alone are {} MB", footprint.gradient_bytes() / 1_000_000);
+    println!(
+        "gpt2, batch {rows}, T = {time}; gradients alone are {} MB",
+        footprint.gradient_bytes() / 1_000_000
+    );
     println!("chunks: {:?}", LEAN.0);
+    let first = model.loss(batch(rows, time), &PassOptions::default(), &LEAN).into_scalar();
+    let expected =
+        (config.vocab_size as f64).ln() + config.head_deviation().powi(2) * config.n_embd as f64 / 2.0;
+    println!("loss of the untrained model: {first:.3}, expected {expected:.3}");
     println!("attention | loss  | recompute | peak MB | seconds");
     for (lean_attention, lean_loss) in [(false, false), (true, false), (false, true), (true, true)] {
         let kernels = Mixed { lean_attention, lean_loss };
         let label = |lean| if lean { "lean" } else { "plain" };
         report(&format!("{:9} | {:5} | off      ", label(lean_attention), label(lean_loss)), || {
-            let loss = model.loss(batch(time), &PassOptions::default(), &kernels);
+            let loss = model.loss(batch(rows, time), &PassOptions::default(), &kernels);
             GradientsParams::from_grads(loss.backward(), &model)
         });
     }
     for every in [4, 1] {
         report(&format!("lean      | lean  | every {every}  "), || {
-            recompute::loss_and_gradients(&model, batch(time), &PassOptions::default(), LEAN, every).1
+            recompute::loss_and_gradients(&model, batch(rows, time), &PassOptions::default(), LEAN, every).1
         });
     }
 }
@@ -89,10 +97,10 @@ fn report(label: &str, work: impl Fn() -> GradientsParams + Send + Sync) {
     println!("{label} | {:7} | {:.1}", peak / 1_000_000, start.elapsed().as_secs_f64() / 2.0);
 }
 
-fn batch<B: burn::tensor::backend::Backend<Device = FlexDevice>>(time: usize) -> Batch<B> {
+fn batch<B: Backend<Device = FlexDevice>>(rows: usize, time: usize) -> Batch<B> {
     let ids = |step: usize| -> Tensor<B, 2, Int> {
-        let ids: Vec<i32> = (0..time).map(|at| (at * step % 50_257) as i32).collect();
-        Tensor::from_data(TensorData::new(ids, [1, time]), &FlexDevice)
+        let ids: Vec<i32> = (0..rows * time).map(|at| (at * step % 50_257) as i32).collect();
+        Tensor::from_data(TensorData::new(ids, [rows, time]), &FlexDevice)
     };
     Batch { inputs: ids(7_919), targets: ids(104_729), mask: None }
 }

@@ -3,6 +3,9 @@
 //! Recomputing a block must drop the same features as the first pass did, on another backend (the inner one) and in
 //! another order. `nn::Dropout` offers neither: it draws from the backend's process-wide generator and does nothing
 //! without autodiff. Here the mask follows from a key naming the seed, the step, the micro-batch and the place.
+//!
+//! The bits are drawn on the host, a quarter of a 64-bit number each, and uploaded as one byte each. That is the price
+//! of having no state; training without dropout, as large models do, pays nothing.
 
 use burn::tensor::{Bool, Tensor, TensorData, backend::Backend};
 
