@@ -1,22 +1,17 @@
 //! The lean operations compute what plain Burn computes, and the chunk size does not matter.
 
-use burn::tensor::DType;
+use burn::backend::Autodiff;
+use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
+use burn::optim::GradientsParams;
+use burn::tensor::{DType, Tensor};
 use models::attention::AttentionOptions;
 use models::config::{Activation, NormKind};
-use models::{Chunks, Compute, GptConfig, Kernels, Lean, PassOptions, Plain};
+use models::{Chunks, Compute, Gpt, GptConfig, Kernels, Lean, PassOptions, Plain};
 
 use crate::fixtures::{
-    Tape, assert_gradients_agree, batch, distance, model, normal, numbers, shrunk, unusual,
+    Cpu, DEVICE, Tape, assert_gradients_agree, batch, distance, model, normal, numbers, shrunk, tokens,
+    unusual,
 };
-use burn::optim::GradientsParams;
-
-fn loss_and_gradients<K: Kernels<Tape>>(config: &GptConfig, kernels: &K) -> (f64, GradientsParams) {
-    let model = model(config);
-    let options = PassOptions { z_loss: 1e-3, ..PassOptions::default() };
-    let loss = model.loss(batch(config, 2, 13), &options, kernels);
-    let value = numbers(&loss)[0];
-    (value, GradientsParams::from_grads(loss.backward(), &model))
-}
 
 /// Parameter identifiers are fresh per model, so gradients are compared on one model.
 fn assert_same_training_signal<A: Kernels<Tape>, B: Kernels<Tape>>(
@@ -72,9 +67,8 @@ fn grouped_heads_equal_repeated_keys_and_values() {
     let q = normal::<Tape, 4>([2, 6, 9, 8], 1, DType::F32);
     let k = normal::<Tape, 4>([2, 2, 9, 8], 2, DType::F32);
     let v = normal::<Tape, 4>([2, 2, 9, 8], 3, DType::F32);
-    let repeated = |kv: &burn::tensor::Tensor<Tape, 4>| {
-        kv.clone().reshape([2, 2, 1, 72]).repeat_dim(2, 3).reshape([2, 6, 9, 8])
-    };
+    let repeated =
+        |kv: &Tensor<Tape, 4>| kv.clone().reshape([2, 2, 1, 72]).repeat_dim(2, 3).reshape([2, 6, 9, 8]);
     let grouped = Lean(SMALL).attention(q.clone(), k.clone(), v.clone(), &options);
     let copied = Lean(SMALL).attention(q, repeated(&k), repeated(&v), &options);
     assert!(distance(&numbers(&grouped), &numbers(&copied)) < 1e-6);
@@ -87,30 +81,28 @@ fn a_query_never_sees_a_later_key() {
     let k = normal::<Tape, 4>([1, 2, 10, 4], 2, DType::F32);
     let later = normal::<Tape, 4>([1, 2, 3, 4], 9, DType::F32);
     let changed = k.clone().slice_assign([0..1, 0..2, 7..10, 0..4], later);
-    let with = |k: burn::tensor::Tensor<Tape, 4>| Lean(SMALL).attention(q.clone(), k.clone(), k, &options);
+    let with = |k: Tensor<Tape, 4>| Lean(SMALL).attention(q.clone(), k.clone(), k, &options);
     let (before, after) = (with(k), with(changed));
-    let first_seven = |t: burn::tensor::Tensor<Tape, 4>| numbers(&t.slice_dim(2, 0..7));
+    let first_seven = |t: Tensor<Tape, 4>| numbers(&t.slice_dim(2, 0..7));
     assert_eq!(first_seven(before.clone()), first_seven(after.clone()));
     assert_ne!(numbers(&before), numbers(&after), "the last queries do see the changed keys");
 }
 
 #[test]
 fn narrow_products_stay_close_to_wide_ones_and_gradients_stay_wide() {
+    let wide = shrunk("llama-1.1b");
+    let exact = numbers(&model(&wide).loss(batch(&wide, 2, 13), &PassOptions::default(), &Lean(SMALL)))[0];
     for (compute, tolerance) in [(Compute::Bf16, 0.05), (Compute::F16, 0.01)] {
-        let wide = shrunk("llama-1.1b");
         let narrow = GptConfig { compute, ..wide.clone() };
-        let (exact, _) = loss_and_gradients(&wide, &Lean(SMALL));
-        let (rounded, grads) = loss_and_gradients(&narrow, &Lean(SMALL));
-        assert!((exact - rounded).abs() < tolerance, "{compute:?}: {rounded} against {exact}");
-        assert!((exact - rounded).abs() > 0.0, "{compute:?} left no trace, so no product was computed in it");
         let model = model(&narrow);
         let loss = model.loss(batch(&narrow, 2, 13), &PassOptions::default(), &Lean(SMALL));
+        let apart = (exact - numbers(&loss)[0]).abs();
+        assert!(apart < tolerance, "{compute:?}: {apart} from the exact loss");
+        assert!(apart > 0.0, "{compute:?} left no trace, so no product was computed in it");
         assert_eq!(loss.dtype(), DType::F32);
-        let own = GradientsParams::from_grads(loss.backward(), &model);
-        let dtype =
-            own.get::<crate::fixtures::Cpu, 2>(model.blocks[0].mlp.up.weight.id).expect("a gradient").dtype();
-        assert_eq!(dtype, DType::F32, "gradients follow the parameters");
-        assert_eq!(grads.len(), own.len());
+        let mut grads = loss.backward();
+        let grad = model.blocks[0].mlp.up.weight.grad_remove(&mut grads).expect("a gradient");
+        assert_eq!(grad.dtype(), DType::F32, "gradients follow the parameters");
         assert_same_training_signal(&narrow, &Lean(SMALL), &Plain(Chunks::WHOLE), 20.0 * tolerance);
     }
 }
@@ -131,13 +123,10 @@ fn masked_targets_neither_count_nor_pull() {
     let config = shrunk("gpt2");
     let model = model(&config);
     let mut first = batch::<Tape>(&config, 2, 8);
-    let row = burn::tensor::Tensor::<Tape, 2>::from_floats(
-        [[0., 0., 0., 1., 1., 1., 1., 1.]; 2],
-        &crate::fixtures::DEVICE,
-    );
+    let row = Tensor::<Tape, 2>::from_floats([[0., 0., 0., 1., 1., 1., 1., 1.]; 2], &DEVICE);
     first.mask = Some(row);
     let mut second = first.clone();
-    let other = crate::fixtures::tokens::<Tape>(2, 3, config.vocab_size, 77);
+    let other = tokens::<Tape>(2, 3, config.vocab_size, 77);
     second.targets = second.targets.slice_assign([0..2, 0..3], other);
     let loss = |batch| model.loss(batch, &PassOptions::default(), &Lean(SMALL));
     let (first, second) = (loss(first), loss(second));
@@ -145,4 +134,22 @@ fn masked_targets_neither_count_nor_pull() {
     let a = GradientsParams::from_grads(first.backward(), &model);
     let b = GradientsParams::from_grads(second.backward(), &model);
     assert_gradients_agree(&model, &a, &b, 0.0);
+}
+
+#[test]
+fn lean_operations_work_under_burns_own_checkpointing_too() {
+    type Balanced = Autodiff<Cpu, BalancedCheckpointing>;
+    let config = unusual();
+    let kept = model(&config);
+    let balanced = Gpt::<Balanced>::new(&config, 7, &DEVICE).expect("valid");
+    let options = PassOptions::default();
+    let mut expected = kept.loss(batch(&config, 2, 13), &options, &Lean(SMALL)).backward();
+    let mut found = balanced.loss(batch(&config, 2, 13), &options, &Lean(SMALL)).backward();
+    for layer in 0..config.n_layer {
+        let weight = &kept.blocks[layer].attention.key.weight;
+        let expected = weight.grad_remove(&mut expected).expect("a gradient");
+        let weight = &balanced.blocks[layer].attention.key.weight;
+        let found = weight.grad_remove(&mut found).expect("a gradient");
+        assert!(distance(&numbers(&found), &numbers(&expected)) < 1e-5);
+    }
 }

@@ -1,7 +1,7 @@
 //! Recomputation changes memory, not numbers.
 
 use burn::optim::GradientsParams;
-use models::{Batch, Chunks, DropoutKey, GptConfig, Lean, PassOptions, recompute};
+use models::{Batch, Chunks, Compute, DropoutKey, GptConfig, Lean, PassOptions, recompute};
 use std::collections::HashSet;
 
 use crate::fixtures::{Cpu, Tape, assert_gradients_agree, batch, distance, model, numbers, shrunk, unusual};
@@ -24,6 +24,7 @@ fn recomputed_gradients_equal_those_of_the_whole_tape() {
         check(&shrunk("gpt2"), every, PassOptions::default());
         check(&unusual(), every, PassOptions::default());
     }
+    check(&GptConfig { compute: Compute::Bf16, ..shrunk("llama-3-8b") }, 2, PassOptions::default());
     check(&shrunk("llama-1.1b"), 2, PassOptions { z_loss: 1e-3, ..PassOptions::default() });
 }
 
