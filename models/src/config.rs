@@ -171,6 +171,9 @@ impl GptConfig {
             }
         };
         merged.append(&mut given);
+        if let Some(key) = REQUIRED.into_iter().find(|key| !merged.contains_key(*key)) {
+            return Err(ConfigError::Missing { key, required: REQUIRED.join(", ") });
+        }
         let config: Self = serde_path_to_error::deserialize(Value::Object(merged)).map_err(|error| {
             let path = error.path().to_string();
             ConfigError::Value { path, reason: error.into_inner().to_string() }

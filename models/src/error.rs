@@ -30,7 +30,15 @@ pub enum ConfigError {
         /// The setting both name.
         canonical: String,
     },
-    /// A value of the wrong type, or a required key that is missing.
+    /// A size that nothing implies is not given.
+    #[error("model key `{key}` is missing; without a preset {required} must be given")]
+    Missing {
+        /// The setting.
+        key: &'static str,
+        /// All sizes that have no default, comma separated.
+        required: String,
+    },
+    /// A value of the wrong type.
     #[error("model key `{path}`: {reason}")]
     Value {
         /// Where in the configuration.

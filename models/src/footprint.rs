@@ -168,9 +168,9 @@ fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     let elementwise = match config.activation_function {
         Activation::GeluTanh => 4 * WIDE,
         Activation::GeluErf => 3 * WIDE,
-        Activation::SwiGlu => 5 * WIDE,
+        Activation::SwiGlu => 4 * WIDE,
         // Clamping keeps a mask of one byte per feature.
-        Activation::ReluSquared => 2 * WIDE + 1,
+        Activation::ReluSquared => WIDE + 1,
     };
     let mlp = (elementwise + narrow).checked_mul(inner)?.checked_add(width * narrow)?;
     mlp.checked_add(norms + head_norms + attention)

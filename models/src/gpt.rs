@@ -306,8 +306,14 @@ impl<B: Backend> Attention<B> {
     ) -> Tensor<B, 3> {
         let [batch, time, _] = x.dims();
         let placed = |heads: Tensor<B, 4>, norm: Option<&Norm<B>>| {
-            let heads = norm.map_or_else(|| heads.clone(), |norm| norm.forward(heads.clone()));
-            angles.map_or_else(|| heads.clone(), |angles| angles.turn(heads.clone()))
+            let heads = match norm {
+                Some(norm) => norm.forward(heads),
+                None => heads,
+            };
+            match angles {
+                Some(angles) => angles.turn(heads),
+                None => heads,
+            }
         };
         let q = placed(self.heads(&self.query, x.clone()), self.query_norm.as_ref());
         let k = placed(self.heads(&self.key, x.clone()), self.key_norm.as_ref());

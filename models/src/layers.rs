@@ -5,7 +5,7 @@
 //! on `CubeCL` backends, an exact forward with a truncated tanh backward.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
+use burn::tensor::{Int, Tensor, TensorData, activation::sigmoid, backend::Backend};
 
 use crate::config::{Activation, GptConfig, NormKind};
 use crate::init::{Filler, Role};
@@ -97,9 +97,10 @@ pub(crate) fn gelu_erf<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B,
     (x * gate).mul_scalar(0.5)
 }
 
-/// `x · sigmoid(x)`.
-pub(crate) fn silu<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
-    x.clone() / x.neg().exp().add_scalar(1.0)
+/// `max(x, 0)²`, one factor kept for both.
+pub(crate) fn relu_squared<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
+    let positive = x.clamp_min(0.0);
+    positive.clone() * positive
 }
 
 /// The feed-forward half of a block.
@@ -134,8 +135,11 @@ impl<B: Backend> Mlp<B> {
         let inner = match (self.activation, &self.gate) {
             (Activation::GeluTanh, _) => gelu_tanh(up),
             (Activation::GeluErf, _) => gelu_erf(up),
-            (Activation::ReluSquared, _) => up.clone().clamp_min(0.0) * up,
-            (Activation::SwiGlu, Some(gate)) => silu(gate.forward(x)) * up,
+            (Activation::ReluSquared, _) => relu_squared(up),
+            (Activation::SwiGlu, Some(gate)) => {
+                let gate = gate.forward(x);
+                gate.clone() * sigmoid(gate) * up
+            }
             (Activation::SwiGlu, None) => unreachable!("an Mlp with SwiGLU is only built with its gate"),
         };
         self.down.forward(inner)

@@ -79,7 +79,10 @@ fn a_value_of_the_wrong_type_is_reported_with_its_key() {
     let message = refused(&with(r#""activation_function": "gelu_old""#));
     assert!(message.contains("activation_function") && message.contains("gelu_new"), "{message}");
     let message = refused(r#"{"n_layer": 2}"#);
-    assert!(message.contains("missing field `n_head`"), "{message}");
+    assert!(
+        message.starts_with("model key `n_head` is missing; without a preset n_layer, n_head"),
+        "{message}"
+    );
 }
 
 #[test]
