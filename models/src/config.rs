@@ -242,7 +242,7 @@ impl GptConfig {
         if self.attn_pdrop != 0.0 {
             return Err(ConfigError::AttentionDropout { value: self.attn_pdrop });
         }
-        Footprint::of(self).map(|_| ())
+        Footprint::counted(self).map(|_| ())
     }
 }
 
@@ -250,7 +250,9 @@ fn divides(key: &'static str, value: usize, by: &'static str, divisor: usize) ->
     if value.is_multiple_of(divisor) {
         return Ok(());
     }
-    let nearest = ((value + divisor / 2) / divisor).max(1) * divisor;
+    let below = value - value % divisor;
+    let above = below.checked_add(divisor).filter(|above| above - value < value - below);
+    let nearest = above.unwrap_or(below).max(divisor);
     Err(ConfigError::NotDivisible { key, value, by, divisor, nearest })
 }
 

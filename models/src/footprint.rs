@@ -34,9 +34,15 @@ pub struct Footprint {
 const WIDE: u64 = 4;
 
 impl Footprint {
-    /// Sizes of the model that `config` describes. Fails only where the products overflow.
+    /// Sizes of the model that `config` describes, once it has been checked.
     pub fn of(config: &GptConfig) -> Result<Self, ConfigError> {
-        Self::counted(config).ok_or(ConfigError::TooLarge {
+        config.validate()?;
+        Self::counted(config)
+    }
+
+    /// The same for sizes that are known to fit together; fails only where their products overflow.
+    pub(crate) fn counted(config: &GptConfig) -> Result<Self, ConfigError> {
+        Self::without_overflow(config).ok_or(ConfigError::TooLarge {
             n_layer: config.n_layer,
             n_embd: config.n_embd,
             n_inner: config.n_inner.unwrap_or(0),
@@ -45,7 +51,7 @@ impl Footprint {
         })
     }
 
-    fn counted(config: &GptConfig) -> Option<Self> {
+    fn without_overflow(config: &GptConfig) -> Option<Self> {
         let width = config.n_embd as u64;
         let kv = (config.kv_heads() as u64).checked_mul(config.head_dim() as u64)?;
         let inner = match config.n_inner {
@@ -68,9 +74,10 @@ impl Footprint {
         let vocabulary = (config.vocab_size as u64).checked_mul(width)?;
         let positions = (config.n_positions as u64).checked_mul(width)?;
         let outer_norms = width * vectors_per_norm * (1 + u64::from(config.embedding_norm));
+        let learned = offsets(config.positions == Positions::Learned, positions);
         let parameters = blocks
             .checked_add(vocabulary)?
-            .checked_add(offsets(config.positions == Positions::Learned, positions))?
+            .checked_add(learned)?
             .checked_add(offsets(!config.tie_word_embeddings, vocabulary))?
             .checked_add(outer_norms)?;
         // Weights, gradients and two moments must be nameable at once; rotary tables are the remaining large tensors.
@@ -79,7 +86,7 @@ impl Footprint {
             parameters,
             multiplied: blocks.checked_add(vocabulary)?,
             per_block,
-            largest_tensor: vocabulary.max(width.checked_mul(inner)?).max(square),
+            largest_tensor: vocabulary.max(width.checked_mul(inner)?).max(square).max(learned),
             layers: config.n_layer as u64,
             heads: config.n_head as u64,
             width,

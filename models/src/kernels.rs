@@ -16,7 +16,8 @@ use crate::loss::{self, LossOptions, Targets};
 /// Attention and loss as the network calls them.
 pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
     /// Causal attention. `q` is `[batch, heads, time, width]`; `k` and `v` have as many or fewer heads, each serving a
-    /// run of consecutive query heads, and may be longer in time: the queries are then the last positions.
+    /// run of consecutive query heads, and may be longer in time: the queries are then the last positions. All three are
+    /// in the type `options.compute` names; the result is wide.
     fn attention(
         &self,
         q: Tensor<B, 4>,

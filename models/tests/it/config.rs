@@ -2,7 +2,7 @@
 
 use models::config::{Activation, Positions};
 use models::error::ConfigError;
-use models::{Gpt, GptConfig, presets};
+use models::{Footprint, Gpt, GptConfig, presets};
 
 use crate::fixtures::{Cpu, DEVICE};
 
@@ -24,6 +24,11 @@ fn each_bad_size_gives_one_clear_error() {
         (
             r#"{"preset": "gpt2", "n_embd": 770}"#,
             "`n_embd` = 770 is not divisible by `n_head` = 12; the nearest multiple is 768",
+        ),
+        (r#"{"preset": "gpt2", "n_embd": 5}"#, "the nearest multiple is 12"),
+        (
+            r#"{"preset": "gpt2", "n_embd": 18446744073709551615}"#,
+            "`n_embd` = 18446744073709551615 is not divisible",
         ),
         (r#"{"preset": "gpt2", "n_kv_head": 5}"#, "`n_head` = 12 is not divisible by `n_kv_head` = 5"),
         (r#"{"preset": "llama-2-7b", "n_embd": 96}"#, "even head width, but `n_embd` / `n_head` = 3"),
@@ -59,6 +64,7 @@ fn huge_sizes_are_refused_instead_of_overflowing() {
             _ => config.n_embd = value,
         }
         let error = Gpt::<Cpu>::new(&config, 0, &DEVICE).expect_err("no machine can hold this");
+        assert!(Footprint::of(&config).is_err(), "nor can it be planned");
         assert!(matches!(error, ConfigError::TooLarge { .. }), "{key}: {error}");
     }
 }

@@ -74,3 +74,10 @@ fn a_full_cache_says_so_instead_of_wrapping() {
         Decoder::new(&model, 1000).feed(tokens(1, 25, 60, 1)).expect_err("the model has 24 positions");
     assert_eq!(beyond.capacity, 24);
 }
+
+#[test]
+#[should_panic(expected = "a sequence of 25 tokens is longer than the model's n_positions = 24")]
+fn a_sequence_longer_than_the_window_is_refused_by_name() {
+    let model = Gpt::<Cpu>::new(&shrunk("llama-1.1b"), 5, &DEVICE).expect("valid");
+    model.forward(tokens(1, 25, 60, 1), &Plain::default());
+}
