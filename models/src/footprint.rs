@@ -173,9 +173,8 @@ fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     let attention =
         2 * width * narrow + (width + 2 * kv) * narrow + width * WIDE + config.n_head as u64 * WIDE;
     let elementwise = match config.activation_function {
-        Activation::GeluTanh => 4 * WIDE,
+        Activation::GeluTanh | Activation::SwiGlu => 4 * WIDE,
         Activation::GeluErf => 3 * WIDE,
-        Activation::SwiGlu => 4 * WIDE,
         // Clamping keeps a mask of one byte per feature.
         Activation::ReluSquared => WIDE + 1,
     };
