@@ -38,6 +38,20 @@ pub struct Request<'a> {
     pub overflow: Overflow,
 }
 
+impl<'a> Request<'a> {
+    /// Plain sampling without anything that ends a completion early.
+    pub fn new(prompts: &'a [Vec<u32>], max_new_tokens: usize) -> Self {
+        Self {
+            prompts,
+            max_new_tokens,
+            sampling: Sampling::default(),
+            end_tokens: &[],
+            stop: None,
+            overflow: Overflow::default(),
+        }
+    }
+}
+
 /// Why a completion is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {

@@ -12,7 +12,7 @@
 //! use burn::optim::{AdamWConfig, Optimizer};
 //! use burn::tensor::Tensor;
 //! use burn_flex::{Flex, FlexDevice};
-//! use models::{Batch, Gpt, GptConfig, Lean, Overflow, PassOptions, Request, Sampling, generate, recompute};
+//! use models::{Batch, Gpt, GptConfig, Lean, PassOptions, Request, Sampling, generate, recompute};
 //!
 //! let description = r#"{"preset": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 8, "vocab_size": 5}"#;
 //! let config = GptConfig::from_json(description)?;
@@ -29,14 +29,8 @@
 //!         recompute::loss_and_gradients(&model, batch, &PassOptions::default(), Lean::default(), 1);
 //!     model = optimizer.step(1e-2, model, grads);
 //! }
-//! let request = Request {
-//!     prompts: &[vec![0], vec![2, 3]],
-//!     max_new_tokens: 2,
-//!     sampling: Sampling::greedy(),
-//!     end_tokens: &[],
-//!     stop: None,
-//!     overflow: Overflow::Refuse,
-//! };
+//! let prompts = [vec![0], vec![2, 3]];
+//! let request = Request { sampling: Sampling::greedy(), ..Request::new(&prompts, 2) };
 //! let completions = generate(&model.valid(), &request, |_piece| ControlFlow::Continue(()))?;
 //! assert_eq!(completions[0].tokens, [1, 2]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
 use memmap2::Mmap;
+use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, View, serialize_to_file};
 
 use super::names::{Lie, is_no_parameter, place};
@@ -49,12 +50,18 @@ pub fn save<B: Backend>(
     let mut beside = path.as_os_str().to_owned();
     beside.push(".partial");
     let beside = PathBuf::from(beside);
-    serialize_to_file(parts, Some(description), &beside)
-        .map_err(|source| WeightsError::Format { path: beside.clone(), source })?;
-    File::open(&beside)
-        .and_then(|file| file.sync_all())
-        .and_then(|()| std::fs::rename(&beside, path))
-        .map_err(WeightsError::file("write weights to", path))
+    let written = match serialize_to_file(parts, Some(description), &beside) {
+        Ok(()) => {
+            File::open(&beside).and_then(|file| file.sync_all()).and_then(|()| std::fs::rename(&beside, path))
+        }
+        Err(SafeTensorError::IoError(error)) => Err(error),
+        Err(source) => return Err(WeightsError::Format { path: beside, source }),
+    };
+    if written.is_err() {
+        // Half a file is of no use to anybody; the first error is the one to report.
+        let _ = std::fs::remove_file(&beside);
+    }
+    written.map_err(WeightsError::file("write weights to", path))
 }
 
 /// Reads a model written in the native layout, shape and all.
@@ -86,7 +93,8 @@ pub fn load<B: Backend>(
     }
     if layout == Layout::HuggingFace && views.contains_key("wte.weight") {
         // The first published GPT-2 files lack the prefix.
-        views = views.into_iter().map(|(name, view)| (format!("transformer.{name}"), view)).collect();
+        let full = |name: String| if name == "lm_head.weight" { name } else { format!("transformer.{name}") };
+        views = views.into_iter().map(|(name, view)| (full(name), view)).collect();
     }
 
     let model = Gpt::<B>::blank(config, device);

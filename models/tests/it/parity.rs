@@ -8,9 +8,7 @@ use burn::module::AutodiffModule;
 use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
 use burn::tensor::{Int, Tensor, TensorData};
 use models::weights::{self, Stored};
-use models::{
-    Batch, Gpt, Kernels, Lean, Overflow, PassOptions, Plain, Request, Sampling, generate, recompute,
-};
+use models::{Batch, Gpt, Kernels, Lean, PassOptions, Plain, Request, Sampling, generate, recompute};
 use safetensors::SafeTensors;
 
 use crate::fixtures::{Cpu, DEVICE, Tape, distance, numbers};
@@ -185,14 +183,7 @@ fn greedy_continuation_is_transformers() {
         let model = golden.model().valid();
         let expected: Vec<u32> = golden.ids("greedy").to_data().iter::<u32>().collect();
         let prompts = vec![expected[..5].to_vec()];
-        let request = Request {
-            prompts: &prompts,
-            max_new_tokens: expected.len() - 5,
-            sampling: Sampling::greedy(),
-            end_tokens: &[],
-            stop: None,
-            overflow: Overflow::Refuse,
-        };
+        let request = Request { sampling: Sampling::greedy(), ..Request::new(&prompts, expected.len() - 5) };
         let ours = generate(&model, &request, |_| ControlFlow::Continue(())).expect("a valid request");
         assert_eq!(ours[0].tokens, expected[5..]);
     }

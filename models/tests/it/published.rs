@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use burn::tensor::{Int, Tensor, TensorData};
-use models::{Batch, Gpt, Overflow, PassOptions, Plain, Request, Sampling, generate, weights};
+use models::{Batch, Gpt, PassOptions, Plain, Request, Sampling, generate, weights};
 
 use crate::fixtures::{Cpu, DEVICE, numbers};
 
@@ -28,14 +28,7 @@ fn the_dog_was_found_in_a_field() {
     let model: Gpt<Cpu> =
         weights::load_pretrained(Path::new(&directory), &DEVICE).expect("a GPT-2 directory");
     let prompts = vec![THE_DOG[..2].to_vec()];
-    let request = Request {
-        prompts: &prompts,
-        max_new_tokens: 18,
-        sampling: Sampling::greedy(),
-        end_tokens: &[],
-        stop: None,
-        overflow: Overflow::Refuse,
-    };
+    let request = Request { sampling: Sampling::greedy(), ..Request::new(&prompts, 18) };
     let completion = generate(&model, &request, |_| ControlFlow::Continue(())).expect("a valid request");
     assert_eq!(completion[0].tokens, THE_DOG[2..]);
 

@@ -86,14 +86,7 @@ fn model() -> Gpt<Cpu> {
 }
 
 fn request(prompts: &[Vec<u32>], max_new_tokens: usize) -> Request<'_> {
-    Request {
-        prompts,
-        max_new_tokens,
-        sampling: Sampling::greedy(),
-        end_tokens: &[],
-        stop: None,
-        overflow: Overflow::Refuse,
-    }
+    Request { sampling: Sampling::greedy(), ..Request::new(prompts, max_new_tokens) }
 }
 
 fn run(model: &Gpt<Cpu>, request: &Request<'_>) -> Vec<models::Completion> {

@@ -143,6 +143,10 @@ fn one_report_names_everything_that_does_not_fit() {
 fn a_file_cut_short_or_absent_or_foreign_is_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("model.safetensors");
+    let nowhere = directory.path().join("absent/model.safetensors");
+    let error = weights::save(&model(&shrunk("gpt2")), &nowhere, Layout::Native, Stored::F32)
+        .expect_err("no directory");
+    assert!(error.to_string().starts_with("could not write weights to"), "{error}");
     let load = || weights::load_native::<Tape>(&path, &DEVICE).expect_err("not loadable").to_string();
     assert!(load().starts_with("could not open weights in"), "{}", load());
     let model = model(&shrunk("gpt2"));
