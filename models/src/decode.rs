@@ -2,11 +2,11 @@
 //!
 //! The cache is allocated once, for the longest sequence it will hold. A step writes behind what is there, and nothing
 //! else holds a reference while it does, so that a backend can write in place (the CPU backend of Burn 0.21 always
-//! copies in `slice_assign`: one tensor of one layer at a time). Prompts of different lengths share it by padding on the left, so that all rows end in
-//! the same column: a row's positions are counted from its own first token, and its padding is hidden from attention.
+//! copies in `slice_assign`: one tensor of one layer at a time). Prompts of different lengths share the cache by padding
+//! on the left, so that all rows end in the same column: a row's positions are counted from its own first token, and its
+//! padding is hidden from attention.
 
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
-
 use thiserror::Error;
 
 use crate::attention;

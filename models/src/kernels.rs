@@ -1,10 +1,10 @@
 //! The two places where a GPT's training memory is decided, behind one small value.
 //!
-//! [`Plain`] is written in ordinary tensor operations and runs on every backend. It works in chunks, so inference never
-//! builds a T×T matrix or all logits; under autodiff, however, the tape keeps what every chunk made. [`Lean`] is
-//! implemented for `Autodiff` alone: there the same two operations are single nodes of the tape with a backward written
-//! by hand, which keeps what [`crate::attention`] and [`crate::loss`] say and nothing else. The forward pass takes the
-//! value as an argument, so the network is one piece of code for both.
+//! [`Plain`] is written in ordinary tensor operations and runs on every backend. It works in chunks, so that without a
+//! tape attention never builds a T×T matrix nor the loss all logits; under autodiff the tape keeps what every chunk made.
+//! [`Lean`] is implemented for `Autodiff` alone: there the same two operations are single nodes of the tape with a
+//! backward written by hand, which keeps what [`crate::attention`] and [`crate::loss`] say and nothing else. The forward
+//! pass takes the value as an argument, so the network is one piece of code for both.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
