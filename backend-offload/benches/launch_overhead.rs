@@ -27,14 +27,15 @@ fn touch(input: &Array<f32>, output: &mut Array<f32>) {
 }
 
 struct Rig<R: Runtime<Device = WgpuDevice>> {
-    client: cubecl_core::client::ComputeClient<R>,
+    client: ComputeClient<R>,
     buffers: Vec<Handle>,
 }
 
 impl<R: Runtime<Device = WgpuDevice>> Rig<R> {
     fn new() -> Self {
         let client = R::client(&WgpuDevice::default());
-        let buffers = (0..8).map(|_| client.create_from_slice(&[0; 64 << 10])).collect();
+        let zeros = vec![0; 64 << 10];
+        let buffers = (0..8).map(|_| client.create_from_slice(&zeros)).collect();
         let rig = Self { client, buffers };
         rig.batch();
         rig

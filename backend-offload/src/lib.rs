@@ -100,6 +100,7 @@ mod host;
 mod journal;
 mod pager;
 mod registry;
+mod report;
 #[cfg(feature = "router")]
 mod router;
 mod stats;

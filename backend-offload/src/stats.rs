@@ -59,6 +59,8 @@ pub struct Stats {
     pub pageable_fallbacks: u64,
     /// Autotune samples discarded because blocks moved while they were timed.
     pub autotune_discards: u64,
+    /// Autotune samples that counted although blocks moved, less the time that took.
+    pub autotune_corrections: u64,
     /// Operations that could not run; each made its outputs unreadable and is reported on reading them.
     pub failures: u64,
 }

@@ -10,3 +10,6 @@ pub type Inner = burn::backend::Wgpu;
 /// See above.
 #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
 pub type Inner = burn::backend::Flex;
+
+/// The device of [`Inner`].
+pub type Device = <Inner as burn::tensor::backend::BackendTypes>::Device;

@@ -6,7 +6,8 @@ use crate::backend::{Door, Offloadable};
 use crate::config::OffloadConfig;
 use crate::error::{Holder, OffloadError};
 use crate::registry::{self, DeviceKey};
-use crate::stats::{Stats, TierStats};
+use crate::report;
+use crate::stats::Stats;
 use burn_cubecl::{BoolElement, CubeBackend, FloatElement, IntElement};
 use burn_fusion::Fusion;
 use cubecl_common::device::{Device, DeviceId};
@@ -70,11 +71,11 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
     }
 
     fn stats(device: &R::Device) -> Stats {
-        on_server::<R, _>(device, |server| server.stats())
+        on_server::<R, _>(device, OffloadServer::stats)
     }
 
     fn largest_holders(device: &R::Device, count: usize) -> Vec<Holder> {
-        on_server::<R, _>(device, move |server| server.largest_holders(count))
+        on_server::<R, _>(device, move |server| report::largest_holders(&server.pager, count))
     }
 
     fn trim(device: &R::Device) {
@@ -103,40 +104,15 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
 impl<R: InnerRuntime> OffloadServer<R> {
     fn stats(&mut self) -> Stats {
         self.sweep();
-        let (ledger, counters) = (self.pager.ledger(), self.pager.counters());
-        let host = self.settings.host.usage();
-        let budget = |bytes: u64| (bytes != u64::MAX).then_some(bytes);
         Stats {
-            device: TierStats {
-                in_use: ledger.resident(),
-                reserved: ledger.resident() + ledger.spare(),
-                peak: ledger.resident_peak(),
-                peak_reserved: ledger.reserved_peak(),
-                budget: budget(ledger.budget()),
-            },
-            host: TierStats {
-                in_use: ledger.host(),
-                reserved: host.reserved,
-                peak: ledger.host_peak(),
-                peak_reserved: host.peak,
-                budget: budget(host.limit),
-            },
             launches: self.launches,
             steps: self.steps,
             allocations: self.allocations,
-            evictions: counters.evictions,
-            clean_drops: counters.clean_drops,
-            restores: counters.restores,
-            bytes_out: counters.bytes_out,
-            bytes_in: counters.bytes_in,
             stall: self.stall,
-            largest_launch: counters.largest_operation,
-            over_budget: counters.over_budget,
-            trims: counters.trims,
-            device_refusals: counters.device_refusals,
-            pageable_fallbacks: host.pageable_fallbacks,
             autotune_discards: self.profile.discards,
+            autotune_corrections: self.profile.corrected,
             failures: self.failures.count,
+            ..report::stats(&self.pager, &self.settings.host)
         }
     }
 }

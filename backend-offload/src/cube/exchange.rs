@@ -33,7 +33,7 @@ static IN_TRANSIT: Mutex<Option<HashMap<Route, VecDeque<Parcel>>>> = Mutex::new(
 static ARRIVAL: Condvar = Condvar::new();
 
 /// A source that has not sent by then has died, and waiting longer would hang its reader for good.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_mins(10);
 
 fn post(route: Route, parcel: Parcel) {
     let mut guard = IN_TRANSIT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,7 +45,8 @@ fn collect(route: Route) -> Parcel {
     let guard = IN_TRANSIT.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut guard, _) = ARRIVAL
         .wait_timeout_while(guard, PATIENCE, |transit| {
-            !transit.as_ref().is_some_and(|transit| transit.get(&route).is_some_and(|queue| !queue.is_empty()))
+            let queue = transit.as_ref().and_then(|transit| transit.get(&route));
+            queue.is_none_or(VecDeque::is_empty)
         })
         .unwrap_or_else(PoisonError::into_inner);
     let transit = guard.get_or_insert_default();

@@ -87,12 +87,3 @@ pub(super) fn read_error(error: &OffloadError) -> ServerError {
 fn launch_error(error: &OffloadError) -> ServerError {
     ServerError::Launch(LaunchError::OutOfMemory { reason: error.to_string(), backtrace: BackTrace::default() })
 }
-
-/// What a panic said.
-pub(super) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    panic
-        .downcast_ref::<&str>()
-        .map(|message| (*message).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".to_owned())
-}

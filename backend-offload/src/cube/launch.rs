@@ -1,6 +1,5 @@
 //! Kernel launches.
 
-use super::failures::panic_message;
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
 use super::table::Named;
@@ -8,6 +7,7 @@ use super::visibility::{NotingCompiler, NotingTask, Writes};
 use crate::error::OffloadError;
 use crate::journal::Event;
 use crate::pager::BlockId;
+use crate::report::panic_message;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::prelude::CubeCount;
 use cubecl_core::server::{Binding, ComputeServer, KernelArguments, TensorMapBinding};
@@ -59,7 +59,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let arguments = self.rewrite(arguments, &named);
         let count = match count {
             CubeCount::Dynamic(binding) => CubeCount::Dynamic(self.physical(binding, named.count.block())),
-            fixed => fixed,
+            CubeCount::Static(x, y, z) => CubeCount::Static(x, y, z),
         };
         // The task is gone should the runtime panic; its id still tells what the outputs were.
         let kernel_id = task.id_cell();

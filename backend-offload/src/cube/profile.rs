@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: u32 = 8;
 
 /// What a candidate that could not run is said to take.
-const REFUSED: Duration = Duration::from_secs(3600);
+const REFUSED: Duration = Duration::from_hours(1);
 
 #[derive(Debug, Default)]
 pub(super) struct ProfileWatch {
@@ -30,6 +30,8 @@ pub(super) struct ProfileWatch {
     /// Bytes the last sample brought onto the device, scratch included.
     last_demand: u64,
     pub(super) discards: u64,
+    /// Samples that counted less the time blocks took to move.
+    pub(super) corrected: u64,
 }
 
 #[derive(Debug, Default)]
@@ -102,6 +104,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 backtrace: BackTrace::default(),
             });
         }
+        self.profile.corrected += 1;
         timed.map(|timed| without(timed, sample.moved))
     }
 }

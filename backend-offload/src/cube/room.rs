@@ -1,12 +1,12 @@
 //! Carries out the pager's steps: the only place where buffers change place.
 
-use super::failures::panic_message;
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
 use super::transfer::checksum;
-use crate::error::{Holder, OffloadError, Situation, Tier};
+use crate::error::OffloadError;
 use crate::journal::Event;
-use crate::pager::{BlockId, Place, Shortage, Step};
+use crate::pager::{BlockId, Shortage, Step};
+use crate::report::{self, panic_message};
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::ComputeServer;
 use cubecl_runtime::memory_management::ManagedMemoryHandle;
@@ -57,7 +57,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let mut copy_failure = None;
         loop {
             let step = self.pager.next_step(self.settings.host.room());
-            match step.map_err(|shortage| self.shortage(shortage, operation, copy_failure.take()))? {
+            match step.map_err(|shortage| self.shortage(shortage, operation, copy_failure.as_deref()))? {
                 Step::Ready => return Ok(()),
                 Step::Bring { block, fill } => self.bring(block, fill)?,
                 other => copy_failure = self.give_way(other).err().or(copy_failure),
@@ -212,37 +212,13 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.journal.record(Event::Trimmed);
     }
 
-    fn shortage(&self, shortage: Shortage, operation: &str, reason: Option<String>) -> OffloadError {
-        let situation = |wanted| Box::new(self.situation(operation, wanted));
-        match shortage {
-            Shortage::WorkingSet { wanted, pinned } => OffloadError::WorkingSet(situation(wanted + pinned)),
-            Shortage::HostFull { wanted } => OffloadError::HostFull(situation(wanted)),
-            Shortage::CopyOut { wanted } => {
-                OffloadError::CopyOut(situation(wanted), reason.unwrap_or_else(|| "unknown".to_owned()))
-            }
-            Shortage::Device { wanted } => OffloadError::DeviceRefused(situation(wanted)),
-        }
-    }
-
-    fn situation(&self, operation: &str, wanted: u64) -> Situation {
-        let host = self.settings.host.usage();
-        Situation {
-            operation: operation.to_owned(),
-            wanted,
-            device_budget: self.pager.ledger().budget(),
-            device_in_use: self.pager.ledger().resident(),
-            host_budget: host.limit,
-            host_in_use: host.in_use,
-            holders: self.largest_holders(5),
-        }
-    }
-
-    pub(super) fn largest_holders(&self, count: usize) -> Vec<Holder> {
-        let holder = |id| Holder {
-            bytes: self.pager.bytes(id),
-            tier: if self.pager.place(id) == Place::Host { Tier::Host } else { Tier::Device },
-            age: self.pager.age(id),
-        };
-        self.pager.largest(count).into_iter().map(holder).collect()
+    fn shortage(&self, shortage: Shortage, operation: &str, copy_failure: Option<&str>) -> OffloadError {
+        report::shortage(
+            shortage,
+            operation.to_owned(),
+            &self.pager,
+            &self.settings.host,
+            copy_failure,
+        )
     }
 }

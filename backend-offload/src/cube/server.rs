@@ -320,6 +320,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     }
 
     fn memory_usage(&mut self, stream: StreamId) -> Result<MemoryUsage, ServerError> {
+        self.sweep();
         self.inner.memory_usage(stream)
     }
 

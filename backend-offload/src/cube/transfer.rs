@@ -3,6 +3,7 @@
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
 use crate::host::HostCopy;
+use crate::report::panic_message;
 use cubecl_common::bytes::{AllocationController, AllocationProperty, Bytes};
 use cubecl_common::future::block_on;
 use cubecl_common::stream_id::StreamId;
@@ -11,7 +12,6 @@ use cubecl_runtime::memory_management::ManagedMemoryHandle;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::failures::panic_message;
 
 /// Reads land in the runtime's own pinned pool, whose pages grow with the largest request.
 const PIECE: u64 = 64 << 20;

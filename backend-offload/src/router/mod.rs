@@ -93,8 +93,9 @@ impl<B: SharedStorage> Door for Simulated<B> {
         get_client::<OffloadChannel<B>>(device).state().host.trim();
     }
 
-    /// Nothing is planned from it here.
-    fn mark_step(_device: &B::Device) {}
+    fn mark_step(device: &B::Device) {
+        get_client::<OffloadChannel<B>>(device).state().steps += 1;
+    }
 
     #[cfg(feature = "test-util")]
     fn events(device: &B::Device) -> Vec<crate::Event> {

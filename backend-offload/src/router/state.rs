@@ -40,6 +40,7 @@ pub(super) struct State<B: SharedStorage> {
     pub(super) copy_failure: String,
     smallest_block: u64,
     pub(super) launches: u64,
+    pub(super) steps: u64,
     pub(super) allocations: u64,
     pub(super) failures: u64,
     /// Count what is on the device anew after every operation, and keep the most.
@@ -90,6 +91,7 @@ impl<B: SharedStorage> State<B> {
             copy_failure: String::new(),
             smallest_block: settings.smallest_block,
             launches: 0,
+            steps: 0,
             allocations: 0,
             failures: 0,
             #[cfg(feature = "test-util")]

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::Read;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::thread;
@@ -90,11 +91,12 @@ pub struct Child {
     scenario: &'static str,
     parameters: Facts,
     environment: Vec<(&'static str, String)>,
+    directory: Option<PathBuf>,
 }
 
 impl Child {
     pub fn new(scenario: &'static str) -> Self {
-        Self { scenario, parameters: Facts::default(), environment: Vec::new() }
+        Self { scenario, parameters: Facts::default(), environment: Vec::new(), directory: None }
     }
 
     pub fn with(mut self, name: &str, value: impl Display) -> Self {
@@ -108,13 +110,21 @@ impl Child {
         self
     }
 
+    /// Runs the child in `directory`, whose `cubecl.toml` then counts.
+    pub fn directory(mut self, directory: PathBuf) -> Self {
+        self.directory = Some(directory);
+        self
+    }
+
     /// Runs the scenario to its end.
     ///
     /// # Panics
     /// If it fails, with all it printed.
     pub fn run(self) -> Report {
         let parameters: Vec<_> = self.parameters.lines().collect();
+        let here = PathBuf::from(".");
         let mut child = Command::new(std::env::current_exe().expect("this test's own path"))
+            .current_dir(self.directory.as_ref().unwrap_or(&here))
             .args(["child::runs_the_scenario_it_was_started_for", "--exact", "--ignored", "--nocapture"])
             .env(SCENARIO, self.scenario)
             .env(PARAMETERS, parameters.join("\n"))

@@ -5,6 +5,8 @@
 mod child;
 #[cfg(feature = "wgpu")]
 mod cube;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod numbers;
 mod operations;
 mod programs;

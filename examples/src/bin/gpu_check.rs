@@ -16,12 +16,11 @@ mod numbers;
 #[path = "../../../backend-offload/tests/it/programs/mod.rs"]
 mod programs;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use backend_offload::{Budget, Offload, OffloadConfig, stats};
 use burn::backend::Autodiff;
 use burn::prelude::*;
-use burn::tensor::backend::BackendTypes;
-use examples::Inner;
+use examples::{Device, Inner};
 use programs::{Run, Size, programs};
 use serde_json::{Value, json};
 use std::process::Command;
@@ -64,7 +63,8 @@ fn check(budgets: &str) -> Result<()> {
         }
     }
     println!("{}", child(&["bandwidth"])?);
-    if failed { bail!("at least one check failed") } else { Ok(()) }
+    ensure!(!failed, "at least one check failed");
+    Ok(())
 }
 
 fn share(text: &str) -> Result<f64> {
@@ -109,7 +109,7 @@ fn child(arguments: &[&str]) -> Result<Value> {
 }
 
 fn run(program: &str, budget: &str) -> Result<()> {
-    let device = Default::default();
+    let device = Device::default();
     let (run, seconds) = if budget == "plain" {
         train::<Inner>(program, &device)
     } else {
@@ -124,7 +124,7 @@ fn run(program: &str, budget: &str) -> Result<()> {
         "seconds_per_step": seconds,
     });
     if budget != "plain" {
-        line["stats"] = counters(&device);
+        line["stats"] = counters();
     }
     println!("{line}");
     Ok(())
@@ -143,8 +143,8 @@ fn hash<'a>(bits: impl IntoIterator<Item = &'a u32>) -> u64 {
     bits.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, bits| (hash ^ u64::from(*bits)).wrapping_mul(0x100_0000_01b3))
 }
 
-fn counters(device: &<Inner as BackendTypes>::Device) -> Value {
-    let stats = stats::<Inner>(device);
+fn counters() -> Value {
+    let stats = stats::<Inner>(&Device::default());
     json!({
         "device_peak": stats.device.peak,
         "device_peak_reserved": stats.device.peak_reserved,
@@ -163,7 +163,7 @@ fn counters(device: &<Inner as BackendTypes>::Device) -> Value {
 /// Eight tensors of 256 MiB take turns on a device that may hold three of them.
 fn bandwidth() -> Result<()> {
     type B = Offload<Inner>;
-    let device = Default::default();
+    let device = Device::default();
     OffloadConfig::new().device_budget("800MiB".parse()?).install::<Inner>(&device)?;
     let mut tensors: Vec<_> = (0..8).map(|n| Tensor::<B, 2>::full([8192, 8192], n as f32, &device)).collect();
     for _ in 0..3 {
@@ -173,6 +173,6 @@ fn bandwidth() -> Result<()> {
     let stats = stats::<Inner>(&device);
     let (out, back) = (stats.bytes_out as f64, stats.bytes_in as f64);
     let gigabytes_per_second = (out + back) / stats.stall.as_secs_f64() / 1e9;
-    println!("{}", json!({ "bandwidth": { "gigabytes_per_second": gigabytes_per_second, "stats": counters(&device) } }));
+    println!("{}", json!({ "bandwidth": { "gigabytes_per_second": gigabytes_per_second, "stats": counters() } }));
     Ok(())
 }

@@ -7,10 +7,10 @@
 use backend_offload::{Offload, OffloadConfig, stats};
 use burn::prelude::*;
 use burn::tensor::Distribution;
-use examples::Inner;
+use examples::{Device, Inner};
 
 fn main() -> anyhow::Result<()> {
-    let device = Default::default();
+    let device = Device::default();
     OffloadConfig::new().device_budget("64MiB".parse()?).install::<Inner>(&device)?;
 
     let random = || Tensor::<Offload<Inner>, 2>::random([2048, 2048], Distribution::Default, &device);

@@ -16,7 +16,7 @@ use burn::backend::Autodiff;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
 use burn::prelude::*;
-use examples::Inner;
+use examples::{Device, Inner};
 use std::process::Command;
 
 type B = Autodiff<Offload<Inner>>;
@@ -61,7 +61,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn train(device_budget: &str, host_budget: &str) -> anyhow::Result<()> {
-    let device = Default::default();
+    let device = Device::default();
     OffloadConfig::new()
         .device_budget(device_budget.parse()?)
         .host_budget(host_budget.parse()?)

@@ -35,7 +35,7 @@ fn results<B: AutodiffBackend>(device: &B::Device, threads: usize) -> Facts {
             let mut list = operations::<B>();
             let shift = n * list.len() / threads;
             list.rotate_left(shift);
-            scope.spawn(move || list.into_iter().map(|o| (o.name, outcome(o, device))).collect())
+            scope.spawn(move || list.into_iter().map(|o| (o.name, outcome(&o, device))).collect())
         };
         let running: Vec<_> = (0..threads).map(start).collect();
         running.into_iter().map(|thread| thread.join().expect("outcomes are caught")).collect()
@@ -49,7 +49,7 @@ fn results<B: AutodiffBackend>(device: &B::Device, threads: usize) -> Facts {
     facts
 }
 
-fn outcome<B: AutodiffBackend>(operation: Operation<B>, device: &B::Device) -> String {
+fn outcome<B: AutodiffBackend>(operation: &Operation<B>, device: &B::Device) -> String {
     catch_unwind(AssertUnwindSafe(|| {
         let mut hasher = DefaultHasher::new();
         for value in (operation.run)(device) {

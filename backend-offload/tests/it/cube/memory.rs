@@ -2,10 +2,11 @@
 
 use super::{Plain, Spilling, run, vulkan};
 use crate::child::{Child, Facts, Scenario};
-use backend_offload::{OffloadConfig, Stats, Tier, largest_holders, stats, trim};
+use backend_offload::{OffloadConfig, OffloadRuntime, Stats, Tier, largest_holders, stats, trim};
 use burn::prelude::*;
 use burn::tensor::TensorData;
-use cubecl_wgpu::WgpuDevice;
+use cubecl_core::Runtime;
+use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![
@@ -15,6 +16,7 @@ pub fn scenarios() -> Vec<Scenario> {
         Scenario { name: "vulkan/refusals", run: refusals },
         Scenario { name: "vulkan/devices", run: devices },
         Scenario { name: "vulkan/streams", run: streams },
+        Scenario { name: "vulkan/usage", run: usage },
     ]
 }
 
@@ -178,12 +180,11 @@ fn tensors_move_between_devices_that_each_have_their_budget() {
 
 fn streams(parameters: &Facts) -> Facts {
     let device = WgpuDevice::default();
-    match parameters.text("backend") {
-        "plain" => pass_around::<Plain>(&device),
-        _ => {
-            budget(&device, parameters.value("budget"));
-            pass_around::<Spilling>(&device);
-        }
+    if parameters.text("backend") == "plain" {
+        pass_around::<Plain>(&device);
+    } else {
+        budget(&device, parameters.value("budget"));
+        pass_around::<Spilling>(&device);
     }
     Facts::default()
 }
@@ -222,5 +223,41 @@ fn tensors_used_by_several_streams_keep_their_values() {
         run(Child::new("vulkan/streams").with("backend", "plain"));
         run(Child::new("vulkan/streams").with("backend", "spilling").with("budget", u64::MAX));
         run(Child::new("vulkan/streams").with("backend", "spilling").with("budget", 4 * MIB));
+    }
+}
+
+fn usage(parameters: &Facts) -> Facts {
+    let device = WgpuDevice::default();
+    let held = if parameters.text("backend") == "plain" {
+        hold::<Plain, WgpuRuntime>(&device)
+    } else {
+        hold::<Spilling, OffloadRuntime<WgpuRuntime>>(&device)
+    };
+    Facts::default().with("allocations", held.number_allocs).with("bytes", held.bytes_in_use)
+}
+
+/// What the runtime holds for tensors that were updated in place, viewed and reduced.
+fn hold<B, R>(device: &WgpuDevice) -> cubecl_core::MemoryUsage
+where
+    B: Backend<Device = WgpuDevice>,
+    R: Runtime<Device = WgpuDevice>,
+{
+    let made: Vec<_> = (0..8).map(|n| Tensor::<B, 2>::ones([256, 256], device) * n as f32).collect();
+    let updated: Vec<_> = made.into_iter().map(|tensor| (tensor + 1.0).exp().clamp(0.0, 9.0)).collect();
+    let views: Vec<_> = updated.iter().map(|tensor| tensor.clone().transpose()).collect();
+    let sums: Vec<_> = views.into_iter().map(|view| view.sum_dim(0)).collect();
+    let product = updated[1].clone().matmul(updated[2].clone());
+    B::sync(device).expect("the kernels run");
+    let usage = R::client(device).memory_usage().expect("a runtime that tells");
+    drop((updated, sums, product));
+    usage
+}
+
+#[test]
+fn what_fits_takes_the_same_allocations_as_on_the_plain_runtime() {
+    if vulkan("allocations") {
+        let plain = run(Child::new("vulkan/usage").with("backend", "plain"));
+        let ours = run(Child::new("vulkan/usage").with("backend", "spilling"));
+        assert_eq!((ours.number("allocations"), ours.number("bytes")), (plain.number("allocations"), plain.number("bytes")));
     }
 }

@@ -4,6 +4,7 @@
 //! software driver use all cores anyway. The plain backend always runs first, so that both share one set of
 //! autotune results: a different kernel may round differently.
 
+mod autotune;
 mod conformance;
 mod faults;
 mod memory;
@@ -105,7 +106,8 @@ fn counted(device: &WgpuDevice, report: Facts) -> Facts {
         .with("largest launch", all.largest_launch)
         .with("over budget", all.over_budget)
         .with("failures", all.failures)
-        .with("discards", all.autotune_discards)
+        .with("autotune discards", all.autotune_discards)
+        .with("autotune corrections", all.autotune_corrections)
         .with("runtime in use", peaks.in_use)
         .with("runtime reserved", peaks.reserved)
 }

@@ -37,27 +37,27 @@ fn train(parameters: &Facts) -> Facts {
     counted(&device, Facts::default().with("fingerprint", run.fingerprint()))
 }
 
-fn plain(program: &str) -> Report {
-    run(Child::new("vulkan/train plain").with("program", program).with("steps", STEPS))
+fn plain(program: &str, steps: usize) -> Report {
+    run(Child::new("vulkan/train plain").with("program", program).with("steps", steps))
 }
 
-fn spilling(program: &str) -> Child {
-    Child::new("vulkan/train").with("program", program).with("steps", STEPS).with("bindings", BINDINGS)
+fn spilling(program: &str, steps: usize) -> Child {
+    Child::new("vulkan/train").with("program", program).with("steps", steps).with("bindings", BINDINGS)
 }
 
 fn is_bit_identical_at_every_budget(program: &str) {
     if !vulkan(program) {
         return;
     }
-    let plain = plain(program);
-    let unlimited = run(spilling(program));
+    let plain = plain(program, STEPS);
+    let unlimited = run(spilling(program, STEPS));
     assert_eq!(unlimited.text("fingerprint"), plain.text("fingerprint"), "unlimited");
     assert_eq!(unlimited.number("bytes out") + unlimited.number("bytes in"), 0, "everything fits");
     let (peak, largest) = (unlimited.number("device peak"), unlimited.number("largest launch"));
     // A twentieth above the largest launch: what it brings besides its operands is nothing.
     for (budget, spills) in [(peak * 6 / 10, false), (peak * 3 / 10, true), (largest + largest / 20, true)] {
         let budget = budget.max(largest);
-        let tight = run(spilling(program).with("budget", budget).with("watch", true));
+        let tight = run(spilling(program, STEPS).with("budget", budget).with("watch", true));
         println!(
             "{program}: {budget} of {peak} bytes: {} evictions, {} restores, {} out, {} in; runtime held {}",
             tight.text("evictions"),
@@ -88,4 +88,14 @@ fn a_convolutional_net_trains_to_the_same_bits_at_every_budget() {
 #[test]
 fn a_transformer_trains_to_the_same_bits_at_every_budget() {
     is_bit_identical_at_every_budget("transformer");
+}
+
+#[test]
+fn an_mlp_trains_to_the_same_bits_when_nothing_is_trusted() {
+    if !vulkan("paranoid training") {
+        return;
+    }
+    let paranoid = run(spilling("mlp", 5).with("budget", "8MiB").with("paranoid", true));
+    assert!(paranoid.number("restores") > 0);
+    assert_eq!(paranoid.text("fingerprint"), plain("mlp", 5).text("fingerprint"));
 }
