@@ -16,7 +16,9 @@ pub enum Budget {
 
 /// A budget that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("cannot read {text:?} as a memory budget: {reason}; write bytes (\"6GiB\", \"512MB\", \"1048576\"), a share (\"80%\") or \"unlimited\"")]
+#[error(
+    "cannot read {text:?} as a memory budget: {reason}; write bytes (\"6GiB\", \"512MB\", \"1048576\"), a share (\"80%\") or \"unlimited\""
+)]
 pub struct BudgetError {
     text: String,
     reason: &'static str,

@@ -47,7 +47,9 @@ pub struct Situation {
 #[non_exhaustive]
 pub enum OffloadError {
     /// [`install`](crate::OffloadConfig::install) came too late.
-    #[error("cannot install an offload configuration on {device}: the device has already started; install before the first tensor is made on it")]
+    #[error(
+        "cannot install an offload configuration on {device}: the device has already started; install before the first tensor is made on it"
+    )]
     AlreadyStarted {
         /// The device.
         device: String,
@@ -86,7 +88,9 @@ pub enum OffloadError {
         free: u64,
     },
     /// A share of memory nobody can measure.
-    #[error("a budget of {share} cannot be resolved: {tier} does not tell how much memory is free; give bytes (\"6GiB\") or \"unlimited\"")]
+    #[error(
+        "a budget of {share} cannot be resolved: {tier} does not tell how much memory is free; give bytes (\"6GiB\") or \"unlimited\""
+    )]
     UnknownShare {
         /// The budget as written.
         share: String,
@@ -105,13 +109,17 @@ pub enum OffloadError {
     #[error("{0} needs more device memory at once than the budget allows; raise the device budget above {wanted}, or make the operation smaller (micro-batch, sequence length, chunked loss, fewer fused operands through max_bindings)", wanted = Bytes(.0.wanted))]
     WorkingSet(Box<Situation>),
     /// Something must leave the device and the host has no room for it.
-    #[error("{0} would push blocks to the host, whose budget is used up; raise the host budget, or hold less (recomputation, smaller optimizer state)")]
+    #[error(
+        "{0} would push blocks to the host, whose budget is used up; raise the host budget, or hold less (recomputation, smaller optimizer state)"
+    )]
     HostFull(Box<Situation>),
     /// Something must leave the device and could not be copied.
     #[error("{0} would push blocks to the host, and copying them out failed ({reason}); they stay on the device, unharmed", reason = .1)]
     CopyOut(Box<Situation>, String),
     /// The driver refuses memory within the budget.
-    #[error("{0} was refused device memory by the driver although the budget allows it; another process probably took it: free it, or lower the device budget")]
+    #[error(
+        "{0} was refused device memory by the driver although the budget allows it; another process probably took it: free it, or lower the device budget"
+    )]
     DeviceRefused(Box<Situation>),
     /// One buffer is larger than the device can bind.
     #[error("cannot allocate one buffer of {}: the device binds at most {} at once; split the tensor", Bytes(*wanted), Bytes(*limit))]
@@ -122,7 +130,9 @@ pub enum OffloadError {
         limit: u64,
     },
     /// The runtime underneath panicked while it ran an operation for us.
-    #[error("{operation} did not run: the device runtime panicked ({message}); its outputs are lost, everything else is intact")]
+    #[error(
+        "{operation} did not run: the device runtime panicked ({message}); its outputs are lost, everything else is intact"
+    )]
     RuntimePanic {
         /// The operation.
         operation: String,

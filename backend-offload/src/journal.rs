@@ -51,7 +51,11 @@ pub(crate) struct Journal {
 impl Journal {
     #[cfg_attr(
         not(feature = "test-util"),
-        expect(clippy::unused_self, clippy::needless_pass_by_value, reason = "with nobody to keep events for, they are only traced")
+        expect(
+            clippy::unused_self,
+            clippy::needless_pass_by_value,
+            reason = "with nobody to keep events for, they are only traced"
+        )
     )]
     pub(crate) fn record(&mut self, event: Event) {
         match &event {

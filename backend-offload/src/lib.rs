@@ -79,7 +79,10 @@
 
 #![cfg_attr(
     not(feature = "cube"),
-    expect(dead_code, reason = "pins, bindings and allocators that pool are CubeCL's; without any door nothing drives the core")
+    expect(
+        dead_code,
+        reason = "pins, bindings and allocators that pool are CubeCL's; without any door nothing drives the core"
+    )
 )]
 #![cfg_attr(
     not(any(feature = "cube", feature = "router")),

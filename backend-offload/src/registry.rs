@@ -115,11 +115,7 @@ pub(crate) fn start(key: DeviceKey) -> Option<Settings> {
 }
 
 impl Registry {
-    fn resolve(
-        &mut self,
-        config: OffloadConfig,
-        facts: &DeviceFacts,
-    ) -> Result<Settings, OffloadError> {
+    fn resolve(&mut self, config: OffloadConfig, facts: &DeviceFacts) -> Result<Settings, OffloadError> {
         let config = config.or_environment()?;
         let smallest_block = config.smallest_block.unwrap_or(SMALLEST_BLOCK);
         let device_budget = device_budget(&config, facts, smallest_block)?;
@@ -170,11 +166,7 @@ impl Registry {
     }
 }
 
-fn device_budget(
-    config: &OffloadConfig,
-    facts: &DeviceFacts,
-    smallest: u64,
-) -> Result<u64, OffloadError> {
+fn device_budget(config: &OffloadConfig, facts: &DeviceFacts, smallest: u64) -> Result<u64, OffloadError> {
     let wanted = config.device_budget.unwrap_or_else(|| {
         if facts.default_budget == Budget::Unlimited {
             tracing::info!(
@@ -187,10 +179,7 @@ fn device_budget(
     });
     let budget = wanted
         .resolve(facts.memory.map(|memory| memory.free))
-        .ok_or_else(|| OffloadError::UnknownShare {
-            share: wanted.to_string(),
-            tier: facts.name.clone(),
-        })?
+        .ok_or_else(|| OffloadError::UnknownShare { share: wanted.to_string(), tier: facts.name.clone() })?
         .unwrap_or(u64::MAX);
     // A budget below one block is an error, not a slow way to fail; running every operation alone is a mode
     // of its own.
@@ -201,12 +190,7 @@ fn device_budget(
         && budget > total
         && budget != u64::MAX
     {
-        return Err(OffloadError::BudgetAboveDevice {
-            device: facts.name.clone(),
-            budget,
-            total,
-            free,
-        });
+        return Err(OffloadError::BudgetAboveDevice { device: facts.name.clone(), budget, total, free });
     }
     Ok(budget)
 }

@@ -85,5 +85,8 @@ pub(super) fn read_error(error: &OffloadError) -> ServerError {
 }
 
 fn launch_error(error: &OffloadError) -> ServerError {
-    ServerError::Launch(LaunchError::OutOfMemory { reason: error.to_string(), backtrace: BackTrace::default() })
+    ServerError::Launch(LaunchError::OutOfMemory {
+        reason: error.to_string(),
+        backtrace: BackTrace::default(),
+    })
 }

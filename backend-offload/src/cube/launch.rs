@@ -54,7 +54,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
             return;
         }
         // Without a clean operand nothing depends on which ones are written.
-        let writes = self.operands.iter().any(|id| self.pager.is_clean(*id)).then(|| self.visibility.of(&task));
+        let writes =
+            self.operands.iter().any(|id| self.pager.is_clean(*id)).then(|| self.visibility.of(&task));
 
         let arguments = self.rewrite(arguments, &named);
         let count = match count {
@@ -128,9 +129,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let failed = match named {
             Named::Block(id) => self.table.get(id).failed.clone(),
             Named::Small => self.failures.small(binding),
-            Named::Nobody => {
-                Some(Arc::new(OffloadError::UnknownBuffer { operation: operation.to_owned() }))
-            }
+            Named::Nobody => Some(Arc::new(OffloadError::UnknownBuffer { operation: operation.to_owned() })),
         };
         failed.map_or(Ok(()), Err)
     }

@@ -1,4 +1,33 @@
-//! The door to every CubeCL runtime.
+//! The door to every CubeCL runtime: CUDA, Vulkan, Metal, WebGPU.
+//!
+//! # Why below Burn
+//!
+//! A CubeCL runtime has one server per device, on a thread of its own, and every allocation, launch, read and
+//! write of the device passes through it. [`OffloadServer`](server::OffloadServer) is a server over the
+//! runtime's own, and [`OffloadRuntime`] a runtime that has it; to Burn both are ordinary. So activations,
+//! gradients, optimizer state and kernels' scratch are all seen, with their true sizes, and fusion, autotune
+//! and autodiff work as ever.
+//!
+//! # Two handles for each buffer
+//!
+//! What Burn holds is a *logical* handle, bound in [`logical`] and never shown to the runtime. The memory
+//! behind it is a *physical* handle, known to us and the runtime only, which a buffer loses when it leaves the
+//! device and gets anew when it returns. A launch names logical handles; [`launch`] makes their blocks
+//! resident and rewrites the bindings to the physical ones. Physical memory always lives in the pool of the
+//! stream the buffer was allocated on, and is taken at first use, not at allocation.
+//!
+//! # Streams
+//!
+//! Every thread has a stream. Copies run on the buffer's own stream, where they are ordered with its work for
+//! free; streams of other threads that used the buffer are waited for before its memory is read, reused or
+//! given back. All copies are waited for on the device's thread: correct first, overlapped later.
+//!
+//! # What can go wrong
+//!
+//! The runtime panics where it cannot allocate, launches return nothing, and errors of a stream are handed to
+//! whoever synchronises it first. Hence `catch_unwind` around the runtime's allocations and launches, marks on
+//! buffers that were never written ([`failures`]), and errors kept for the stream they belong to.
+
 mod arenas;
 #[cfg(feature = "cuda")]
 mod cuda;

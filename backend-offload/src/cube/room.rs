@@ -125,8 +125,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     fn overwrite(&mut self, device: &ManagedMemoryHandle, stream: StreamId, size: u64) {
-        let binding =
-            cubecl_core::server::Handle::from_memory(device.clone(), stream, size).binding();
+        let binding = cubecl_core::server::Handle::from_memory(device.clone(), stream, size).binding();
         let poison = cubecl_common::bytes::Bytes::from_bytes_vec(vec![POISON; size as usize]);
         self.inner.write(vec![(super::transfer::flat(binding, size), poison)], stream);
     }
@@ -213,12 +212,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     fn shortage(&self, shortage: Shortage, operation: &str, copy_failure: Option<&str>) -> OffloadError {
-        report::shortage(
-            shortage,
-            operation.to_owned(),
-            &self.pager,
-            &self.settings.host,
-            copy_failure,
-        )
+        report::shortage(shortage, operation.to_owned(), &self.pager, &self.settings.host, copy_failure)
     }
 }

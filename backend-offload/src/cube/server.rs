@@ -81,11 +81,7 @@ impl<S: ComputeServer> std::fmt::Debug for InnerInfo<S> {
 pub struct InnerLayout<S: ComputeServer>(Arc<ServerUtilities<S>>);
 
 impl<S: ComputeServer> MemoryLayoutPolicy for InnerLayout<S> {
-    fn apply(
-        &self,
-        stream: StreamId,
-        descriptors: &[MemoryLayoutDescriptor],
-    ) -> (Handle, Vec<MemoryLayout>) {
+    fn apply(&self, stream: StreamId, descriptors: &[MemoryLayoutDescriptor]) -> (Handle, Vec<MemoryLayout>) {
         self.0.layout_policy.apply(stream, descriptors)
     }
 }
@@ -268,8 +264,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         descriptors: Vec<CopyDescriptor>,
         stream: StreamId,
     ) -> DynFut<Result<Vec<Bytes>, ServerError>> {
-        self.read_buffers(descriptors, stream)
-            .unwrap_or_else(|error| Box::pin(async move { Err(error) }))
+        self.read_buffers(descriptors, stream).unwrap_or_else(|error| Box::pin(async move { Err(error) }))
     }
 
     fn write(&mut self, descriptors: Vec<(CopyDescriptor, Bytes)>, stream: StreamId) {

@@ -71,7 +71,8 @@ impl Table {
         if !self.manages(binding.size) {
             return Named::Small;
         }
-        let row = self.slots.resolve(&binding.memory).and_then(|index| self.rows.get(index as usize)?.as_ref());
+        let row =
+            self.slots.resolve(&binding.memory).and_then(|index| self.rows.get(index as usize)?.as_ref());
         row.map_or(Named::Nobody, |buffer| Named::Block(buffer.block))
     }
 

@@ -12,7 +12,6 @@ use cubecl_runtime::memory_management::ManagedMemoryHandle;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-
 /// Reads land in the runtime's own pinned pool, whose pages grow with the largest request.
 const PIECE: u64 = 64 << 20;
 
@@ -43,15 +42,15 @@ impl<R: InnerRuntime> OffloadServer<R> {
         stream: StreamId,
     ) -> Result<Bytes, String> {
         let read = |server: &mut Self| -> Result<Bytes, ServerError> {
-            let handle = Handle::from_memory(device.clone(), stream, size).offset_start(start).offset_end(end);
+            let handle =
+                Handle::from_memory(device.clone(), stream, size).offset_start(start).offset_end(end);
             let descriptor = flat(handle.binding(), size - start - end);
             let mut bytes = block_on(server.inner.read(vec![descriptor], stream))?;
             Ok(bytes.remove(0))
         };
         let mut attempt = || {
-            catch_unwind(AssertUnwindSafe(|| read(self)))
-                .map_err(|panic| panic_message(panic.as_ref()))
-                .map(|result| {
+            catch_unwind(AssertUnwindSafe(|| read(self))).map_err(|panic| panic_message(panic.as_ref())).map(
+                |result| {
                     // A runtime that returns a stream's errors from any read has now returned the
                     // program's to us: they are kept for the program, and the copy is tried again.
                     result.map_err(|error| {
@@ -59,7 +58,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
                         self.failures.keep(self.arenas.of(stream), error, true);
                         message
                     })
-                })
+                },
+            )
         };
         match attempt()? {
             Ok(bytes) => Ok(bytes),

@@ -44,10 +44,7 @@ fn cgroup_room() -> Option<u64> {
             }
         } else if controllers.split(',').any(|name| name == "memory") {
             let group = Path::new("/sys/fs/cgroup/memory").join(below);
-            narrow(
-                number(group.join("memory.limit_in_bytes")),
-                number(group.join("memory.usage_in_bytes")),
-            );
+            narrow(number(group.join("memory.limit_in_bytes")), number(group.join("memory.usage_in_bytes")));
         }
     }
     room

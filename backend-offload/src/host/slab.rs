@@ -58,9 +58,7 @@ impl Slab {
         match self {
             Self::Heap(memory) => memory,
             // SAFETY: `PinnedMemory::new` promises `len` initialised bytes.
-            Self::Pinned(memory) => unsafe {
-                std::slice::from_raw_parts(memory.start.as_ptr(), memory.len)
-            },
+            Self::Pinned(memory) => unsafe { std::slice::from_raw_parts(memory.start.as_ptr(), memory.len) },
         }
     }
 

@@ -44,14 +44,8 @@ struct Lease {
 
 impl HostTier {
     pub fn new(limit: u64) -> Arc<Self> {
-        let books = Books {
-            limit,
-            in_use: 0,
-            idle: 0,
-            peak: 0,
-            shelves: HashMap::new(),
-            pageable_fallbacks: 0,
-        };
+        let books =
+            Books { limit, in_use: 0, idle: 0, peak: 0, shelves: HashMap::new(), pageable_fallbacks: 0 };
         Arc::new(Self { books: Mutex::new(books) })
     }
 

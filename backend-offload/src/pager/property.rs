@@ -10,16 +10,32 @@ use std::collections::HashMap;
 
 #[derive(Debug, Clone)]
 enum Op {
-    Allocate { bytes: u16, arena: u8 },
+    Allocate {
+        bytes: u16,
+        arena: u8,
+    },
     /// Operands by their number among the live blocks; a bit each says whether it is written.
-    Use { operands: Vec<u8>, writes: u8 },
-    WriteFromHost { block: u8 },
-    Free { block: u8 },
-    Pin { block: u8 },
+    Use {
+        operands: Vec<u8>,
+        writes: u8,
+    },
+    WriteFromHost {
+        block: u8,
+    },
+    Free {
+        block: u8,
+    },
+    Pin {
+        block: u8,
+    },
     /// The device says no this many times.
-    Refuse { times: u8 },
+    Refuse {
+        times: u8,
+    },
     /// The next copies out fail.
-    BreakCopies { times: u8 },
+    BreakCopies {
+        times: u8,
+    },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -180,7 +196,11 @@ impl Door {
                         assert!(self.pager.bytes(block) <= self.host_room(), "the host limit is a limit");
                         self.host.insert(block, contents);
                     } else if let Some(written) = self.model[&block].written {
-                        assert_eq!(self.host.get(&block), Some(&written), "a block drops free only if copied");
+                        assert_eq!(
+                            self.host.get(&block),
+                            Some(&written),
+                            "a block drops free only if copied"
+                        );
                     }
                     self.pager.evicted(block, copy);
                 }

@@ -10,7 +10,9 @@ type Cuda = CubeBackend<CudaRuntime, f32, i32, u8>;
 #[test]
 fn what_cuda_lacks_is_named_before_it_starts() {
     match OffloadConfig::new().install::<Cuda>(&CudaDevice::default()) {
-        Ok(()) => eprintln!("NOT RUN: this machine lacks nothing that CUDA needs; use `cargo xtask gpu-check`"),
+        Ok(()) => {
+            eprintln!("NOT RUN: this machine lacks nothing that CUDA needs; use `cargo xtask gpu-check`")
+        }
         Err(OffloadError::MissingRuntime { device, missing, remedy }) => {
             assert_eq!(device, "CUDA device 0");
             assert!(!missing.is_empty() && !remedy.is_empty());

@@ -140,7 +140,8 @@ fn train<B: Backend>(program: &str, device: &B::Device) -> (Run, f64) {
 }
 
 fn hash<'a>(bits: impl IntoIterator<Item = &'a u32>) -> u64 {
-    bits.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, bits| (hash ^ u64::from(*bits)).wrapping_mul(0x100_0000_01b3))
+    bits.into_iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, bits| (hash ^ u64::from(*bits)).wrapping_mul(0x100_0000_01b3))
 }
 
 fn counters() -> Value {
@@ -173,6 +174,9 @@ fn bandwidth() -> Result<()> {
     let stats = stats::<Inner>(&device);
     let (out, back) = (stats.bytes_out as f64, stats.bytes_in as f64);
     let gigabytes_per_second = (out + back) / stats.stall.as_secs_f64() / 1e9;
-    println!("{}", json!({ "bandwidth": { "gigabytes_per_second": gigabytes_per_second, "stats": counters() } }));
+    println!(
+        "{}",
+        json!({ "bandwidth": { "gigabytes_per_second": gigabytes_per_second, "stats": counters() } })
+    );
     Ok(())
 }

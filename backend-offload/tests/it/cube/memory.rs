@@ -258,6 +258,9 @@ fn what_fits_takes_the_same_allocations_as_on_the_plain_runtime() {
     if vulkan("allocations") {
         let plain = run(Child::new("vulkan/usage").with("backend", "plain"));
         let ours = run(Child::new("vulkan/usage").with("backend", "spilling"));
-        assert_eq!((ours.number("allocations"), ours.number("bytes")), (plain.number("allocations"), plain.number("bytes")));
+        assert_eq!(
+            (ours.number("allocations"), ours.number("bytes")),
+            (plain.number("allocations"), plain.number("bytes"))
+        );
     }
 }
