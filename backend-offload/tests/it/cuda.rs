@@ -10,9 +10,7 @@ type Cuda = CubeBackend<CudaRuntime, f32, i32, u8>;
 #[test]
 fn what_cuda_lacks_is_named_before_it_starts() {
     match OffloadConfig::new().install::<Cuda>(&CudaDevice::default()) {
-        Ok(()) => {
-            eprintln!("NOT RUN: this machine lacks nothing that CUDA needs; use `cargo xtask gpu-check`")
-        }
+        Ok(()) => crate::not_run("a missing CUDA", "this machine has it; use `cargo xtask gpu-check`"),
         Err(OffloadError::MissingRuntime { device, missing, remedy }) => {
             assert_eq!(device, "CUDA device 0");
             assert!(!missing.is_empty() && !remedy.is_empty());

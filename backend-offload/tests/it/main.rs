@@ -22,3 +22,11 @@ fn scenarios() -> Vec<child::Scenario> {
     scenarios.extend(router::scenarios());
     scenarios
 }
+
+/// Says that a test did not run. Straight to standard error: what goes through the print macros is shown only
+/// for tests that fail.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+fn not_run(test: &str, why: &str) {
+    use std::io::Write;
+    writeln!(std::io::stderr(), "NOT RUN: {test}: {why}").expect("standard error");
+}

@@ -42,9 +42,7 @@ fn vulkan(test: &str) -> bool {
     if !present {
         let required = std::env::var("OFFLOAD_REQUIRE_VULKAN").is_ok_and(|value| value == "1");
         assert!(!required, "{test} needs a Vulkan device and OFFLOAD_REQUIRE_VULKAN=1, but there is none");
-        eprintln!(
-            "NOT RUN: {test}: this machine has no Vulkan device (install mesa-vulkan-drivers for a software one)"
-        );
+        crate::not_run(test, "this machine has no Vulkan device (mesa-vulkan-drivers brings one for the CPU)");
     }
     present
 }
