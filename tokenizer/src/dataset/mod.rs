@@ -1,0 +1,212 @@
+//! Reading shards for training: windows of tokens at any position, in an order that a cursor resumes.
+//!
+//! The window at a position depends on nothing but the files, the plan and the cursor's seed. Any number of
+//! workers that share out positions therefore yield one and the same stream, and resuming is asking for the next
+//! position.
+
+mod cursor;
+mod windows;
+
+use std::path::{Path, PathBuf};
+
+pub use cursor::Cursor;
+use windows::WindowTable;
+pub use windows::{Align, WindowPlan};
+
+use crate::{
+    error::Error,
+    permutation::Permutation,
+    shard::{Manifest, MaskMap, ShardMap, ShardProblem, SplitEntry},
+    tokenizer::Tokenizer,
+};
+
+/// Which side of the division to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// To learn from.
+    Train,
+    /// To measure with.
+    Val,
+}
+
+/// Where a window's tokens predict the next ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// As many tokens as the plan says.
+    pub x: Vec<u32>,
+    /// The token after each of `x`.
+    pub y: Vec<u32>,
+    /// Whether each of `y` counts towards the loss; `None` where all do.
+    pub mask: Option<Vec<bool>>,
+}
+
+/// How files that carry no manifest are to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardFormat {
+    /// llm.c's `.bin`, with a header.
+    LlmC,
+    /// nanoGPT's `.bin`: 16-bit ids and nothing else.
+    NanoGpt,
+}
+
+/// Memory-mapped shards, cut into windows.
+#[derive(Debug)]
+pub struct TokenDataset {
+    shards: Vec<ShardMap>,
+    masks: Vec<MaskMap>,
+    manifest: Option<(PathBuf, Manifest, Split)>,
+    windows: WindowTable,
+    plan: WindowPlan,
+}
+
+impl Split {
+    /// `train` or `val`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Val => "val",
+        }
+    }
+
+    fn of(self, manifest: &Manifest) -> &SplitEntry {
+        match self {
+            Self::Train => &manifest.train,
+            Self::Val => &manifest.val,
+        }
+    }
+}
+
+impl TokenDataset {
+    /// Opens one split of the set in `folder`, which has to hold the ids of `tokenizer`. Sizes, headers and
+    /// marks of all its files are checked here, ids as they are read; [`verify`](Self::verify) reads everything.
+    pub fn open(
+        folder: impl AsRef<Path>,
+        split: Split,
+        tokenizer: &Tokenizer,
+        plan: WindowPlan,
+    ) -> Result<Self, Error> {
+        let folder = folder.as_ref();
+        let manifest = Manifest::read(folder)?;
+        let at_fault = folder.join(crate::shard::MANIFEST);
+        let (expected, found) = (tokenizer.fingerprint(), manifest.tokenizer.sha256);
+        if expected != found {
+            return Err(Error::shard(at_fault, ShardProblem::Tokenizer { expected, found }));
+        }
+        let entries = &split.of(&manifest).shards;
+        if entries.is_empty() {
+            return Err(Error::shard(at_fault, ShardProblem::NoShards(split.name())));
+        }
+        let (mut shards, mut masks) = (Vec::new(), Vec::new());
+        for entry in entries {
+            let path = folder.join(&entry.file);
+            let shard = ShardMap::open(&path, tokenizer.vocab_size(), expected.short())?;
+            let (expected, found) = (entry.tokens, shard.tokens());
+            if expected != found {
+                return Err(Error::shard(path, ShardProblem::Tokens { expected, found }));
+            }
+            if let Some(mask) = &entry.mask {
+                masks.push(MaskMap::open(&folder.join(&mask.file), &shard)?);
+            }
+            shards.push(shard);
+        }
+        let bos = manifest.tokenizer.bos;
+        Self::build(shards, masks, Some((folder.to_owned(), manifest, split)), bos, plan)
+    }
+
+    /// Opens shards made elsewhere, whose ids have to be below `vocab_size`. Windows begin with documents only
+    /// where `bos` says which token opens one.
+    pub fn from_files(
+        files: &[PathBuf],
+        format: ShardFormat,
+        vocab_size: u32,
+        bos: Option<u32>,
+        plan: WindowPlan,
+    ) -> Result<Self, Error> {
+        let open = |path: &PathBuf| match format {
+            ShardFormat::LlmC => ShardMap::open(path, vocab_size, [0; 8]),
+            ShardFormat::NanoGpt => ShardMap::open_headerless(path, vocab_size),
+        };
+        let shards = files.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        Self::build(shards, Vec::new(), None, bos, plan)
+    }
+
+    fn build(
+        shards: Vec<ShardMap>,
+        masks: Vec<MaskMap>,
+        manifest: Option<(PathBuf, Manifest, Split)>,
+        bos: Option<u32>,
+        plan: WindowPlan,
+    ) -> Result<Self, Error> {
+        let windows = WindowTable::new(&shards, bos, plan)?;
+        Ok(Self { shards, masks, manifest, windows, plan })
+    }
+
+    /// Windows in one epoch.
+    pub fn windows(&self) -> u64 {
+        self.windows.len()
+    }
+
+    /// Tokens in all shards.
+    pub fn tokens(&self) -> u64 {
+        self.shards.iter().map(ShardMap::tokens).sum()
+    }
+
+    /// The set's manifest, where there is one.
+    pub fn manifest(&self) -> Option<&Manifest> {
+        self.manifest.as_ref().map(|(_, manifest, _)| manifest)
+    }
+
+    /// The window that `cursor` points at.
+    pub fn window(&self, cursor: Cursor) -> Result<Window, Error> {
+        let index = cursor.index % self.windows();
+        let index = match self.plan.shuffle {
+            true => Permutation::new(self.windows(), cursor.seed, cursor.epoch).apply(index),
+            false => index,
+        };
+        let (shard, from) = self.windows.place(index);
+        let mut x = self.shards[shard].read(from, self.plan.length + 1)?;
+        let y = x[1..].to_vec();
+        x.pop();
+        let mask = self.masks.get(shard).map(|mask| mask.read(from + 1, self.plan.length)).transpose()?;
+        Ok(Window { x, y, mask })
+    }
+
+    /// The position after `cursor`, in the next epoch behind the last window.
+    pub fn after(&self, cursor: Cursor) -> Cursor {
+        self.skip(cursor, 1)
+    }
+
+    /// The position `count` windows after `cursor`.
+    pub fn skip(&self, cursor: Cursor, count: u64) -> Cursor {
+        let place = u128::from(cursor.index) + u128::from(count);
+        let windows = u128::from(self.windows());
+        Cursor { epoch: cursor.epoch + (place / windows) as u64, index: (place % windows) as u64, ..cursor }
+    }
+
+    /// The endless stream of windows from `cursor` on, each with its own position.
+    pub fn stream(&self, cursor: Cursor) -> impl Iterator<Item = Result<(Cursor, Window), Error>> {
+        self.share(cursor, 0, 1)
+    }
+
+    /// Every `workers`-th window of the stream from `cursor` on, beginning with the `worker`-th.
+    pub fn share(
+        &self,
+        cursor: Cursor,
+        worker: u64,
+        workers: u64,
+    ) -> impl Iterator<Item = Result<(Cursor, Window), Error>> {
+        let first = self.skip(cursor, worker);
+        let places = std::iter::successors(Some(first), move |place| Some(self.skip(*place, workers)));
+        places.map(|place| Ok((place, self.window(place)?)))
+    }
+
+    /// Reads every byte of the split: checksums where there is a manifest, and that all ids are known.
+    pub fn verify(&self) -> Result<(), Error> {
+        let entries = self.manifest.as_ref().map(|(_, manifest, split)| &split.of(manifest).shards);
+        for (at, shard) in self.shards.iter().enumerate() {
+            shard.verify(entries.map(|entries| entries[at].sha256))?;
+        }
+        let masks = entries.into_iter().flatten().filter_map(|entry| entry.mask.as_ref());
+        self.masks.iter().zip(masks).try_for_each(|(mask, entry)| mask.verify(entry.sha256))
+    }
+}

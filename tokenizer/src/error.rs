@@ -1,0 +1,246 @@
+//! The one error of this crate: what was attempted, on which file, and the way out.
+
+use std::{io, path::PathBuf};
+
+use crate::{chat::ChatProblem, problem::Problem, shard::ShardProblem};
+
+/// Why something could not be done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system refused to read.
+    #[error("reading {}: {source}", path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The system refused to write.
+    #[error("writing {}: {source}; nothing that looks complete was left behind", path.display())]
+    Write {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A tokenizer file beyond [`crate::limits`].
+    #[error("{} has {bytes} bytes, a file of its kind may have {limit}", path.display())]
+    FileTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The most that is read.
+        limit: u64,
+    },
+    /// Neither file set is there.
+    #[error(
+        "{} holds no tokenizer: looked for tokenizer.json, then for vocab.json with merges.txt. Train one with \
+         `train tokenizer train`, or use `bytes`",
+        path.display()
+    )]
+    NoTokenizer {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A tokenizer file whose contents are refused.
+    #[error("{}: {problem}", path.display())]
+    Tokenizer {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        #[source]
+        problem: Problem,
+    },
+    /// More special tokens and bytes than vocabulary.
+    #[error(
+        "a vocabulary of {asked} is too small: 256 bytes and {specials} control tokens need at least {}",
+        256 + specials
+    )]
+    VocabularyTooSmall {
+        /// The size asked for.
+        asked: usize,
+        /// How many of it are control tokens.
+        specials: usize,
+    },
+    /// Training was given no text.
+    #[error("the corpus is empty: {documents} documents with no text in them. Check what --input points at")]
+    EmptyCorpus {
+        /// How many documents there were.
+        documents: u64,
+    },
+    /// Hugging Face's trainer failed.
+    #[error("training the tokenizer: {0}")]
+    Training(String),
+    /// A character-level tokenizer met a character it was not made with.
+    #[error(
+        "character {character:?} at byte {at} is not in the tokenizer's alphabet; train one on this text, or use \
+         a byte-level tokenizer, which takes anything"
+    )]
+    OutsideAlphabet {
+        /// The character.
+        character: char,
+        /// Its byte position in the text.
+        at: usize,
+    },
+    /// An id that no token has.
+    #[error("token id {id} does not exist; the vocabulary has {vocabulary} ids. Is it another tokenizer's?")]
+    UnknownId {
+        /// The id.
+        id: u32,
+        /// The number of ids.
+        vocabulary: u32,
+    },
+    /// A text too long for 32-bit positions.
+    #[error(
+        "a text of {bytes} bytes is too long to encode in one call, the limit is {limit}; encode it in parts"
+    )]
+    TextTooLong {
+        /// Its size.
+        bytes: usize,
+        /// The most that is taken.
+        limit: usize,
+    },
+    /// Bytes that are not text, given to a tokenizer of text.
+    #[error(
+        "the bytes are not UTF-8 from byte {at} on, and this tokenizer reads text only; use a byte-level one"
+    )]
+    BytesNotText {
+        /// Where text ends.
+        at: usize,
+    },
+    /// Hugging Face's encoder failed.
+    #[error("encoding {bytes} bytes of text: {reason}")]
+    Encoding {
+        /// The size of the text.
+        bytes: usize,
+        /// What it said.
+        reason: String,
+    },
+    /// Text that the tokenizer would turn into a control token.
+    #[error(
+        "the text contains `{token}`, which this tokenizer turns into a control token; remove it from the text"
+    )]
+    ControlTokenFromText {
+        /// The control token.
+        token: String,
+    },
+    /// A conversation that cannot be encoded.
+    #[error(transparent)]
+    Chat(#[from] ChatProblem),
+    /// A text file that is not text.
+    #[error(
+        "{} is not UTF-8: byte {at} cannot be read as text. Convert the file, or take it as plain bytes with \
+         `--tokenizer bytes`",
+        path.display()
+    )]
+    NotUtf8 {
+        /// The file.
+        path: PathBuf,
+        /// Position of the first bad byte.
+        at: u64,
+    },
+    /// A malformed line of a JSON-lines file.
+    #[error("{} line {line}: {reason}. Each line is {{\"text\": …}} or {{\"messages\": […]}}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A Parquet file that cannot be used.
+    #[error("{}: {reason}", path.display())]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// Where a document fails in encoding.
+    #[error("{} document {document}: {problem}", path.display())]
+    Document {
+        /// The file.
+        path: PathBuf,
+        /// Its number within the file, from 1.
+        document: u64,
+        /// What is wrong with it.
+        #[source]
+        problem: Box<Error>,
+    },
+    /// An input that mixes text and conversations.
+    #[error(
+        "{} holds conversations but earlier input held text (or the reverse); a set has a loss mask or has none. \
+         Prepare them into two sets",
+        path.display()
+    )]
+    MixedInput {
+        /// The file in which the other sort appeared.
+        path: PathBuf,
+    },
+    /// No input files.
+    #[error("{} holds no files to read (hidden files and empty ones do not count)", path.display())]
+    NoInput {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A split that got nothing.
+    #[error(
+        "the {split} split got no tokens out of {documents} documents; choose another --val-fraction, or cut by \
+         place with `--split position`"
+    )]
+    EmptySplit {
+        /// Its name.
+        split: &'static str,
+        /// Documents in the whole corpus.
+        documents: u64,
+    },
+    /// An option out of range.
+    #[error("{option} {value}: {expected}")]
+    Option {
+        /// Which.
+        option: &'static str,
+        /// What was given.
+        value: String,
+        /// What is accepted.
+        expected: &'static str,
+    },
+    /// The output folder holds something else.
+    #[error("{}: {reason}", path.display())]
+    Occupied {
+        /// The folder.
+        path: PathBuf,
+        /// What it holds and what to do.
+        reason: String,
+    },
+    /// A shard or manifest that is refused.
+    #[error("{}: {problem}", path.display())]
+    Shard {
+        /// The file.
+        path: PathBuf,
+        /// What was expected and what was found.
+        #[source]
+        problem: ShardProblem,
+    },
+    /// Stopped on request.
+    #[error("interrupted; nothing that looks complete was left behind. Run the same command to start again")]
+    Interrupted,
+}
+
+impl Error {
+    pub(crate) fn read(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Read { path, source }
+    }
+
+    pub(crate) fn write(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Write { path, source }
+    }
+
+    pub(crate) fn shard(path: impl Into<PathBuf>, problem: ShardProblem) -> Self {
+        Self::Shard { path: path.into(), problem }
+    }
+}

@@ -1,0 +1,52 @@
+//! The rest of the BPE family, run by Hugging Face's own code: normalizers, prefix spaces, byte fallback.
+//!
+//! Only definitions that [`crate::definition`] and [`crate::component`] have passed come here.
+
+use crate::{definition::Definition, error::Error, problem::Problem, special::SpecialTokens};
+
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    tokenizer: hf::Tokenizer,
+    /// What a character outside the vocabulary becomes, which may be a control token by name.
+    unknown: Option<u32>,
+}
+
+impl Pipeline {
+    pub(crate) fn new(definition: &Definition) -> Result<Self, Problem> {
+        let bare = Definition { truncation: None, padding: None, post_processor: None, ..definition.clone() };
+        let refused = |error: hf::Error| Problem::Refused(error.to_string());
+        let mut tokenizer = hf::Tokenizer::from_bytes(bare.to_json()).map_err(refused)?;
+        tokenizer.set_encode_special_tokens(true);
+        for added in &definition.added_tokens {
+            if tokenizer.token_to_id(&added.content) != Some(added.id) {
+                let reason = format!("added token `{}` does not keep its id {}", added.content, added.id);
+                return Err(Problem::Refused(reason));
+            }
+        }
+        let unknown = definition.model.unk_token.as_ref().and_then(|token| tokenizer.token_to_id(token));
+        Ok(Self { tokenizer, unknown })
+    }
+
+    pub(crate) fn encode(&self, text: &str, specials: &SpecialTokens) -> Result<Vec<u32>, Error> {
+        let encoding = self
+            .tokenizer
+            .encode_fast(text, false)
+            .map_err(|error| Error::Encoding { bytes: text.len(), reason: error.to_string() })?;
+        let forged =
+            encoding.get_ids().iter().find(|id| Some(**id) != self.unknown && specials.contains(**id));
+        match forged.and_then(|id| specials.text(*id)) {
+            Some(token) => Err(Error::ControlTokenFromText { token: token.to_owned() }),
+            None => Ok(encoding.get_ids().to_vec()),
+        }
+    }
+
+    pub(crate) fn decode(&self, ids: &[u32]) -> Result<String, Error> {
+        self.tokenizer
+            .decode(ids, false)
+            .map_err(|error| Error::Encoding { bytes: ids.len(), reason: error.to_string() })
+    }
+
+    pub(crate) fn knows(&self, id: u32) -> bool {
+        self.tokenizer.id_to_token(id).is_some()
+    }
+}

@@ -1,0 +1,154 @@
+//! Writing one split's shards, each complete before it has its name.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+
+use super::{Content, Header, MaskEntry, ShardEntry, SplitEntry};
+use crate::{atomic, error::Error, fingerprint::Fingerprint};
+
+/// What all shards of a split share.
+#[derive(Debug)]
+pub(crate) struct SplitWriter {
+    folder: PathBuf,
+    name: &'static str,
+    content: Content,
+    tokenizer: [u8; 8],
+    shard_tokens: u64,
+    open: Option<OpenShard>,
+    done: SplitEntry,
+}
+
+#[derive(Debug)]
+struct OpenShard {
+    tokens: Payload,
+    mask: Option<Payload>,
+    documents: u64,
+}
+
+/// A file whose header is written last, when its size is known.
+#[derive(Debug)]
+struct Payload {
+    path: PathBuf,
+    file: BufWriter<File>,
+    digest: Sha256,
+    count: u64,
+    bytes: Vec<u8>,
+}
+
+impl SplitWriter {
+    pub(crate) fn new(
+        folder: &Path,
+        name: &'static str,
+        content: Content,
+        tokenizer: [u8; 8],
+        shard_tokens: u64,
+    ) -> Self {
+        let (folder, done) = (folder.to_owned(), SplitEntry::default());
+        Self { folder, name, content, tokenizer, shard_tokens, open: None, done }
+    }
+
+    /// Appends tokens, going on in the next shard where one is full. `bytes` is the text they stand for.
+    pub(crate) fn push(
+        &mut self,
+        mut ids: &[u32],
+        mut trained: Option<&[bool]>,
+        mut begins_document: bool,
+        bytes: u64,
+    ) -> Result<(), Error> {
+        self.done.bytes += bytes;
+        while !ids.is_empty() {
+            let shard = match &mut self.open {
+                Some(shard) => shard,
+                None => self.open.insert(OpenShard::create(
+                    &self.folder.join(format!("{}-{:05}", self.name, self.done.shards.len())),
+                    trained.is_some(),
+                )?),
+            };
+            let fits = ids.len().min((self.shard_tokens - shard.tokens.count) as usize);
+            let (now, later) = ids.split_at(fits);
+            shard.tokens.push(now.len(), |bytes| match self.content {
+                Content::Narrow => {
+                    now.iter().for_each(|id| bytes.extend_from_slice(&(*id as u16).to_le_bytes()))
+                }
+                Content::Wide | Content::Mask => {
+                    now.iter().for_each(|id| bytes.extend_from_slice(&id.to_le_bytes()))
+                }
+            })?;
+            if let (Some(flags), Some(mask)) = (&mut trained, &mut shard.mask) {
+                let (now, later) = flags.split_at(fits);
+                mask.push(now.len(), |bytes| bytes.extend(now.iter().map(|flag| u8::from(*flag))))?;
+                *flags = later;
+            }
+            shard.documents += u64::from(std::mem::take(&mut begins_document));
+            ids = later;
+            if shard.tokens.count == self.shard_tokens {
+                self.close()?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn finish(mut self) -> Result<SplitEntry, Error> {
+        self.close()?;
+        Ok(self.done)
+    }
+
+    fn close(&mut self) -> Result<(), Error> {
+        let Some(OpenShard { tokens, mask, documents }) = self.open.take() else { return Ok(()) };
+        let count = tokens.count;
+        let (file, sha256) = tokens.close(self.content, self.tokenizer)?;
+        let mask = mask.map(|mask| mask.close(Content::Mask, self.tokenizer)).transpose()?;
+        let mask = mask.map(|(file, sha256)| MaskEntry { file, sha256 });
+        self.done.tokens += count;
+        self.done.documents += documents;
+        self.done.shards.push(ShardEntry { file, tokens: count, documents, sha256, mask });
+        Ok(())
+    }
+}
+
+impl OpenShard {
+    fn create(stem: &Path, masked: bool) -> Result<Self, Error> {
+        let mask = masked.then(|| Payload::create(stem.with_extension("mask"))).transpose()?;
+        Ok(Self { tokens: Payload::create(stem.with_extension("bin"))?, mask, documents: 0 })
+    }
+}
+
+impl Payload {
+    fn create(path: PathBuf) -> Result<Self, Error> {
+        let create = || {
+            let mut file = BufWriter::with_capacity(1 << 18, File::create(atomic::aside(&path))?);
+            file.write_all(&[0; Header::BYTES])?;
+            Ok(file)
+        };
+        let file = create().map_err(Error::write(&path))?;
+        Ok(Self { path, file, digest: Sha256::new(), count: 0, bytes: Vec::new() })
+    }
+
+    fn push(&mut self, count: usize, fill: impl FnOnce(&mut Vec<u8>)) -> Result<(), Error> {
+        self.bytes.clear();
+        fill(&mut self.bytes);
+        self.digest.update(&self.bytes);
+        self.count += count as u64;
+        self.file.write_all(&self.bytes).map_err(Error::write(&self.path))
+    }
+
+    fn close(self, content: Content, tokenizer: [u8; 8]) -> Result<(String, Fingerprint), Error> {
+        let Self { path, file, digest, count, .. } = self;
+        let header = Header { content, tokens: count as u32, tokenizer };
+        let complete = || {
+            let mut file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+            file.seek(SeekFrom::Start(0))?;
+            file.write_all(&header.to_bytes())?;
+            file.sync_all()
+        };
+        complete().map_err(Error::write(&path))?;
+        atomic::rename(&atomic::aside(&path), &path)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((name, Fingerprint::finish(digest)))
+    }
+}
