@@ -36,7 +36,7 @@ pub use fingerprint::{Fingerprint, NotADigest};
 pub use prepare::{Outcome, Preparation, Progress};
 pub use problem::{Limit, Problem};
 pub use shard::{
-    Input, Manifest, MaskEntry, ShardEntry, ShardProblem, SplitEntry, SplitRule, TokenizerEntry,
+    Input, MANIFEST, Manifest, MaskEntry, ShardEntry, ShardProblem, SplitEntry, SplitRule, TokenizerEntry,
 };
 pub use special::{CHAT_SPECIALS, SpecialToken, SpecialTokens};
 pub use split::Pattern;

@@ -83,6 +83,11 @@ impl BpeTraining {
             let (value, expected) = (self.sample.to_string(), "a share above 0 and at most 1");
             return Err(Error::Option { option: "sample", value, expected });
         }
+        if self.document_chars == 0 {
+            let (value, expected) =
+                (self.document_chars.to_string(), "at least one character of each document");
+            return Err(Error::Option { option: "document-chars", value, expected });
+        }
         let mut trainer = BpeTrainer::builder()
             .vocab_size(learned_size)
             .min_frequency(2)

@@ -1,0 +1,61 @@
+//! Python's `tokenizers` as the judge. The files come from `goldens/make.py`.
+
+use std::{collections::BTreeMap, fs};
+
+use serde::Deserialize;
+use serde_json::Value;
+use tokenizer::Tokenizer;
+
+use crate::fixtures::{SMALL, goldens};
+
+#[derive(Deserialize)]
+struct Probe {
+    text: String,
+    ids: Vec<u32>,
+    decoded: String,
+}
+
+fn probes(name: &str) -> Vec<Probe> {
+    let json = fs::read(goldens().join("encodings.json")).expect("the golden is committed");
+    let mut all: BTreeMap<String, Vec<Probe>> = serde_json::from_slice(&json).expect("the golden parses");
+    all.remove(name).expect("the golden has these probes")
+}
+
+fn assert_encodes_like_python(name: &str, tokenizer: &Tokenizer) {
+    for probe in probes(name) {
+        let ids = tokenizer.encode(&probe.text).expect("the probe encodes");
+        assert_eq!(ids, probe.ids, "{name}: {:?}", probe.text);
+        assert_eq!(
+            tokenizer.decode(&ids).expect("the ids decode"),
+            probe.decoded,
+            "{name}: {:?}",
+            probe.text
+        );
+    }
+}
+
+#[test]
+fn training_here_gives_the_vocabulary_that_python_gets() {
+    let folder = tempfile::tempdir().expect("a folder");
+    SMALL.save(folder.path()).expect("saving");
+    let read = |path| -> Value { serde_json::from_slice(&fs::read(path).expect("reading")).expect("JSON") };
+    let ours = read(folder.path().join("tokenizer.json"));
+    let python = read(goldens().join("trained.json"));
+    for part in ["/model/vocab", "/model/merges", "/added_tokens", "/pre_tokenizer"] {
+        assert_eq!(ours.pointer(part), python.pointer(part), "{part}");
+    }
+}
+
+#[test]
+fn trained_here_it_encodes_as_python_does() {
+    assert_encodes_like_python("trained", &SMALL);
+}
+
+#[test]
+fn files_saved_by_python_encode_as_python_does() {
+    for (name, kind) in [("trained", "byte-level BPE"), ("metaspace", "BPE"), ("nfc", "BPE")] {
+        let tokenizer = Tokenizer::load(goldens().join(format!("{name}.json"))).expect("the golden loads");
+        assert_eq!(tokenizer.kind(), kind, "{name}");
+        assert_encodes_like_python(name, &tokenizer);
+    }
+}

@@ -1,0 +1,102 @@
+//! `train prepare`: text in, token shards out.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use tokenizer::{Manifest, Outcome, Preparation, Progress, SplitRule, Tokenizer};
+
+use crate::{interrupt, progress::InputBar};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Files and folders: plain text, JSON lines with "text" or "messages", Parquet with a column "text".
+    #[arg(long, required = true, num_args = 1..)]
+    input: Vec<PathBuf>,
+    /// A tokenizer's folder or tokenizer.json, or `bytes` for raw bytes.
+    #[arg(long)]
+    tokenizer: PathBuf,
+    /// The folder to make.
+    #[arg(long)]
+    out: PathBuf,
+    /// The share of the text to measure with instead of learning from it.
+    #[arg(long, default_value_t = 0.1)]
+    val_fraction: f64,
+    /// How that share is chosen.
+    #[arg(long, value_enum, default_value_t = Split::Document)]
+    split: Split,
+    /// Seeds the choice of documents.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// The most tokens in one shard.
+    #[arg(long, default_value_t = Preparation::SHARD_TOKENS)]
+    shard_tokens: u64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Split {
+    /// A seeded hash of each document's text decides.
+    Document,
+    /// The end of the input, as nanoGPT divides a single file.
+    Position,
+}
+
+impl Args {
+    fn preparation(&self) -> Preparation {
+        let val_fraction = self.val_fraction;
+        let split = match self.split {
+            Split::Document => SplitRule::Document { val_fraction, seed: self.seed },
+            Split::Position => SplitRule::Position { val_fraction },
+        };
+        let (inputs, out) = (self.input.clone(), self.out.clone());
+        Preparation { inputs, out, split, shard_tokens: self.shard_tokens }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let tokenizer = open(&args.tokenizer)?;
+    let stop = interrupt::flag()?;
+    let mut bar = InputBar::new();
+    let mut last = Progress::default();
+    let outcome = args.preparation().run(&tokenizer, &stop, |progress| {
+        last = progress;
+        bar.set(progress);
+    });
+    bar.clear();
+    match outcome? {
+        Outcome::AlreadyThere(manifest) => {
+            println!("{} holds this set already, nothing to do", args.out.display());
+            describe(&manifest);
+        }
+        Outcome::Written(manifest) => {
+            let megabytes = last.bytes as f64 / 1e6;
+            let seconds = bar.seconds();
+            println!(
+                "{}: {megabytes:.1} MB of text in {seconds:.1} s, {:.1} MB/s",
+                args.out.display(),
+                megabytes / seconds
+            );
+            describe(&manifest);
+        }
+    }
+    Ok(())
+}
+
+fn open(spec: &PathBuf) -> anyhow::Result<Tokenizer> {
+    if spec.as_os_str() == "bytes" && !spec.exists() {
+        return Ok(Tokenizer::bytes(&[]));
+    }
+    Tokenizer::load(spec).context("loading the tokenizer")
+}
+
+fn describe(manifest: &Manifest) {
+    for (name, split) in [("train", &manifest.train), ("val", &manifest.val)] {
+        let per_token = split.bytes as f64 / split.tokens.max(1) as f64;
+        println!(
+            "{name:>5}: {} tokens, {} documents, {} shards, {per_token:.2} bytes per token",
+            split.tokens,
+            split.documents,
+            split.shards.len()
+        );
+    }
+}
