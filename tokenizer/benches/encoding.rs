@@ -1,0 +1,176 @@
+//! How fast text becomes tokens.
+//!
+//! Criterion times each subject alone. Since a shared machine changes speed from minute to minute, ratios are
+//! measured apart: both sides in turn, many times, and the middle ratio printed.
+//!
+//! The text is the file named by `TINYSHAKESPEARE`, or generated dialogues where that is not set.
+
+use std::{
+    env, fs,
+    hint::black_box,
+    path::Path,
+    sync::atomic::AtomicBool,
+    time::{Duration, Instant},
+};
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+use tempfile::TempDir;
+use tokenizer::{BpeTraining, Outcome, Preparation, SplitRule, Tokenizer, dialogues::Dialogues};
+
+const DOCUMENT_BYTES: usize = 4096;
+const PREPARED_BYTES: usize = 64 << 20;
+const ROUNDS: usize = 15;
+
+struct Subject {
+    folder: TempDir,
+    tokenizer: Tokenizer,
+    theirs: hf::Tokenizer,
+    documents: Vec<String>,
+}
+
+impl Subject {
+    fn new() -> Self {
+        let text = match env::var_os("TINYSHAKESPEARE") {
+            Some(path) => fs::read_to_string(path).expect("TINYSHAKESPEARE names a text"),
+            None => Dialogues::training(1).take(20_000).flatten().map(|message| message.content + "\n").collect(),
+        };
+        let documents = documents(&text);
+        let folder = tempfile::tempdir().expect("a folder");
+        // The run of letters gives it the merges that make a megabyte of one letter hard.
+        let run = "a".repeat(DOCUMENT_BYTES);
+        let training = documents.iter().chain(std::iter::repeat_n(&run, 3)).map(|text| Ok(text.clone()));
+        let training: Vec<_> = training.collect();
+        let settings = BpeTraining { vocab_size: 4096, ..BpeTraining::default() };
+        let tokenizer = settings.train(training).expect("the text trains");
+        tokenizer.save(folder.path()).expect("saving");
+        let theirs = hf::Tokenizer::from_file(folder.path().join("tokenizer.json")).expect("they load it");
+        Self { folder, tokenizer, theirs, documents }
+    }
+
+    fn bytes(&self) -> usize {
+        self.documents.iter().map(String::len).sum()
+    }
+
+    fn ours(&self) {
+        for document in &self.documents {
+            black_box(self.tokenizer.encode(document).expect("text encodes"));
+        }
+    }
+
+    fn theirs(&self) {
+        for document in &self.documents {
+            black_box(self.theirs.encode_fast(document.as_str(), false).expect("they encode it"));
+        }
+    }
+
+    fn batch(&self, pool: &ThreadPool) {
+        pool.install(|| black_box(self.tokenizer.encode_batch(&self.documents)).expect("texts encode"));
+    }
+}
+
+fn documents(text: &str) -> Vec<String> {
+    let mut documents = vec![String::new()];
+    for line in text.split_inclusive('\n') {
+        if documents[documents.len() - 1].len() > DOCUMENT_BYTES {
+            documents.push(String::new());
+        }
+        let last = documents.len() - 1;
+        documents[last].push_str(line);
+    }
+    documents
+}
+
+fn pool(threads: usize) -> ThreadPool {
+    ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool")
+}
+
+fn encoding(criterion: &mut Criterion) {
+    let subject = Subject::new();
+    let mut group = criterion.benchmark_group("encoding");
+    group.sample_size(20).throughput(Throughput::Bytes(subject.bytes() as u64));
+    group.bench_function("ours, one thread", |bench| bench.iter(|| subject.ours()));
+    group.bench_function("hf, one thread", |bench| bench.iter(|| subject.theirs()));
+    for threads in [1, 2] {
+        let pool = pool(threads);
+        group.bench_function(BenchmarkId::new("ours, batch, threads", threads), |bench| {
+            bench.iter(|| subject.batch(&pool));
+        });
+    }
+    group.finish();
+    one_letter(criterion, &subject.tokenizer);
+    ratios(&subject);
+}
+
+fn one_letter(criterion: &mut Criterion, tokenizer: &Tokenizer) {
+    let mut group = criterion.benchmark_group("one letter");
+    group.sample_size(20);
+    for megabytes in [1, 2] {
+        let text = "a".repeat(megabytes << 20);
+        group.throughput(Throughput::Bytes(text.len() as u64));
+        group.bench_function(BenchmarkId::new("MB", megabytes), |bench| {
+            bench.iter(|| black_box(tokenizer.encode(&text).expect("text encodes")));
+        });
+    }
+    group.finish();
+}
+
+fn ratios(subject: &Subject) {
+    let megabytes = subject.bytes() as f64 / 1e6;
+    ratio("ours to hf, one thread", megabytes, || subject.theirs(), || subject.ours());
+    let (one, two) = (pool(1), pool(2));
+    ratio("two threads to one", megabytes, || subject.batch(&one), || subject.batch(&two));
+    let (small, large) = ("a".repeat(1 << 20), "a".repeat(2 << 20));
+    let letters = |text: &str| drop(black_box(subject.tokenizer.encode(text).expect("text encodes")));
+    ratio("1 MB to 2 MB of one letter (0.5 is linear)", 1.0, || letters(&large), || letters(&small));
+    let many = subject.documents.iter().cycle();
+    let many: Vec<&String> = many.take(PREPARED_BYTES / subject.bytes() * subject.documents.len()).collect();
+    let input = subject.folder.path().join("input.jsonl");
+    let lines = many.iter().map(|text| format!("{}\n", serde_json::json!({ "text": text })));
+    fs::write(&input, lines.collect::<String>()).expect("writing the input");
+    let megabytes = many.iter().map(|text| text.len()).sum::<usize>() as f64 / 1e6;
+    let raw = || two.install(|| drop(black_box(subject.tokenizer.encode_batch(&many)).expect("texts encode")));
+    let prepared = || two.install(|| prepare(&subject.tokenizer, &input, &subject.folder.path().join("set")));
+    ratio("prepare to raw encoding, two threads", megabytes, raw, prepared);
+}
+
+fn prepare(tokenizer: &Tokenizer, input: &Path, out: &Path) {
+    let split = SplitRule::Document { val_fraction: 0.01, seed: 1 };
+    let preparation = Preparation {
+        inputs: vec![input.to_owned()],
+        out: out.to_owned(),
+        split,
+        shard_tokens: Preparation::SHARD_TOKENS,
+    };
+    let outcome = preparation.run(tokenizer, &AtomicBool::new(false), |_| {}).expect("preparing works");
+    assert!(matches!(outcome, Outcome::Written(_)), "the folder was empty");
+    fs::remove_dir_all(out).expect("removing the set");
+}
+
+fn timed(work: impl Fn()) -> Duration {
+    let begun = Instant::now();
+    work();
+    begun.elapsed()
+}
+
+/// Prints how many times faster `subject` is than `baseline`, as the middle of paired rounds, with the quartiles.
+fn ratio(name: &str, megabytes: f64, baseline: impl Fn(), subject: impl Fn()) {
+    baseline();
+    subject();
+    let rounds = (0..ROUNDS).map(|_| (timed(&baseline).as_secs_f64(), timed(&subject).as_secs_f64()));
+    let mut rounds: Vec<(f64, f64)> = rounds.collect();
+    rounds.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
+    let at = |share: usize| rounds[ROUNDS * share / 4].0 / rounds[ROUNDS * share / 4].1;
+    let (before, after) = rounds[ROUNDS / 2];
+    println!(
+        "ratio  {name}: {:.2} (quartiles {:.2} to {:.2}); {:.1} to {:.1} MB/s",
+        at(2),
+        at(1),
+        at(3),
+        megabytes / before,
+        megabytes / after
+    );
+}
+
+criterion_group!(benches, encoding);
+criterion_main!(benches);
