@@ -33,7 +33,9 @@ impl Subject {
     fn new() -> Self {
         let text = match env::var_os("TINYSHAKESPEARE") {
             Some(path) => fs::read_to_string(path).expect("TINYSHAKESPEARE names a text"),
-            None => Dialogues::training(1).take(20_000).flatten().map(|message| message.content + "\n").collect(),
+            None => {
+                Dialogues::training(1).take(20_000).flatten().map(|message| message.content + "\n").collect()
+            }
         };
         let documents = documents(&text);
         let folder = tempfile::tempdir().expect("a folder");
@@ -129,7 +131,8 @@ fn ratios(subject: &Subject) {
     let lines = many.iter().map(|text| format!("{}\n", serde_json::json!({ "text": text })));
     fs::write(&input, lines.collect::<String>()).expect("writing the input");
     let megabytes = many.iter().map(|text| text.len()).sum::<usize>() as f64 / 1e6;
-    let raw = || two.install(|| drop(black_box(subject.tokenizer.encode_batch(&many)).expect("texts encode")));
+    let raw =
+        || two.install(|| drop(black_box(subject.tokenizer.encode_batch(&many)).expect("texts encode")));
     let prepared = || two.install(|| prepare(&subject.tokenizer, &input, &subject.folder.path().join("set")));
     ratio("prepare to raw encoding, two threads", megabytes, raw, prepared);
 }

@@ -129,7 +129,8 @@ fn no_text_becomes_a_control_token_by_merging() {
 fn no_text_becomes_a_control_token_as_a_whole_piece() {
     let mut json = trained();
     json["model"]["ignore_merges"] = json!(true);
-    json["pre_tokenizer"] = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    json["pre_tokenizer"] =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
     json["model"]["vocab"]["<|bos|>"] = json["added_tokens"][0]["id"].clone();
     let tokenizer = Tokenizer::from_json(json.to_string().as_bytes()).expect("it is well-formed");
     assert_eq!(tokenizer.kind(), "byte-level BPE");
