@@ -1,0 +1,98 @@
+//! `train prepare`.
+
+use std::fs;
+
+use tokenizer::Manifest;
+
+use crate::program::{assert_success, failure, train, write_text};
+
+#[test]
+fn one_command_turns_text_into_shards() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write_text(&folder.path().join("in.txt"), 1000);
+    let arguments =
+        ["prepare", "--input", "in.txt", "--tokenizer", "bytes", "--out", "set", "--split", "position"];
+    let output = train(folder.path(), &arguments);
+    assert_success(&output);
+    let manifest = Manifest::read(folder.path().join("set")).expect("the set is there");
+    let bytes = fs::metadata(folder.path().join("in.txt")).expect("it is there").len();
+    assert_eq!(manifest.train.tokens + manifest.val.tokens, bytes);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        said.contains(&format!("train: {} tokens, 1 documents, 1 shards", manifest.train.tokens)),
+        "{said}"
+    );
+    let again = train(folder.path(), &arguments);
+    assert_success(&again);
+    assert!(String::from_utf8_lossy(&again.stdout).contains("holds this set already"));
+}
+
+#[test]
+fn failures_end_with_what_to_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write_text(&folder.path().join("in.txt"), 10);
+    let said = |arguments: &[&str]| failure(&train(folder.path(), arguments), folder.path());
+    let prepare = ["prepare", "--input", "in.txt", "--out", "set", "--tokenizer"];
+    insta::assert_snapshot!("no_tokenizer", said(&[&prepare[..], &["absent"]].concat()));
+    insta::assert_snapshot!("one_document", said(&[&prepare[..], &["bytes"]].concat()));
+    insta::assert_snapshot!("fraction", said(&[&prepare[..], &["bytes", "--val-fraction", "1.5"]].concat()));
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::{
+        fs,
+        path::Path,
+        process::{Command, Stdio},
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use crate::program::{PROGRAM, failure, write_text};
+
+    /// `ulimit -f` counts in blocks of 512 or 1024 bytes; without the trap the signal would end the program.
+    fn prepare_with_file_limit(folder: &Path, blocks: u32) -> std::process::Output {
+        let script = format!(
+            "trap '' XFSZ; ulimit -f {blocks}; exec {PROGRAM} prepare --input in.txt --tokenizer bytes --out set --split position"
+        );
+        Command::new("sh").args(["-c", &script]).current_dir(folder).output().expect("a shell")
+    }
+
+    #[test]
+    fn a_full_disk_is_reported_and_leaves_nothing_that_looks_complete() {
+        let folder = tempfile::tempdir().expect("a folder");
+        write_text(&folder.path().join("in.txt"), 20_000);
+        insta::assert_snapshot!(failure(&prepare_with_file_limit(folder.path(), 100), folder.path()));
+        let left: Vec<_> =
+            fs::read_dir(folder.path()).expect("reading").flatten().map(|entry| entry.file_name()).collect();
+        assert_eq!(left, ["in.txt"]);
+    }
+
+    #[test]
+    fn ctrl_c_leaves_nothing_that_looks_complete() {
+        let folder = tempfile::tempdir().expect("a folder");
+        write_text(&folder.path().join("in.txt"), 3_000_000);
+        let made = tempfile::tempdir().expect("a folder");
+        let lines = (0..200).map(|at| Ok(format!("At hour {at} the gauge read {at} and the water rose.\n")));
+        let training = tokenizer::BpeTraining { vocab_size: 300, ..tokenizer::BpeTraining::default() };
+        training.train(lines).expect("training").save(made.path()).expect("saving");
+        let mut child = Command::new(PROGRAM)
+            .args(["prepare", "--input", "in.txt", "--out", "set", "--split", "position", "--tokenizer"])
+            .arg(made.path())
+            .current_dir(folder.path())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let begun = Instant::now();
+        let partial = folder.path().join("set.partial");
+        while !partial.exists() && begun.elapsed() < Duration::from_secs(20) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let signalled =
+            Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("a signal");
+        assert!(signalled.success());
+        let status = child.wait().expect("it ends");
+        assert_eq!(status.code(), Some(130));
+        assert!(!folder.path().join("set").exists() && !partial.exists());
+    }
+}
