@@ -124,7 +124,7 @@ fn ratios(subject: &Subject) {
     ratio("two threads to one", megabytes, || subject.batch(&one), || subject.batch(&two));
     let (small, large) = ("a".repeat(1 << 20), "a".repeat(2 << 20));
     let letters = |text: &str| drop(black_box(subject.tokenizer.encode(text).expect("text encodes")));
-    ratio("1 MB to 2 MB of one letter (0.5 is linear)", 1.0, || letters(&large), || letters(&small));
+    ratio("1 MB of one letter to 2 MB (2 is linear)", 1.0, || letters(&large), || letters(&small));
     let many = subject.documents.iter().cycle();
     let many: Vec<&String> = many.take(PREPARED_BYTES / subject.bytes() * subject.documents.len()).collect();
     let input = subject.folder.path().join("input.jsonl");

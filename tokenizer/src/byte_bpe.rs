@@ -1,12 +1,20 @@
 //! Byte-level BPE: any bytes in, the same bytes out.
 //!
 //! Text is cut by the pattern, each piece is merged from its bytes upwards. Short pieces repeat, so every worker
-//! keeps the ids of those it has seen; a worker's cache and buffers wait in a pool between calls.
+//! keeps the ids of those it has seen. Between calls workers wait in a pool, each where the thread that used it
+//! will look first: a cache that wanders from core to core is slower than none.
 
-use std::{collections::HashMap, ops::Range, sync::Mutex};
+use std::{
+    collections::HashMap,
+    ops::Range,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use crate::{
-    merge::{Merge, MergeTable, Merger},
+    merge::{MergeTable, Merger},
     split::{Pattern, SplitCache, Splitter},
 };
 
@@ -14,6 +22,9 @@ use crate::{
 const CACHED_PIECE_BYTES: usize = 32;
 /// Bounds one worker's cache to a few megabytes.
 const CACHED_PIECES: usize = 1 << 16;
+
+/// Threads beyond these share places, which costs them speed and nothing else.
+const PLACES: usize = 64;
 
 /// A merge rule by ids: `left` and `right` become `result`.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +42,7 @@ pub(crate) struct ByteBpe {
     merges: MergeTable,
     /// Llama 3's `ignore_merges`: a piece that is a token is that token, whatever the merges say.
     whole_pieces: Option<Pieces<u32>>,
-    workers: Mutex<Vec<Worker>>,
+    workers: [Mutex<Vec<Worker>>; PLACES],
 }
 
 type Pieces<V> = HashMap<Box<[u8]>, V, ahash::RandomState>;
@@ -71,14 +82,14 @@ impl ByteBpe {
         for (byte, id) in (0..=u8::MAX).zip(byte_ids.iter_mut()) {
             *id = *ids.get([byte].as_slice()).ok_or(Defect::MissingByte(byte))?;
         }
-        let mut table = MergeTable::with_capacity(merges.len());
+        let mut table = MergeTable::default();
         for (at, rule) in merges.iter().enumerate() {
-            if !table.insert(rule.left, rule.right, Merge { rank: at as u32, result: rule.result }) {
+            if !table.push(rule.left, rule.right, rule.result) {
                 return Err(Defect::RepeatedMerge { at: at + 1 });
             }
         }
         let whole_pieces = ignore_merges.then_some(ids);
-        let workers = Mutex::default();
+        let workers = std::array::from_fn(|_| Mutex::default());
         Ok(Self { splitter: Splitter::new(pattern), tokens, byte_ids, merges: table, whole_pieces, workers })
     }
 
@@ -90,21 +101,36 @@ impl ByteBpe {
         self.tokens.get(id as usize)?.as_deref()
     }
 
-    /// Bytes outside UTF-8 are pieces of their own.
-    pub(crate) fn encode(&self, bytes: &[u8]) -> Vec<u32> {
-        let mut worker = self.lock_workers().pop().unwrap_or_else(|| self.worker());
-        let mut out = Vec::with_capacity(bytes.len() / 3);
-        let Worker { split, merger, seen, ids } = &mut worker;
-        for chunk in bytes.utf8_chunks() {
-            self.splitter.split(chunk.valid(), split, |piece| {
-                self.encode_piece(piece.as_bytes(), merger, seen, ids, &mut out);
-            });
-            if !chunk.invalid().is_empty() {
-                self.merge(chunk.invalid(), merger, &mut out);
-            }
-        }
-        self.lock_workers().push(worker);
+    pub(crate) fn encode(&self, text: &str) -> Vec<u32> {
+        let mut out = Vec::with_capacity(text.len() / 3);
+        self.with_worker(|worker| self.encode_text(text, worker, &mut out));
         out
+    }
+
+    /// Bytes outside UTF-8 are pieces of their own.
+    pub(crate) fn encode_bytes(&self, bytes: &[u8]) -> Vec<u32> {
+        let mut out = Vec::with_capacity(bytes.len() / 3);
+        self.with_worker(|worker| {
+            for chunk in bytes.utf8_chunks() {
+                self.encode_text(chunk.valid(), worker, &mut out);
+                if !chunk.invalid().is_empty() {
+                    self.merge(chunk.invalid(), &mut worker.merger, &mut out);
+                }
+            }
+        });
+        out
+    }
+
+    fn with_worker(&self, work: impl FnOnce(&mut Worker)) {
+        let waiting = self.waiting_workers().pop();
+        let mut worker = waiting.unwrap_or_else(|| self.worker());
+        work(&mut worker);
+        self.waiting_workers().push(worker);
+    }
+
+    fn encode_text(&self, text: &str, worker: &mut Worker, out: &mut Vec<u32>) {
+        let Worker { split, merger, seen, ids } = worker;
+        self.splitter.split(text, split, |piece| self.encode_piece(piece.as_bytes(), merger, seen, ids, out));
     }
 
     fn encode_piece(
@@ -146,8 +172,12 @@ impl ByteBpe {
         }
     }
 
-    /// A worker is only ever pushed whole, so a panic elsewhere leaves the pool usable.
-    fn lock_workers(&self) -> std::sync::MutexGuard<'_, Vec<Worker>> {
-        self.workers.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    /// The workers of the current thread. One is only ever pushed whole, so a panic leaves the pool usable.
+    fn waiting_workers(&self) -> MutexGuard<'_, Vec<Worker>> {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static PLACE: usize = THREADS.fetch_add(1, Ordering::Relaxed) % PLACES;
+        }
+        PLACE.with(|place| self.workers[*place].lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -3,75 +3,75 @@
 //! A heap of candidate pairs over a doubly linked list of symbols, so a piece of n symbols costs O(n log n) even
 //! when it is a megabyte of one letter.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+};
 
-/// Where a symbol has no neighbour.
+/// No neighbour, or no symbol. Ids stay far below it.
 const NONE: u32 = u32::MAX;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Merge {
-    pub(crate) rank: u32,
-    pub(crate) result: u32,
-}
-
-/// Which adjacent token ids become which token.
+/// Which adjacent token ids become which token, best first.
 #[derive(Debug, Default)]
-pub(crate) struct MergeTable(std::collections::HashMap<u64, Merge, ahash::RandomState>);
+pub(crate) struct MergeTable {
+    ranks: HashMap<u64, u32, ahash::RandomState>,
+    /// By rank.
+    results: Vec<u32>,
+}
 
 impl MergeTable {
-    pub(crate) fn with_capacity(merges: usize) -> Self {
-        Self(std::collections::HashMap::with_capacity_and_hasher(merges, ahash::RandomState::default()))
-    }
-
-    /// `false` when the pair was listed before: which of two ranks holds is then a matter of the reader.
+    /// Adds the merge ranked behind all others. `false` when the pair was listed before: which of two ranks holds
+    /// is then a matter of the reader.
     #[must_use]
-    pub(crate) fn insert(&mut self, left: u32, right: u32, merge: Merge) -> bool {
-        self.0.insert(pair(left, right), merge).is_none()
+    pub(crate) fn push(&mut self, left: u32, right: u32, result: u32) -> bool {
+        self.results.push(result);
+        self.ranks.insert(join(left, right), self.results.len() as u32 - 1).is_none()
     }
 
-    fn get(&self, left: u32, right: u32) -> Option<Merge> {
-        self.0.get(&pair(left, right)).copied()
+    fn rank(&self, left: u32, right: u32) -> Option<u32> {
+        self.ranks.get(&join(left, right)).copied()
     }
 }
 
-fn pair(left: u32, right: u32) -> u64 {
-    u64::from(left) << 32 | u64::from(right)
+/// Two numbers as one that orders by the first, then by the second.
+fn join(high: u32, low: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
+    /// [`NONE`] once it is part of the symbol on its left.
     id: u32,
     previous: u32,
     next: u32,
-    merged_away: bool,
 }
 
 /// Buffers reused from piece to piece.
 #[derive(Debug, Default)]
 pub(crate) struct Merger {
     symbols: Vec<Symbol>,
-    candidates: BinaryHeap<Reverse<(u32, u32, u32)>>,
+    /// Rank and position of the left symbol, joined.
+    candidates: BinaryHeap<Reverse<u64>>,
 }
 
 impl Merger {
-    /// Appends the merged form of `ids`, at most [`u32::MAX`] of them, to `out`.
+    /// Appends the merged form of `ids`, fewer than [`u32::MAX`] of them, to `out`.
     pub(crate) fn merge(&mut self, ids: impl Iterator<Item = u32>, table: &MergeTable, out: &mut Vec<u32>) {
         self.symbols.clear();
         self.candidates.clear();
         for (at, id) in ids.enumerate() {
             let at = at as u32;
-            let previous = at.checked_sub(1).unwrap_or(NONE);
-            self.symbols.push(Symbol { id, previous, next: at + 1, merged_away: false });
+            self.symbols.push(Symbol { id, previous: at.checked_sub(1).unwrap_or(NONE), next: at + 1 });
         }
         let Some(last) = self.symbols.last_mut() else { return };
         last.next = NONE;
         for at in 0..self.symbols.len() as u32 - 1 {
             self.propose(at, table);
         }
-        while let Some(Reverse((_, at, result))) = self.candidates.pop() {
-            self.apply(at, result, table);
+        while let Some(Reverse(candidate)) = self.candidates.pop() {
+            self.apply(candidate as u32, table.results[(candidate >> 32) as usize], table);
         }
-        out.extend(self.symbols.iter().filter(|symbol| !symbol.merged_away).map(|symbol| symbol.id));
+        out.extend(self.symbols.iter().map(|symbol| symbol.id).filter(|id| *id != NONE));
     }
 
     fn propose(&mut self, left: u32, table: &MergeTable) {
@@ -79,23 +79,23 @@ impl Merger {
         if symbol.next == NONE {
             return;
         }
-        if let Some(merge) = table.get(symbol.id, self.symbols[symbol.next as usize].id) {
-            self.candidates.push(Reverse((merge.rank, left, merge.result)));
+        if let Some(rank) = table.rank(symbol.id, self.symbols[symbol.next as usize].id) {
+            self.candidates.push(Reverse(join(rank, left)));
         }
     }
 
     fn apply(&mut self, at: u32, result: u32, table: &MergeTable) {
         let left = self.symbols[at as usize];
-        if left.merged_away || left.next == NONE {
+        if left.id == NONE || left.next == NONE {
             return;
         }
         let right = self.symbols[left.next as usize];
         // A candidate is stale when its pair is gone. Comparing results instead of ranks keeps one whose pair was
         // replaced by another pair with the same result, exactly as Hugging Face's implementation does.
-        if table.get(left.id, right.id).is_none_or(|merge| merge.result != result) {
+        if table.rank(left.id, right.id).is_none_or(|rank| table.results[rank as usize] != result) {
             return;
         }
-        self.symbols[left.next as usize].merged_away = true;
+        self.symbols[left.next as usize].id = NONE;
         self.symbols[at as usize] = Symbol { id: result, next: right.next, ..left };
         if right.next != NONE {
             self.symbols[right.next as usize].previous = at;
@@ -113,8 +113,8 @@ mod tests {
 
     fn merged(ids: &[u32], merges: &[(u32, u32, u32)]) -> Vec<u32> {
         let mut table = MergeTable::default();
-        for (rank, &(left, right, result)) in merges.iter().enumerate() {
-            assert!(table.insert(left, right, Merge { rank: rank as u32, result }));
+        for &(left, right, result) in merges {
+            assert!(table.push(left, right, result));
         }
         let mut out = Vec::new();
         Merger::default().merge(ids.iter().copied(), &table, &mut out);

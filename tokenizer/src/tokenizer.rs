@@ -162,7 +162,7 @@ impl Tokenizer {
             Kind::Characters(characters) => characters
                 .encode(text)
                 .map_err(|outside| Error::OutsideAlphabet { character: outside.character, at: outside.at }),
-            Kind::ByteBpe(bpe) => Ok(bpe.encode(text.as_bytes())),
+            Kind::ByteBpe(bpe) => Ok(bpe.encode(text)),
             Kind::Pipeline(pipeline) => pipeline.encode(text, &self.specials),
         }
     }
@@ -175,7 +175,7 @@ impl Tokenizer {
             (Err(_), Kind::ByteBpe(_)) if bytes.len() > limits::TEXT_BYTES => {
                 Err(Error::TextTooLong { bytes: bytes.len(), limit: limits::TEXT_BYTES })
             }
-            (Err(_), Kind::ByteBpe(bpe)) => Ok(bpe.encode(bytes)),
+            (Err(_), Kind::ByteBpe(bpe)) => Ok(bpe.encode_bytes(bytes)),
             (Err(error), _) => Err(Error::BytesNotText { at: error.valid_up_to() }),
         }
     }

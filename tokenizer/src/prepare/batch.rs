@@ -29,6 +29,8 @@ pub(super) struct Batch {
 pub(super) struct EncodedPart {
     pub(super) split: Split,
     pub(super) begins: bool,
+    /// What stands before `ids`.
+    pub(super) bos: Option<u32>,
     pub(super) ids: Vec<u32>,
     pub(super) trained: Option<Vec<bool>>,
     pub(super) bytes: u64,
@@ -82,7 +84,7 @@ impl Batch {
                 encode(split, &part, tokenizer).map_err(|error| located(error, &part, corpus))
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let tokens = parts.iter().map(|part| part.ids.len() as u64).sum();
+        let tokens = parts.iter().map(|part| (part.ids.len() + part.bos.iter().len()) as u64).sum();
         Ok(EncodedBatch { parts, documents, bytes: self.bytes as u64, tokens, position })
     }
 }
@@ -105,7 +107,7 @@ fn cut_long(part: Part) -> impl Iterator<Item = Part> {
 
 fn encode(split: Split, part: &Part, tokenizer: &Tokenizer) -> Result<EncodedPart, Error> {
     let bytes = part.body.len() as u64;
-    let (mut ids, trained) = match &part.body {
+    let (ids, trained) = match &part.body {
         Body::Text(text) => (tokenizer.encode(text)?, None),
         Body::Bytes(bytes) => (tokenizer.encode_bytes(bytes)?, None),
         Body::Chat(messages) => {
@@ -114,10 +116,8 @@ fn encode(split: Split, part: &Part, tokenizer: &Tokenizer) -> Result<EncodedPar
         }
     };
     // The chat template writes its own.
-    if let Some(bos) = tokenizer.bos().filter(|_| part.begins && trained.is_none()) {
-        ids.insert(0, bos);
-    }
-    Ok(EncodedPart { split, begins: part.begins, ids, trained, bytes })
+    let bos = tokenizer.bos().filter(|_| part.begins && trained.is_none());
+    Ok(EncodedPart { split, begins: part.begins, bos, ids, trained, bytes })
 }
 
 fn located(error: Error, part: &Part, corpus: &Corpus) -> Error {
@@ -155,19 +155,27 @@ impl Divider {
 
 /// A hash of a document's text, or of the first part of a long file's.
 fn hash(body: &Body, seed: u64) -> u64 {
-    let of_bytes = |state: u64, bytes: &[u8]| {
-        let words = bytes.chunks(8).map(|chunk| {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            u64::from_le_bytes(word)
-        });
-        words.fold(mix(state, bytes.len() as u64), mix)
-    };
     match body {
-        Body::Text(text) => of_bytes(seed, text.as_bytes()),
-        Body::Bytes(bytes) => of_bytes(seed, bytes),
+        Body::Text(text) => hash_bytes(seed, text.as_bytes()),
+        Body::Bytes(bytes) => hash_bytes(seed, bytes),
         Body::Chat(messages) => {
-            messages.iter().fold(seed, |state, message| of_bytes(state, message.content.as_bytes()))
+            messages.iter().fold(seed, |state, message| hash_bytes(state, message.content.as_bytes()))
         }
     }
+}
+
+/// Every document passes here on one thread, hence a multiplication per word and the mixing at the ends.
+fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
+    let mut words = bytes.chunks_exact(8);
+    let mut state = mix(seed, bytes.len() as u64);
+    let mut take = |word: [u8; 8]| {
+        state = (state.rotate_left(23) ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    };
+    for word in &mut words {
+        take([word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7]]);
+    }
+    let mut last = [0; 8];
+    last[..words.remainder().len()].copy_from_slice(words.remainder());
+    take(last);
+    mix(seed, state)
 }

@@ -234,7 +234,11 @@ fn write(
                 Split::Train => &mut train,
                 Split::Val => &mut val,
             };
-            writer.push(&part.ids, part.trained.as_deref(), part.begins, part.bytes)?;
+            if part.begins {
+                writer.begin_document();
+            }
+            writer.push(part.bos.as_slice(), None, 0)?;
+            writer.push(&part.ids, part.trained.as_deref(), part.bytes)?;
         }
     }
     Ok((train.finish()?, val.finish()?))

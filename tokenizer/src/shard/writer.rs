@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufWriter, Seek, SeekFrom, Write},
+    io::{Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
 
@@ -10,6 +10,9 @@ use sha2::{Digest, Sha256};
 
 use super::{Content, Header, MaskEntry, ShardEntry, SplitEntry};
 use crate::{atomic, error::Error, fingerprint::Fingerprint};
+
+/// Bytes that are digested and written at once.
+const BUFFER: usize = 1 << 20;
 
 /// What all shards of a split share.
 #[derive(Debug)]
@@ -20,6 +23,8 @@ pub(crate) struct SplitWriter {
     tokenizer: [u8; 8],
     shard_tokens: u64,
     open: Option<OpenShard>,
+    /// A document that begins with the next token.
+    begins: bool,
     done: SplitEntry,
 }
 
@@ -34,9 +39,10 @@ struct OpenShard {
 #[derive(Debug)]
 struct Payload {
     path: PathBuf,
-    file: BufWriter<File>,
+    file: File,
     digest: Sha256,
     count: u64,
+    /// Waiting to be written.
     bytes: Vec<u8>,
 }
 
@@ -49,7 +55,12 @@ impl SplitWriter {
         shard_tokens: u64,
     ) -> Self {
         let (folder, done) = (folder.to_owned(), SplitEntry::default());
-        Self { folder, name, content, tokenizer, shard_tokens, open: None, done }
+        Self { folder, name, content, tokenizer, shard_tokens, open: None, begins: false, done }
+    }
+
+    /// The next token opens a document.
+    pub(crate) fn begin_document(&mut self) {
+        self.begins = true;
     }
 
     /// Appends tokens, going on in the next shard where one is full. `bytes` is the text they stand for.
@@ -57,7 +68,6 @@ impl SplitWriter {
         &mut self,
         mut ids: &[u32],
         mut trained: Option<&[bool]>,
-        mut begins_document: bool,
         bytes: u64,
     ) -> Result<(), Error> {
         self.done.bytes += bytes;
@@ -84,7 +94,7 @@ impl SplitWriter {
                 mask.push(now.len(), |bytes| bytes.extend(now.iter().map(|flag| u8::from(*flag))))?;
                 *flags = later;
             }
-            shard.documents += u64::from(std::mem::take(&mut begins_document));
+            shard.documents += u64::from(std::mem::take(&mut self.begins));
             ids = later;
             if shard.tokens.count == self.shard_tokens {
                 self.close()?;
@@ -120,35 +130,39 @@ impl OpenShard {
 
 impl Payload {
     fn create(path: PathBuf) -> Result<Self, Error> {
-        let create = || {
-            let mut file = BufWriter::with_capacity(1 << 18, File::create(atomic::aside(&path))?);
-            file.write_all(&[0; Header::BYTES])?;
-            Ok(file)
-        };
-        let file = create().map_err(Error::write(&path))?;
-        Ok(Self { path, file, digest: Sha256::new(), count: 0, bytes: Vec::new() })
+        let file = File::create(atomic::aside(&path)).map_err(Error::write(&path))?;
+        let mut payload = Self { path, file, digest: Sha256::new(), count: 0, bytes: Vec::new() };
+        payload.write(&[0; Header::BYTES])?;
+        Ok(payload)
     }
 
     fn push(&mut self, count: usize, fill: impl FnOnce(&mut Vec<u8>)) -> Result<(), Error> {
-        self.bytes.clear();
         fill(&mut self.bytes);
-        self.digest.update(&self.bytes);
         self.count += count as u64;
-        self.file.write_all(&self.bytes).map_err(Error::write(&self.path))
+        if self.bytes.len() >= BUFFER { self.flush() } else { Ok(()) }
     }
 
-    fn close(self, content: Content, tokenizer: [u8; 8]) -> Result<(String, Fingerprint), Error> {
-        let Self { path, file, digest, count, .. } = self;
-        let header = Header { content, tokens: count as u32, tokenizer };
-        let complete = || {
-            let mut file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-            file.seek(SeekFrom::Start(0))?;
-            file.write_all(&header.to_bytes())?;
-            file.sync_all()
-        };
-        complete().map_err(Error::write(&path))?;
-        atomic::rename(&atomic::aside(&path), &path)?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok((name, Fingerprint::finish(digest)))
+    fn flush(&mut self) -> Result<(), Error> {
+        self.digest.update(&self.bytes);
+        let bytes = std::mem::take(&mut self.bytes);
+        self.write(&bytes)?;
+        self.bytes = bytes;
+        self.bytes.clear();
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.file.write_all(bytes).map_err(Error::write(&self.path))
+    }
+
+    fn close(mut self, content: Content, tokenizer: [u8; 8]) -> Result<(String, Fingerprint), Error> {
+        self.flush()?;
+        let header = Header { content, tokens: self.count as u32, tokenizer };
+        self.file.seek(SeekFrom::Start(0)).map_err(Error::write(&self.path))?;
+        self.write(&header.to_bytes())?;
+        self.file.sync_all().map_err(Error::write(&self.path))?;
+        atomic::rename(&atomic::aside(&self.path), &self.path)?;
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((name, Fingerprint::finish(self.digest)))
     }
 }
