@@ -45,6 +45,7 @@ fn version() -> String {
     "1.0".to_owned()
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "the file's own fields")]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct AddedToken {
     pub(crate) id: u32,

@@ -77,7 +77,8 @@ fn load_gpt2(vocab_path: &Path, merges_path: &Path, config: Config) -> Result<To
 
 fn parse_merges(text: &[u8]) -> Result<Vec<SpelledMerge>, Problem> {
     let text = std::str::from_utf8(text).map_err(|error| {
-        Problem::MergeLine(1 + text[..error.valid_up_to()].iter().filter(|b| **b == b'\n').count())
+        let before = text[..error.valid_up_to()].split(|byte| *byte == b'\n');
+        Problem::MergeLine(before.count())
     })?;
     let mut merges = Vec::new();
     for (at, line) in text.lines().enumerate() {

@@ -159,9 +159,10 @@ impl TokenDataset {
     /// The window that `cursor` points at.
     pub fn window(&self, cursor: Cursor) -> Result<Window, Error> {
         let index = cursor.index % self.windows();
-        let index = match self.plan.shuffle {
-            true => Permutation::new(self.windows(), cursor.seed, cursor.epoch).apply(index),
-            false => index,
+        let index = if self.plan.shuffle {
+            Permutation::new(self.windows(), cursor.seed, cursor.epoch).apply(index)
+        } else {
+            index
         };
         let (shard, from) = self.windows.place(index);
         let mut x = self.shards[shard].read(from, self.plan.length + 1)?;

@@ -49,7 +49,7 @@ impl WindowTable {
         if table.len() == 0 {
             let longest = shards.iter().max_by_key(|shard| shard.tokens());
             let tokens = longest.map_or(0, ShardMap::tokens);
-            let path = longest.map(ShardMap::path).unwrap_or_else(|| std::path::Path::new("(no shards)"));
+            let path = longest.map_or(std::path::Path::new("(no shards)"), ShardMap::path);
             return Err(Error::shard(path, ShardProblem::NoWindow { length: plan.length, longest: tokens }));
         }
         Ok(table)

@@ -11,6 +11,9 @@ use sha2::{Digest, Sha256};
 use super::{Content, Header, ShardProblem};
 use crate::{error::Error, fingerprint::Fingerprint};
 
+/// Tokens checked at a time.
+const STRIDE: u64 = 1 << 16;
+
 /// A mapped file of token ids.
 #[derive(Debug)]
 pub(crate) struct ShardMap {
@@ -64,7 +67,7 @@ impl ShardMap {
     pub(crate) fn open_headerless(path: &Path, vocabulary: u32) -> Result<Self, Error> {
         let map = map(path, 2, |found| ShardProblem::NotPairs { found })?;
         let found = map.len() as u64;
-        if found % 2 != 0 {
+        if !found.is_multiple_of(2) {
             return Err(Error::shard(path, ShardProblem::NotPairs { found }));
         }
         let (content, tokens) = (Content::Narrow, found / 2);
@@ -113,7 +116,6 @@ impl ShardMap {
     /// Reads every byte: that they are those written, and that all ids are known.
     pub(crate) fn verify(&self, expected: Option<Fingerprint>) -> Result<(), Error> {
         verify(&self.path, self.payload(), expected)?;
-        const STRIDE: u64 = 1 << 16;
         for from in (0..self.tokens).step_by(STRIDE as usize) {
             self.read(from, STRIDE.min(self.tokens - from) as usize)?;
         }

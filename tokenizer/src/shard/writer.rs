@@ -82,12 +82,8 @@ impl SplitWriter {
             let fits = ids.len().min((self.shard_tokens - shard.tokens.count) as usize);
             let (now, later) = ids.split_at(fits);
             shard.tokens.push(now.len(), |bytes| match self.content {
-                Content::Narrow => {
-                    now.iter().for_each(|id| bytes.extend_from_slice(&(*id as u16).to_le_bytes()))
-                }
-                Content::Wide | Content::Mask => {
-                    now.iter().for_each(|id| bytes.extend_from_slice(&id.to_le_bytes()))
-                }
+                Content::Narrow => append(bytes, now, |id| (id as u16).to_le_bytes()),
+                Content::Wide | Content::Mask => append(bytes, now, u32::to_le_bytes),
             })?;
             if let (Some(flags), Some(mask)) = (&mut trained, &mut shard.mask) {
                 let (now, later) = flags.split_at(fits);
@@ -118,6 +114,14 @@ impl SplitWriter {
         self.done.documents += documents;
         self.done.shards.push(ShardEntry { file, tokens: count, documents, sha256, mask });
         Ok(())
+    }
+}
+
+fn append<const N: usize>(bytes: &mut Vec<u8>, ids: &[u32], spell: impl Fn(u32) -> [u8; N]) {
+    let start = bytes.len();
+    bytes.resize(start + ids.len() * N, 0);
+    for (place, id) in bytes[start..].chunks_exact_mut(N).zip(ids) {
+        place.copy_from_slice(&spell(*id));
     }
 }
 

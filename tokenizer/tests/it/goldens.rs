@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs};
 
 use serde::Deserialize;
 use serde_json::Value;
-use tokenizer::Tokenizer;
+use tokenizer::{Message, Tokenizer};
 
 use crate::fixtures::{SMALL, goldens};
 
@@ -58,4 +58,26 @@ fn files_saved_by_python_encode_as_python_does() {
         assert_eq!(tokenizer.kind(), kind, "{name}");
         assert_encodes_like_python(name, &tokenizer);
     }
+}
+
+#[test]
+fn transformers_reads_what_is_saved_and_encodes_conversations_alike() {
+    #[derive(Deserialize)]
+    struct Chat {
+        messages: Vec<Message>,
+        prompt: Vec<u32>,
+        finished: Vec<u32>,
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    SMALL.save(folder.path()).expect("saving");
+    let read = |path| fs::read_to_string(path).expect("reading");
+    let config = "tokenizer_config.json";
+    assert_eq!(
+        read(folder.path().join(config)),
+        read(goldens().join(config)),
+        "load_in_transformers.py read another one"
+    );
+    let chat: Chat = serde_json::from_str(&read(goldens().join("chat.json"))).expect("the golden parses");
+    assert_eq!(SMALL.encode_prompt(&chat.messages).expect("it encodes"), chat.prompt);
+    assert_eq!(SMALL.encode_chat(&chat.messages[..3]).expect("it encodes").ids, chat.finished);
 }
