@@ -36,7 +36,7 @@ impl InputBar {
             progress.bytes as f64 / 1e6 / seconds
         );
         if progress.tokens > 0 {
-            rates.push_str(&format!(" | {} tokens", HumanCount(progress.tokens)));
+            rates = format!("{rates} | {} tokens", HumanCount(progress.tokens));
         }
         self.bar.set_length(progress.input_bytes);
         self.bar.set_position(progress.position);

@@ -17,7 +17,7 @@ pub(crate) struct Args {
     /// Files and folders: plain text, JSON lines with "text" or "messages", Parquet with a column "text".
     #[arg(long, required = true, num_args = 1..)]
     input: Vec<PathBuf>,
-    /// The folder for tokenizer.json and tokenizer_config.json.
+    /// The folder for `tokenizer.json` and `tokenizer_config.json`.
     #[arg(long)]
     out: PathBuf,
     /// What the tokens are.

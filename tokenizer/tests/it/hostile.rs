@@ -163,7 +163,7 @@ fn merges_txt_is_read_line_by_line_within_limits() {
     {
         match load(broken) {
             Err(Error::Tokenizer { path, problem: Problem::MergeLine(3) }) => {
-                assert!(path.ends_with("merges.txt"))
+                assert!(path.ends_with("merges.txt"));
             }
             other => panic!("{other:?}"),
         }

@@ -3,7 +3,7 @@
 use std::{fs::File, path::Path, sync::Arc};
 
 use parquet::{
-    basic::Compression,
+    basic::{Compression, ZstdLevel},
     data_type::{ByteArray, ByteArrayType},
     file::{properties::WriterProperties, writer::SerializedFileWriter},
     schema::parser::parse_message_type,
@@ -40,7 +40,8 @@ fn rows_of_the_text_column_are_documents() {
     let path = folder.path().join("x.parquet");
     let many: Vec<String> = (0..1000).map(|at| format!("row {at}")).collect();
     let many: Vec<Option<&str>> = many.iter().map(|text| Some(text.as_str())).collect();
-    for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY, Compression::ZSTD(Default::default())]
+    for compression in
+        [Compression::UNCOMPRESSED, Compression::SNAPPY, Compression::ZSTD(ZstdLevel::default())]
     {
         write(&path, "text", &[&[Some("é"), None, Some("b")], &[], &many], compression);
         let parts = read(&path).expect("the file reads");

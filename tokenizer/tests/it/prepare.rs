@@ -16,8 +16,9 @@ use crate::fixtures::{CORPUS, SMALL, by_document, contents, preparation, run, wr
 
 /// All tokens of one split, straight from the bytes of the shards.
 fn tokens(set: &Path, split: &str, width: usize) -> Vec<u32> {
-    let shards =
-        contents(set).into_iter().filter(|(name, _)| name.starts_with(split) && name.ends_with(".bin"));
+    let shards = contents(set)
+        .into_iter()
+        .filter(|(name, _)| name.starts_with(split) && Path::new(name).extension() == Some("bin".as_ref()));
     shards
         .flat_map(|(_, bytes)| {
             let words = bytes[1024..]
