@@ -1,7 +1,8 @@
 //! How fast text becomes tokens.
 //!
 //! Criterion times each subject alone. Since a shared machine changes speed from minute to minute, ratios are
-//! measured apart: both sides in turn, many times, and the middle ratio printed.
+//! measured apart: both sides in turn, many times, and the middle ratio printed. A word on the command line runs
+//! only the ratios and groups with that word in their name.
 //!
 //! The text is the file named by `TINYSHAKESPEARE`, or generated dialogues where that is not set.
 
@@ -20,7 +21,7 @@ use tokenizer::{BpeTraining, Outcome, Preparation, SplitRule, Tokenizer, dialogu
 
 const DOCUMENT_BYTES: usize = 4096;
 const PREPARED_BYTES: usize = 64 << 20;
-const ROUNDS: usize = 15;
+const ROUNDS: usize = 21;
 
 struct Subject {
     folder: TempDir,
@@ -158,6 +159,10 @@ fn timed(work: impl Fn()) -> Duration {
 
 /// Prints how many times faster `subject` is than `baseline`, as the middle of paired rounds, with the quartiles.
 fn ratio(name: &str, megabytes: f64, baseline: impl Fn(), subject: impl Fn()) {
+    let wanted = env::args().skip(1).find(|word| !word.starts_with('-'));
+    if wanted.is_some_and(|word| !name.contains(&word)) {
+        return;
+    }
     baseline();
     subject();
     let rounds = (0..ROUNDS).map(|_| (timed(&baseline).as_secs_f64(), timed(&subject).as_secs_f64()));

@@ -17,10 +17,10 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<(), Error> {
         file.write_all(contents)?;
         file.sync_all()
     };
-    if let Err(source) = attempt() {
+    if let Err(cause) = attempt() {
         // The first failure is the one worth reporting.
         let _ = fs::remove_file(&aside);
-        return Err(Error::Write { path: path.to_owned(), source });
+        return Err(Error::Write { path: path.to_owned(), cause });
     }
     rename(&aside, path)
 }

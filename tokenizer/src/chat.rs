@@ -25,6 +25,12 @@ pub enum Role {
     Assistant,
 }
 
+impl std::fmt::Display for Role {
+    fn fmt(&self, out: &mut std::fmt::Formatter) -> std::fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
 impl Role {
     fn name(self) -> &'static str {
         match self {
@@ -72,7 +78,7 @@ pub enum ChatProblem {
     #[error("the conversation has no {0} message; at least one is needed")]
     Missing(&'static str),
     /// A message without words.
-    #[error("message {at} ({role:?}) is empty; leave the message out, or say something")]
+    #[error("message {at}, the {role}'s, is empty; leave the message out, or say something")]
     Empty {
         /// From 1.
         at: usize,
@@ -81,7 +87,7 @@ pub enum ChatProblem {
     },
     /// Turns out of order.
     #[error(
-        "message {at} is of role {role:?} where {expected} is expected: an optional system message first, then \
+        "message {at} is the {role}'s where the {expected}'s is expected: an optional system message first, then \
          user and assistant in turn"
     )]
     OutOfTurn {
@@ -90,7 +96,7 @@ pub enum ChatProblem {
         /// Whose it is.
         role: Role,
         /// Whose turn it was.
-        expected: &'static str,
+        expected: Role,
     },
     /// A prompt that leaves the assistant nothing to answer.
     #[error("a prompt ends with the user's message, this one ends with the assistant's")]
@@ -212,7 +218,7 @@ fn check_turns(messages: &[Message]) -> Result<(), ChatProblem> {
             Some(_) => Role::Assistant,
         };
         if role != expected {
-            return Err(ChatProblem::OutOfTurn { at, role, expected: expected.name() });
+            return Err(ChatProblem::OutOfTurn { at, role, expected });
         }
     }
     if messages.len() == opening { Err(ChatProblem::Missing("user")) } else { Ok(()) }

@@ -9,20 +9,24 @@ use crate::{chat::ChatProblem, problem::Problem, shard::ShardProblem};
 #[non_exhaustive]
 pub enum Error {
     /// The system refused to read.
-    #[error("reading {}: {source}", path.display())]
+    #[error("reading {}: {cause}{}", path.display(), way_out(cause))]
     Read {
         /// The file or folder.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The system refused to write.
-    #[error("writing {}: {source}; nothing that looks complete was left behind", path.display())]
+    #[error(
+        "writing {}: {cause}; nothing that looks complete was left behind{}",
+        path.display(),
+        way_out(cause)
+    )]
     Write {
         /// The file or folder.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A tokenizer file beyond [`crate::limits`].
     #[error("{} has {bytes} bytes, a file of its kind may have {limit}", path.display())]
@@ -50,7 +54,6 @@ pub enum Error {
         /// The file.
         path: PathBuf,
         /// What is wrong in it.
-        #[source]
         problem: Problem,
     },
     /// More special tokens and bytes than vocabulary.
@@ -65,7 +68,9 @@ pub enum Error {
         specials: usize,
     },
     /// Training was given no text.
-    #[error("the corpus is empty: {documents} documents with no text in them. Check what --input points at")]
+    #[error(
+        "the corpus is empty: none of its {documents} document(s) has text. Check what --input points at"
+    )]
     EmptyCorpus {
         /// How many documents there were.
         documents: u64,
@@ -118,6 +123,14 @@ pub enum Error {
         /// What it said.
         reason: String,
     },
+    /// Hugging Face's decoder failed.
+    #[error("decoding {ids} ids: {reason}")]
+    Decoding {
+        /// How many.
+        ids: usize,
+        /// What it said.
+        reason: String,
+    },
     /// Text that the tokenizer would turn into a control token.
     #[error(
         "the text contains `{token}`, which this tokenizer turns into a control token; remove it from the text"
@@ -167,7 +180,6 @@ pub enum Error {
         /// Its number within the file, from 1.
         document: u64,
         /// What is wrong with it.
-        #[source]
         problem: Box<Error>,
     },
     /// An input that mixes text and conversations.
@@ -188,7 +200,7 @@ pub enum Error {
     },
     /// A split that got nothing.
     #[error(
-        "the {split} split got no tokens out of {documents} documents; choose another --val-fraction, or cut by \
+        "the {split} split got none of the {documents} document(s); choose another --val-fraction, or cut by \
          place with `--split position`"
     )]
     EmptySplit {
@@ -215,13 +227,18 @@ pub enum Error {
         /// What it holds and what to do.
         reason: String,
     },
+    /// No finished set.
+    #[error("{} holds no set of shards: it has no manifest.json. Make one with `train prepare`", path.display())]
+    NoSet {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A shard or manifest that is refused.
-    #[error("{}: {problem}", path.display())]
+    #[error("{} {problem}", path.display())]
     Shard {
         /// The file.
         path: PathBuf,
         /// What was expected and what was found.
-        #[source]
         problem: ShardProblem,
     },
     /// Stopped on request.
@@ -229,15 +246,27 @@ pub enum Error {
     Interrupted,
 }
 
+/// What helps against the failures that people meet.
+fn way_out(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::NotFound => "; check the path",
+        io::ErrorKind::PermissionDenied => "; check who may use it",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            "; make room, or write to another disk"
+        }
+        _ => "",
+    }
+}
+
 impl Error {
     pub(crate) fn read(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |source| Self::Read { path, source }
+        move |cause| Self::Read { path, cause }
     }
 
     pub(crate) fn write(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |source| Self::Write { path, source }
+        move |cause| Self::Write { path, cause }
     }
 
     pub(crate) fn shard(path: impl Into<PathBuf>, problem: ShardProblem) -> Self {

@@ -94,7 +94,7 @@ fn parse_merges(text: &[u8]) -> Result<Vec<SpelledMerge>, Problem> {
 fn read_config(folder: &Path) -> Result<Config, Error> {
     let path = folder.join("tokenizer_config.json");
     let json = match read_within(&path, limits::CONFIG_BYTES) {
-        Err(Error::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
+        Err(Error::Read { cause, .. }) if cause.kind() == ErrorKind::NotFound => {
             return Ok(Config::default());
         }
         json => json?,

@@ -43,7 +43,7 @@ impl Pipeline {
     pub(crate) fn decode(&self, ids: &[u32]) -> Result<String, Error> {
         self.tokenizer
             .decode(ids, false)
-            .map_err(|error| Error::Encoding { bytes: ids.len(), reason: error.to_string() })
+            .map_err(|error| Error::Decoding { ids: ids.len(), reason: error.to_string() })
     }
 
     pub(crate) fn knows(&self, id: u32) -> bool {

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::ValueEnum;
 use tokenizer::{Manifest, Outcome, Preparation, Progress, SplitRule, Tokenizer};
 
@@ -13,7 +12,7 @@ pub(crate) struct Args {
     /// Files and folders: plain text, JSON lines with "text" or "messages", Parquet with a column "text".
     #[arg(long, required = true, num_args = 1..)]
     input: Vec<PathBuf>,
-    /// A tokenizer's folder or tokenizer.json, or `bytes` for raw bytes.
+    /// A tokenizer's folder or `tokenizer.json`, or `bytes` for raw bytes.
     #[arg(long)]
     tokenizer: PathBuf,
     /// The folder to make.
@@ -86,7 +85,7 @@ fn open(spec: &PathBuf) -> anyhow::Result<Tokenizer> {
     if spec.as_os_str() == "bytes" && !spec.exists() {
         return Ok(Tokenizer::bytes(&[]));
     }
-    Tokenizer::load(spec).context("loading the tokenizer")
+    Ok(Tokenizer::load(spec)?)
 }
 
 fn describe(manifest: &Manifest) {

@@ -8,7 +8,7 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{Body, FilePart};
+use super::{Body, FilePart, ReadParts};
 use crate::{chat::Message, error::Error};
 
 /// A line is held in memory whole.
@@ -21,7 +21,6 @@ pub(super) struct JsonLines {
     position: u64,
     document: u64,
     buffer: Vec<u8>,
-    failed: bool,
 }
 
 /// Other fields, such as an id or a source, are left alone.
@@ -54,9 +53,15 @@ impl JsonLines {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let file = BufReader::with_capacity(1 << 18, File::open(path).map_err(Error::read(path))?);
         let (path, buffer) = (path.to_owned(), Vec::new());
-        Ok(Self { path, file, line: 0, position: 0, document: 0, buffer, failed: false })
+        Ok(Self { path, file, line: 0, position: 0, document: 0, buffer })
     }
 
+    fn malformed(&self, reason: String) -> Error {
+        Error::Line { path: self.path.clone(), line: self.line, reason }
+    }
+}
+
+impl ReadParts for JsonLines {
     fn read_part(&mut self) -> Result<Option<FilePart>, Error> {
         loop {
             self.buffer.clear();
@@ -83,22 +88,5 @@ impl JsonLines {
             self.document += 1;
             return Ok(Some(FilePart { document: self.document, begins: true, position, body }));
         }
-    }
-
-    fn malformed(&self, reason: String) -> Error {
-        Error::Line { path: self.path.clone(), line: self.line, reason }
-    }
-}
-
-impl Iterator for JsonLines {
-    type Item = Result<FilePart, Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.failed {
-            return None;
-        }
-        let part = self.read_part();
-        self.failed = part.is_err();
-        part.transpose()
     }
 }

@@ -72,7 +72,36 @@ pub(crate) struct FilePart {
     body: Body,
 }
 
-type FileParts = Box<dyn Iterator<Item = Result<FilePart, Error>> + Send>;
+/// A file on its way to documents, by format.
+pub(crate) trait ReadParts {
+    /// `None` at the end of the file.
+    fn read_part(&mut self) -> Result<Option<FilePart>, Error>;
+}
+
+/// The parts of a file; the first error is the last item.
+enum FileParts {
+    Reading(Box<dyn ReadParts + Send>),
+    Failed(Error),
+    Over,
+}
+
+impl Iterator for FileParts {
+    type Item = Result<FilePart, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match std::mem::replace(self, Self::Over) {
+            Self::Over => None,
+            Self::Failed(error) => Some(Err(error)),
+            Self::Reading(mut reader) => {
+                let part = reader.read_part();
+                if let Ok(Some(_)) = part {
+                    *self = Self::Reading(reader);
+                }
+                part.transpose()
+            }
+        }
+    }
+}
 
 impl Corpus {
     /// Finds the files under `inputs`, folders searched all the way down. Hidden and empty files do not count.
@@ -113,10 +142,7 @@ impl Corpus {
             let start = before;
             before += entry.bytes;
             let cut = cut.and_then(|cut| cut.checked_sub(start)).filter(|cut| *cut < entry.bytes);
-            let parts: FileParts = match entry.open(cut) {
-                Ok(parts) => parts,
-                Err(error) => Box::new(std::iter::once(Err(error))),
-            };
+            let parts = entry.open(cut).map_or_else(FileParts::Failed, FileParts::Reading);
             parts.map(move |part| {
                 let FilePart { document, begins, position, body } = part?;
                 Ok(Part { file, document, begins, position: start + position, body })
@@ -126,7 +152,7 @@ impl Corpus {
 }
 
 impl CorpusFile {
-    fn open(&self, cut: Option<u64>) -> Result<FileParts, Error> {
+    fn open(&self, cut: Option<u64>) -> Result<Box<dyn ReadParts + Send>, Error> {
         Ok(match self.format {
             Format::Text => Box::new(text::TextParts::open(&self.path, cut)?),
             Format::Bytes => Box::new(text::ByteParts::open(&self.path, cut)?),

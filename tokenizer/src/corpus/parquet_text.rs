@@ -17,7 +17,7 @@ use parquet::{
     },
 };
 
-use super::{Body, FilePart};
+use super::{Body, FilePart, ReadParts};
 use crate::error::Error;
 
 /// Rows decoded at a time.
@@ -33,7 +33,6 @@ pub(super) struct ParquetText {
     group: Option<ColumnReaderImpl<ByteArrayType>>,
     rows: std::vec::IntoIter<ByteArray>,
     document: u64,
-    failed: bool,
 }
 
 impl ParquetText {
@@ -51,34 +50,7 @@ impl ParquetText {
             return Err(refused("its column `text` holds no text but another type".to_owned()));
         }
         let (path, rows) = (path.to_owned(), Vec::new().into_iter());
-        Ok(Self {
-            path,
-            bytes,
-            file,
-            metadata,
-            column,
-            next_group: 0,
-            group: None,
-            rows,
-            document: 0,
-            failed: false,
-        })
-    }
-
-    fn read_part(&mut self) -> Result<Option<FilePart>, Error> {
-        loop {
-            if let Some(row) = self.rows.next() {
-                self.document += 1;
-                let text = String::from_utf8(row.data().to_vec())
-                    .map_err(|_| self.refused(format!("row {} is not UTF-8", self.document)))?;
-                let (document, position) = (self.document, self.bytes_read());
-                return Ok(Some(FilePart { document, begins: true, position, body: Body::Text(text) }));
-            }
-            let more = self.read_rows().map_err(|error| self.refused(error.to_string()))?;
-            if !more {
-                return Ok(None);
-            }
-        }
+        Ok(Self { path, bytes, file, metadata, column, next_group: 0, group: None, rows, document: 0 })
     }
 
     fn read_rows(&mut self) -> Result<bool, ParquetError> {
@@ -115,15 +87,20 @@ impl ParquetText {
     }
 }
 
-impl Iterator for ParquetText {
-    type Item = Result<FilePart, Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.failed {
-            return None;
+impl ReadParts for ParquetText {
+    fn read_part(&mut self) -> Result<Option<FilePart>, Error> {
+        loop {
+            if let Some(row) = self.rows.next() {
+                self.document += 1;
+                let text = String::from_utf8(row.data().to_vec())
+                    .map_err(|_| self.refused(format!("row {} is not UTF-8", self.document)))?;
+                let (document, position) = (self.document, self.bytes_read());
+                return Ok(Some(FilePart { document, begins: true, position, body: Body::Text(text) }));
+            }
+            let more = self.read_rows().map_err(|error| self.refused(error.to_string()))?;
+            if !more {
+                return Ok(None);
+            }
         }
-        let part = self.read_part();
-        self.failed = part.is_err();
-        part.transpose()
     }
 }

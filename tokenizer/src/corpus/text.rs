@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Body, FilePart, PART_BYTES};
+use super::{Body, FilePart, PART_BYTES, ReadParts};
 use crate::{error::Error, split::safe_cut};
 
 const LONGEST_PART: usize = 8 << 20;
@@ -74,79 +74,62 @@ impl ByteParts {
     }
 }
 
-impl Iterator for ByteParts {
-    type Item = Result<FilePart, Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if let Err(error) = self.0.fill(PART_BYTES) {
-            return Some(Err(error));
-        }
+impl ReadParts for ByteParts {
+    fn read_part(&mut self) -> Result<Option<FilePart>, Error> {
+        self.0.fill(PART_BYTES)?;
         let (end, reaches_cut) = self.0.before_cut();
         let later = self.0.pending.split_off(end);
         let now = std::mem::replace(&mut self.0.pending, later);
-        (!now.is_empty() || reaches_cut).then(|| Ok(self.0.part(Body::Bytes(now), reaches_cut)))
+        let over = now.is_empty() && !reaches_cut;
+        Ok((!over).then(|| self.0.part(Body::Bytes(now), reaches_cut)))
     }
 }
 
 /// UTF-8.
-pub(super) struct TextParts {
-    blocks: Blocks,
-    failed: bool,
-}
+pub(super) struct TextParts(Blocks);
 
 impl TextParts {
     pub(super) fn open(path: &Path, cut: Option<u64>) -> Result<Self, Error> {
-        Ok(Self { blocks: Blocks::open(path, cut)?, failed: false })
-    }
-
-    fn read_part(&mut self) -> Result<Option<FilePart>, Error> {
-        let mut wanted = PART_BYTES;
-        loop {
-            self.blocks.fill(wanted)?;
-            if self.blocks.pending.is_empty() {
-                return Ok(None);
-            }
-            let text = self.valid_prefix()?;
-            let (mut end, reaches_cut) = self.blocks.before_cut();
-            end = text.ceil_char_boundary(end.min(text.len()));
-            // A cut within the last character waits until that character is whole.
-            let at_cut = reaches_cut && self.blocks.before_cut().0 <= end;
-            let whole = at_cut || self.blocks.ended;
-            let end = if whole { Some(end) } else { safe_cut(&text[..end], end) };
-            let forced = (wanted >= LONGEST_PART).then_some(text.len());
-            if let Some(end) = end.or(forced) {
-                let later = self.blocks.pending.split_off(end);
-                let now = std::mem::replace(&mut self.blocks.pending, later);
-                let now = String::from_utf8(now).expect("the prefix was checked and cut between characters");
-                return Ok(Some(self.blocks.part(Body::Text(now), at_cut)));
-            }
-            wanted *= 2;
-        }
+        Blocks::open(path, cut).map(Self)
     }
 
     /// `pending` without a character that the end of the block cuts.
     fn valid_prefix(&self) -> Result<&str, Error> {
-        let pending = &self.blocks.pending;
+        let pending = &self.0.pending;
         std::str::from_utf8(pending).or_else(|error| {
             let valid = error.valid_up_to();
-            if error.error_len().is_some() || self.blocks.ended {
-                let at = self.blocks.position + valid as u64;
-                return Err(Error::NotUtf8 { path: self.blocks.path.clone(), at });
+            if error.error_len().is_some() || self.0.ended {
+                let at = self.0.position + valid as u64;
+                return Err(Error::NotUtf8 { path: self.0.path.clone(), at });
             }
             Ok(std::str::from_utf8(&pending[..valid]).expect("valid up to there"))
         })
     }
 }
 
-impl Iterator for TextParts {
-    type Item = Result<FilePart, Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.failed {
-            return None;
+impl ReadParts for TextParts {
+    fn read_part(&mut self) -> Result<Option<FilePart>, Error> {
+        let mut wanted = PART_BYTES;
+        loop {
+            self.0.fill(wanted)?;
+            if self.0.pending.is_empty() {
+                return Ok(None);
+            }
+            let text = self.valid_prefix()?;
+            let (mut end, reaches_cut) = self.0.before_cut();
+            end = text.ceil_char_boundary(end.min(text.len()));
+            // A cut within the last character waits until that character is whole.
+            let at_cut = reaches_cut && self.0.before_cut().0 <= end;
+            let whole = at_cut || self.0.ended;
+            let end = if whole { Some(end) } else { safe_cut(&text[..end], end) };
+            let forced = (wanted >= LONGEST_PART).then_some(text.len());
+            if let Some(end) = end.or(forced) {
+                let later = self.0.pending.split_off(end);
+                let now = std::mem::replace(&mut self.0.pending, later);
+                let now = String::from_utf8(now).expect("the prefix was checked and cut between characters");
+                return Ok(Some(self.0.part(Body::Text(now), at_cut)));
+            }
+            wanted *= 2;
         }
-        let part = self.read_part();
-        self.failed = part.is_err();
-        part.transpose()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::Read,
+    io::{ErrorKind, Read},
     path::{Component, Path},
 };
 
@@ -134,9 +134,15 @@ impl Manifest {
 
     /// Reads the manifest of the set in `folder`.
     pub fn read(folder: impl AsRef<Path>) -> Result<Self, Error> {
-        let path = folder.as_ref().join(MANIFEST);
+        let folder = folder.as_ref();
+        let path = folder.join(MANIFEST);
         let mut json = Vec::new();
-        let file = File::open(&path).map_err(Error::read(&path))?;
+        let file = match File::open(&path) {
+            Err(cause) if cause.kind() == ErrorKind::NotFound => {
+                return Err(Error::NoSet { path: folder.to_owned() });
+            }
+            file => file.map_err(Error::read(&path))?,
+        };
         let bytes = file.take(MAX_BYTES + 1).read_to_end(&mut json).map_err(Error::read(&path))? as u64;
         if bytes > MAX_BYTES {
             return Err(Error::FileTooLarge { path, bytes, limit: MAX_BYTES });

@@ -114,7 +114,7 @@ pub enum ShardProblem {
         found: Fingerprint,
     },
     /// A manifest that does not parse.
-    #[error("{0}")]
+    #[error("does not parse: {0}")]
     Json(#[from] serde_json::Error),
     /// A manifest of a later version.
     #[error("is a manifest of format {found}; expected {}", Manifest::FORMAT)]
