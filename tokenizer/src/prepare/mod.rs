@@ -65,7 +65,7 @@ pub enum Outcome {
 }
 
 /// Batches between two stages. With the batch each stage works on, this bounds what is in memory.
-const WAITING: usize = 2;
+const WAITING: usize = 4;
 
 impl Preparation {
     /// A hundred million tokens, 200 MB with 16-bit ids.

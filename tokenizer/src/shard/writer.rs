@@ -14,6 +14,10 @@ use crate::{atomic, error::Error, fingerprint::Fingerprint};
 /// Bytes that are digested and written at once.
 const BUFFER: usize = 1 << 20;
 
+/// Bytes after which the disk is waited for. The last sync of a shard holds up everything behind it, those on the
+/// way run beside the encoding; so little is left for the last.
+const SYNCED: usize = 8 << 20;
+
 /// What all shards of a split share.
 #[derive(Debug)]
 pub(crate) struct SplitWriter {
@@ -44,6 +48,7 @@ struct Payload {
     count: u64,
     /// Waiting to be written.
     bytes: Vec<u8>,
+    unsynced: usize,
 }
 
 impl SplitWriter {
@@ -135,7 +140,8 @@ impl OpenShard {
 impl Payload {
     fn create(path: PathBuf) -> Result<Self, Error> {
         let file = File::create(atomic::aside(&path)).map_err(Error::write(&path))?;
-        let mut payload = Self { path, file, digest: Sha256::new(), count: 0, bytes: Vec::new() };
+        let mut payload =
+            Self { path, file, digest: Sha256::new(), count: 0, bytes: Vec::new(), unsynced: 0 };
         payload.write(&[0; Header::BYTES])?;
         Ok(payload)
     }
@@ -150,8 +156,13 @@ impl Payload {
         self.digest.update(&self.bytes);
         let bytes = std::mem::take(&mut self.bytes);
         self.write(&bytes)?;
+        self.unsynced += bytes.len();
         self.bytes = bytes;
         self.bytes.clear();
+        if self.unsynced >= SYNCED {
+            self.unsynced = 0;
+            self.file.sync_data().map_err(Error::write(&self.path))?;
+        }
         Ok(())
     }
 

@@ -45,6 +45,8 @@ fn contents_decide_what_a_file_is() {
         ("lines.txt", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n", Format::JsonLines),
         ("prose.txt", "{ a brace } opens this prose\n", Format::Text),
         ("columns.txt", "PAR1 is how Parquet begins", Format::Parquet),
+        // Found by fuzzing: the name is the weaker witness.
+        ("columns.jsonl", "PAR1\u{0} \"text\": \"y\"", Format::Parquet),
     ] {
         let path = folder.path().join(name);
         fs::write(&path, contents).expect("writing");
