@@ -100,7 +100,7 @@ fn assert_told(fault: Child, right: &str, what: &str) {
     assert!(told > 0, "somebody is told: {report:?}");
 }
 
-const TIGHT: &str = "12MiB";
+const TIGHT: &str = "7MiB";
 
 #[test]
 fn refused_allocations_are_worked_around() {

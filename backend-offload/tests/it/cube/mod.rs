@@ -42,7 +42,10 @@ fn vulkan(test: &str) -> bool {
     if !present {
         let required = std::env::var("OFFLOAD_REQUIRE_VULKAN").is_ok_and(|value| value == "1");
         assert!(!required, "{test} needs a Vulkan device and OFFLOAD_REQUIRE_VULKAN=1, but there is none");
-        crate::not_run(test, "this machine has no Vulkan device (mesa-vulkan-drivers brings one for the CPU)");
+        crate::not_run(
+            test,
+            "this machine has no Vulkan device (mesa-vulkan-drivers brings one for the CPU)",
+        );
     }
     present
 }
