@@ -7,7 +7,7 @@ use crate::{
     dataset::Split,
     error::Error,
     permutation::mix,
-    shard::SplitRule,
+    shard::{Content, SplitRule},
     split::safe_cut,
     tokenizer::Tokenizer,
 };
@@ -24,19 +24,18 @@ pub(super) struct Batch {
     bytes: usize,
 }
 
-/// The ids of one [`Part`].
+/// The tokens of one [`Part`].
 #[derive(Debug)]
 pub(super) struct EncodedPart {
     pub(super) split: Split,
     pub(super) begins: bool,
-    /// What stands before `ids`.
-    pub(super) bos: Option<u32>,
-    pub(super) ids: Vec<u32>,
+    /// As the shard spells them: a quarter to a half of the memory that ids take on their way to another core.
+    pub(super) tokens: Vec<u8>,
     pub(super) trained: Option<Vec<bool>>,
     pub(super) bytes: u64,
 }
 
-/// A [`Batch`] in ids.
+/// A [`Batch`] in tokens.
 #[derive(Debug)]
 pub(super) struct EncodedBatch {
     pub(super) parts: Vec<EncodedPart>,
@@ -46,9 +45,12 @@ pub(super) struct EncodedBatch {
     pub(super) position: u64,
 }
 
-/// Sends every part to its split. The parts of a document follow one another, and all go where its first goes.
+/// Turns batches into tokens and sends every part to its split. The parts of a document follow one another, and
+/// all go where its first goes.
 #[derive(Debug)]
-pub(super) struct Divider {
+pub(super) struct Encoder<'a> {
+    tokenizer: &'a Tokenizer,
+    corpus: &'a Corpus,
     rule: SplitRule,
     cut: Option<u64>,
     current: Split,
@@ -64,28 +66,87 @@ impl Batch {
     pub(super) fn is_full(&self) -> bool {
         self.bytes >= BATCH_BYTES || self.parts.len() >= BATCH_PARTS
     }
+}
 
-    pub(super) fn encode(
-        self,
-        tokenizer: &Tokenizer,
-        corpus: &Corpus,
-        divider: &mut Divider,
-    ) -> Result<EncodedBatch, Error> {
-        let mut jobs = Vec::with_capacity(self.parts.len());
-        for part in self.parts {
-            let split = divider.split_of(&part, corpus)?;
-            jobs.extend(cut_long(part).map(|part| (split, part)));
+impl<'a> Encoder<'a> {
+    pub(super) fn new(
+        tokenizer: &'a Tokenizer,
+        corpus: &'a Corpus,
+        rule: SplitRule,
+        cut: Option<u64>,
+    ) -> Self {
+        Self { tokenizer, corpus, rule, cut, current: Split::Train, chats: None }
+    }
+
+    pub(super) fn holds_chats(&self) -> bool {
+        self.chats.unwrap_or(false)
+    }
+
+    pub(super) fn encode(&mut self, batch: Batch) -> Result<EncodedBatch, Error> {
+        self.check(&batch)?;
+        let documents = batch.parts.iter().filter(|part| part.begins).count() as u64;
+        let position = batch.parts.last().map_or(0, |part| part.position + part.body.len() as u64);
+        let jobs: Vec<Part> = batch.parts.into_iter().flat_map(cut_long).collect();
+        let encoder = &*self;
+        let mut parts =
+            jobs.into_par_iter().map(|part| encoder.encode_part(&part)).collect::<Result<Vec<_>, _>>()?;
+        for part in &mut parts {
+            if part.begins {
+                self.current = part.split;
+            }
+            part.split = self.current;
         }
-        let documents = jobs.iter().filter(|(_, part)| part.begins).count() as u64;
-        let position = jobs.last().map_or(0, |(_, part)| part.position + part.body.len() as u64);
-        let parts = jobs
-            .into_par_iter()
-            .map(|(split, part)| {
-                encode(split, &part, tokenizer).map_err(|error| located(error, &part, corpus))
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        let tokens = parts.iter().map(|part| (part.ids.len() + part.bos.iter().len()) as u64).sum();
-        Ok(EncodedBatch { parts, documents, bytes: self.bytes as u64, tokens, position })
+        let width = self.content().bytes();
+        let tokens = parts.iter().map(|part| part.tokens.len() as u64 / width).sum();
+        Ok(EncodedBatch { parts, documents, bytes: batch.bytes as u64, tokens, position })
+    }
+
+    fn check(&mut self, batch: &Batch) -> Result<(), Error> {
+        for part in &batch.parts {
+            let chat = matches!(part.body, Body::Chat(_));
+            if *self.chats.get_or_insert(chat) != chat {
+                return Err(Error::MixedInput { path: self.corpus.files()[part.file].path.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a part that begins no document goes, it does not say.
+    fn encode_part(&self, part: &Part) -> Result<EncodedPart, Error> {
+        let bytes = part.body.len() as u64;
+        let encoded = match &part.body {
+            Body::Text(text) => self.tokenizer.encode(text).map(|ids| (ids, None)),
+            Body::Bytes(bytes) => self.tokenizer.encode_bytes(bytes).map(|ids| (ids, None)),
+            Body::Chat(messages) => {
+                self.tokenizer.encode_chat(messages).map(|chat| (chat.ids, Some(chat.trained)))
+            }
+        };
+        let (ids, trained) = encoded.map_err(|error| self.located(error, part))?;
+        // The chat template writes its own.
+        let bos = self.tokenizer.bos().filter(|_| part.begins && trained.is_none());
+        let tokens = self.content().spell(bos, &ids);
+        let split = if part.begins { self.split_of(part) } else { Split::Train };
+        Ok(EncodedPart { split, begins: part.begins, tokens, trained, bytes })
+    }
+
+    fn content(&self) -> Content {
+        Content::for_vocabulary(self.tokenizer.vocab_size())
+    }
+
+    fn split_of(&self, part: &Part) -> Split {
+        let measured = match self.rule {
+            SplitRule::Document { val_fraction, seed } => {
+                let drawn = hash(&part.body, seed) >> 11;
+                (drawn as f64) < val_fraction * (1u64 << 53) as f64
+            }
+            SplitRule::Position { .. } => self.cut.is_some_and(|cut| part.position >= cut),
+        };
+        if measured { Split::Val } else { Split::Train }
+    }
+
+    fn located(&self, error: Error, part: &Part) -> Error {
+        let path = self.corpus.files()[part.file].path.clone();
+        Error::Document { path, document: part.document, problem: Box::new(error) }
     }
 }
 
@@ -105,54 +166,6 @@ fn cut_long(part: Part) -> impl Iterator<Item = Part> {
     })
 }
 
-fn encode(split: Split, part: &Part, tokenizer: &Tokenizer) -> Result<EncodedPart, Error> {
-    let bytes = part.body.len() as u64;
-    let (ids, trained) = match &part.body {
-        Body::Text(text) => (tokenizer.encode(text)?, None),
-        Body::Bytes(bytes) => (tokenizer.encode_bytes(bytes)?, None),
-        Body::Chat(messages) => {
-            let chat = tokenizer.encode_chat(messages)?;
-            (chat.ids, Some(chat.trained))
-        }
-    };
-    // The chat template writes its own.
-    let bos = tokenizer.bos().filter(|_| part.begins && trained.is_none());
-    Ok(EncodedPart { split, begins: part.begins, bos, ids, trained, bytes })
-}
-
-fn located(error: Error, part: &Part, corpus: &Corpus) -> Error {
-    let path = corpus.files()[part.file].path.clone();
-    Error::Document { path, document: part.document, problem: Box::new(error) }
-}
-
-impl Divider {
-    pub(super) fn new(rule: SplitRule, cut: Option<u64>) -> Self {
-        Self { rule, cut, current: Split::Train, chats: None }
-    }
-
-    pub(super) fn holds_chats(&self) -> bool {
-        self.chats.unwrap_or(false)
-    }
-
-    fn split_of(&mut self, part: &Part, corpus: &Corpus) -> Result<Split, Error> {
-        let chat = matches!(part.body, Body::Chat(_));
-        if *self.chats.get_or_insert(chat) != chat {
-            return Err(Error::MixedInput { path: corpus.files()[part.file].path.clone() });
-        }
-        if part.begins {
-            let measured = match self.rule {
-                SplitRule::Document { val_fraction, seed } => {
-                    let drawn = hash(&part.body, seed) >> 11;
-                    (drawn as f64) < val_fraction * (1u64 << 53) as f64
-                }
-                SplitRule::Position { .. } => self.cut.is_some_and(|cut| part.position >= cut),
-            };
-            self.current = if measured { Split::Val } else { Split::Train };
-        }
-        Ok(self.current)
-    }
-}
-
 /// A hash of a document's text, or of the first part of a long file's.
 fn hash(body: &Body, seed: u64) -> u64 {
     match body {
@@ -164,18 +177,24 @@ fn hash(body: &Body, seed: u64) -> u64 {
     }
 }
 
-/// Every document passes here on one thread, hence a multiplication per word and the mixing at the ends.
+/// Four words at a time, each with a state of its own: one state would wait for its multiplication at every word.
 fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
-    let mut words = bytes.chunks_exact(8);
-    let mut state = mix(seed, bytes.len() as u64);
-    let mut take = |word: [u8; 8]| {
-        state = (state.rotate_left(23) ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let take = |state: u64, word: [u8; 8]| {
+        (state.rotate_left(23) ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
     };
-    for word in &mut words {
-        take([word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7]]);
+    let mut states = [0, 1, 2, 3].map(|lane| mix(seed ^ lane, bytes.len() as u64));
+    let (words, last) = bytes.as_chunks::<8>();
+    let (rows, words) = words.as_chunks::<4>();
+    for row in rows {
+        for (state, word) in states.iter_mut().zip(row) {
+            *state = take(*state, *word);
+        }
     }
-    let mut last = [0; 8];
-    last[..words.remainder().len()].copy_from_slice(words.remainder());
-    take(last);
-    mix(seed, state)
+    for (state, word) in states.iter_mut().zip(words) {
+        *state = take(*state, *word);
+    }
+    let mut padded = [0; 8];
+    padded[..last.len()].copy_from_slice(last);
+    states[3] = take(states[3], padded);
+    states.into_iter().fold(seed, mix)
 }

@@ -16,7 +16,7 @@ use std::{
     thread,
 };
 
-use batch::{Batch, EncodedBatch};
+use batch::{Batch, EncodedBatch, Encoder};
 use staging::Staging;
 
 use crate::{
@@ -145,7 +145,7 @@ impl Preparation {
             scope.spawn(move || read(corpus.parts(cut), &to_encoder));
             let written = scope.spawn(move || write(encoded, train, val));
             let mut progress = Progress { input_bytes: corpus.bytes(), ..Progress::default() };
-            let mut divider = batch::Divider::new(self.split, cut);
+            let mut encoder = Encoder::new(tokenizer, corpus, self.split, cut);
             let encoding = || {
                 // The channels are moved in, so that leaving early ends the other stages too.
                 let to_writer: SyncSender<EncodedBatch> = to_writer;
@@ -154,7 +154,7 @@ impl Preparation {
                     if stop.load(Ordering::Relaxed) {
                         return Err(Error::Interrupted);
                     }
-                    let encoded = batch?.encode(tokenizer, corpus, &mut divider)?;
+                    let encoded = encoder.encode(batch?)?;
                     progress.documents += encoded.documents;
                     progress.bytes += encoded.bytes;
                     progress.tokens += encoded.tokens;
@@ -171,7 +171,7 @@ impl Preparation {
             let written = written.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             encoded?;
             (manifest.train, manifest.val) = written?;
-            manifest.loss_mask = divider.holds_chats();
+            manifest.loss_mask = encoder.holds_chats();
             self.check_filled(&manifest, progress)?;
             Ok(manifest)
         })
@@ -237,8 +237,7 @@ fn write(
             if part.begins {
                 writer.begin_document();
             }
-            writer.push(part.bos.as_slice(), None, 0)?;
-            writer.push(&part.ids, part.trained.as_deref(), part.bytes)?;
+            writer.push(&part.tokens, part.trained.as_deref(), part.bytes)?;
         }
     }
     Ok((train.finish()?, val.finish()?))

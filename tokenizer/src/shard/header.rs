@@ -36,6 +36,25 @@ impl Content {
             Self::Mask => 1,
         }
     }
+
+    /// A shard's tokens: `first` where there is one, then `ids`, all within the vocabulary.
+    pub(crate) fn spell(self, first: Option<u32>, ids: &[u32]) -> Vec<u8> {
+        fn all<const N: usize>(first: Option<u32>, ids: &[u32], spell: impl Fn(u32) -> [u8; N]) -> Vec<u8> {
+            let mut bytes = Vec::with_capacity((first.iter().len() + ids.len()) * N);
+            bytes.extend(first.iter().flat_map(|id| spell(*id)));
+            let start = bytes.len();
+            bytes.resize(start + ids.len() * N, 0);
+            for (place, id) in bytes[start..].as_chunks_mut().0.iter_mut().zip(ids) {
+                *place = spell(*id);
+            }
+            bytes
+        }
+        match self {
+            Self::Narrow => all(first, ids, |id| (id as u16).to_le_bytes()),
+            Self::Wide => all(first, ids, u32::to_le_bytes),
+            Self::Mask => all(first, ids, |id| [id as u8]),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use sha2::{Digest, Sha256};
 use super::{Content, Header, MaskEntry, ShardEntry, SplitEntry};
 use crate::{atomic, error::Error, fingerprint::Fingerprint};
 
-/// Bytes that are digested and written at once.
-const BUFFER: usize = 1 << 20;
+/// Bytes that are digested and written at once: few enough to be in the core's cache when they are copied out.
+const BUFFER: usize = 1 << 18;
 
 /// Bytes after which the disk is waited for. The last sync of a shard holds up everything behind it, those on the
 /// way run beside the encoding; so little is left for the last.
@@ -68,15 +68,17 @@ impl SplitWriter {
         self.begins = true;
     }
 
-    /// Appends tokens, going on in the next shard where one is full. `bytes` is the text they stand for.
+    /// Appends tokens as [`Content::spell`] gives them, going on in the next shard where one is full. `bytes` is
+    /// the text they stand for.
     pub(crate) fn push(
         &mut self,
-        mut ids: &[u32],
+        mut tokens: &[u8],
         mut trained: Option<&[bool]>,
         bytes: u64,
     ) -> Result<(), Error> {
         self.done.bytes += bytes;
-        while !ids.is_empty() {
+        let width = self.content.bytes() as usize;
+        while !tokens.is_empty() {
             let shard = match &mut self.open {
                 Some(shard) => shard,
                 None => self.open.insert(OpenShard::create(
@@ -84,19 +86,16 @@ impl SplitWriter {
                     trained.is_some(),
                 )?),
             };
-            let fits = ids.len().min((self.shard_tokens - shard.tokens.count) as usize);
-            let (now, later) = ids.split_at(fits);
-            shard.tokens.push(now.len(), |bytes| match self.content {
-                Content::Narrow => append(bytes, now, |id| (id as u16).to_le_bytes()),
-                Content::Wide | Content::Mask => append(bytes, now, u32::to_le_bytes),
-            })?;
+            let fits = (tokens.len() / width).min((self.shard_tokens - shard.tokens.count) as usize);
+            let (now, later) = tokens.split_at(fits * width);
+            shard.tokens.push(fits, |bytes| bytes.extend_from_slice(now))?;
             if let (Some(flags), Some(mask)) = (&mut trained, &mut shard.mask) {
                 let (now, later) = flags.split_at(fits);
-                mask.push(now.len(), |bytes| bytes.extend(now.iter().map(|flag| u8::from(*flag))))?;
+                mask.push(fits, |bytes| bytes.extend(now.iter().map(|flag| u8::from(*flag))))?;
                 *flags = later;
             }
             shard.documents += u64::from(std::mem::take(&mut self.begins));
-            ids = later;
+            tokens = later;
             if shard.tokens.count == self.shard_tokens {
                 self.close()?;
             }
@@ -119,14 +118,6 @@ impl SplitWriter {
         self.done.documents += documents;
         self.done.shards.push(ShardEntry { file, tokens: count, documents, sha256, mask });
         Ok(())
-    }
-}
-
-fn append<const N: usize>(bytes: &mut Vec<u8>, ids: &[u32], spell: impl Fn(u32) -> [u8; N]) {
-    let start = bytes.len();
-    bytes.resize(start + ids.len() * N, 0);
-    for (place, id) in bytes[start..].chunks_exact_mut(N).zip(ids) {
-        place.copy_from_slice(&spell(*id));
     }
 }
 
