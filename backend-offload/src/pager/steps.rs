@@ -55,6 +55,8 @@ pub(crate) struct Pager {
     refused: bool,
     /// Nothing was left to give up, and the driver has been asked once more all the same.
     asked_again: bool,
+    /// Every block that may leave failed to, and all have been asked once more.
+    tried_again: bool,
     swept_at: u64,
 }
 
@@ -72,6 +74,7 @@ impl Pager {
             arrived: 0,
             refused: false,
             asked_again: false,
+            tried_again: false,
             swept_at: 0,
         }
     }
@@ -171,6 +174,7 @@ impl Pager {
         self.arrived = 0;
         self.refused = false;
         self.asked_again = false;
+        self.tried_again = false;
         let now = self.now;
         let mut wanted = 0;
         for &id in operands {
@@ -275,9 +279,17 @@ impl Pager {
                 None => Err(Shortage::HostFull { wanted: bytes }),
             };
         }
-        let stuck = self.live().any(|(_, b)| b.on_device() && b.stuck_in == now && b.last_use != now);
-        if stuck {
-            return Err(Shortage::CopyOut { wanted: bytes });
+        let stuck = |block: &Block| block.on_device() && block.stuck_in == now && block.last_use != now;
+        if self.live().any(|(_, block)| stuck(block)) {
+            if self.tried_again {
+                return Err(Shortage::CopyOut { wanted: bytes });
+            }
+            self.tried_again = true;
+            self.slots
+                .iter_mut()
+                .filter_map(|(_, block)| block.as_mut())
+                .for_each(|block| block.stuck_in = 0);
+            return self.victim_step(bytes, host_room);
         }
         let wanted = self.operands.iter().map(|id| self.block(*id).bytes).sum();
         let pinned = self.live().filter(|(_, b)| b.pinned && b.last_use != now).map(|(_, b)| b.bytes).sum();
@@ -322,7 +334,7 @@ impl Pager {
         }
     }
 
-    /// The block could not leave; it stays where it was, dirty, and is not asked again in this operation.
+    /// The block could not leave; it stays where it was, dirty, and is asked again only after all others.
     pub fn evict_failed(&mut self, id: BlockId) {
         let now = self.now;
         let block = self.block_mut(id);

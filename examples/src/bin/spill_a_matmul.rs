@@ -1,7 +1,7 @@
 //! Eight matrices of 16 MiB on a device that may hold 64 MiB: the rest waits on the host.
 //!
 //! ```sh
-//! cargo run -p examples --release --features wgpu --bin spill_a_matmul    # or cuda
+//! cargo run -p examples --bin spill_a_matmul    # on a GPU add --features vulkan, wgpu or cuda
 //! ```
 
 use backend_offload::{Offload, OffloadConfig, stats};

@@ -2,8 +2,8 @@
 //! to spill to it finishes, and without a cap it shows that the numbers are the same.
 //!
 //! ```sh
-//! cargo run -p examples --release --bin train_past_the_budget                      # the CPU plays the device
-//! cargo run -p examples --release --features vulkan --bin train_past_the_budget    # or cuda
+//! cargo run -p examples --bin train_past_the_budget                      # the CPU plays the device
+//! cargo run -p examples --features vulkan --bin train_past_the_budget    # or cuda
 //! ```
 //!
 //! The cap is a device budget; "without offloading" is a host budget of nothing, which leaves a tensor no
@@ -13,6 +13,7 @@
 use anyhow::{Context, bail};
 use backend_offload::{Offload, OffloadConfig, stats};
 use burn::backend::Autodiff;
+use burn::module::Param;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
 use burn::prelude::*;
@@ -21,7 +22,7 @@ use std::process::Command;
 
 type B = Autodiff<Offload<Inner>>;
 
-const CAP: &str = "24MiB";
+const CAP: &str = "16MiB";
 const WIDTH: usize = 512;
 const LAYERS: usize = 8;
 const STEPS: usize = 10;
@@ -69,7 +70,7 @@ fn train(device_budget: &str, host_budget: &str) -> anyhow::Result<()> {
 
     let layer = |n: usize| {
         let mut layer: Linear<B> = LinearConfig::new(WIDTH, WIDTH).with_bias(false).init(&device);
-        layer.weight = layer.weight.map(|_| pattern([WIDTH, WIDTH], n, &device) * 0.05);
+        layer.weight = Param::from_tensor(pattern([WIDTH, WIDTH], n, &device) * 0.1);
         layer
     };
     let mut net = Net { layers: (0..LAYERS).map(layer).collect() };

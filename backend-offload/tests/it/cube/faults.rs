@@ -145,7 +145,7 @@ fn a_host_that_fills_up_mid_step_is_told() {
     }
     let right = fault_free();
     for threads in [1, 8] {
-        assert_told(child(threads, TIGHT).with("host", "4MiB"), &right, "host");
+        assert_told(child(threads, TIGHT).with("host", "128KiB"), &right, "host");
     }
 }
 
