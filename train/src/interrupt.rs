@@ -16,6 +16,10 @@ pub(crate) fn flag() -> anyhow::Result<Arc<AtomicBool>> {
     let raised = Arc::clone(&flag);
     ctrlc::set_handler(move || {
         if raised.swap(true, Ordering::Relaxed) {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "the second signal asks to stop at once; files are written aside and renamed, so none is half done"
+            )]
             process::exit(130);
         }
         eprintln!("\nstopping; Ctrl-C again to stop at once");
