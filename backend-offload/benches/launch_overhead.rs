@@ -1,7 +1,7 @@
 //! Host time of one launch: plain runtime, offloaded without a budget, offloaded with every buffer managed.
 //!
 //! ```sh
-//! cargo bench -p backend-offload --features wgpu,test-util
+//! cargo bench -p backend-offload --features wgpu
 //! ```
 //!
 //! All three run in one process, one after the other in small turns, so that the machine's mood is shared. A
