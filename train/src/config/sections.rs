@@ -1,0 +1,278 @@
+//! The sections' keys, types and defaults. The model's own section is [`models::GptConfig`].
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// What the tokens are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct TokenizerSection {
+    pub(crate) kind: TokenizerKind,
+    /// A tokenizer's folder or `tokenizer.json` (kind `file`).
+    pub(crate) path: Option<PathBuf>,
+    /// The most ids to learn (kind `bpe`).
+    pub(crate) vocab_size: usize,
+    /// Whether the vocabulary has the control tokens of conversations (kinds other than `file`).
+    pub(crate) chat: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TokenizerKind {
+    /// Byte-pair encoding, learned from the data before step 1.
+    Bpe,
+    /// One token per character that occurs.
+    Characters,
+    /// One token per byte.
+    Bytes,
+    /// Read from `path`.
+    File,
+}
+
+/// What is learned from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct DataSection {
+    pub(crate) source: DataSource,
+    /// A text file or folder (`text`), or what `prepare` made (`shards`).
+    pub(crate) path: Option<PathBuf>,
+    /// How many conversations are generated (`dialogues`).
+    pub(crate) dialogues: usize,
+    /// The share to measure with instead of learning from it (`text` and `dialogues`).
+    pub(crate) val_fraction: f64,
+    /// How that share is chosen.
+    pub(crate) split: SplitKind,
+    /// Where sequences may begin.
+    pub(crate) align: AlignKind,
+    /// A new order of sequences every epoch.
+    pub(crate) shuffle: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DataSource {
+    /// The embedded corpus: short conversations, generated.
+    Dialogues,
+    /// Plain text, JSON lines or Parquet at `path`.
+    Text,
+    /// Token shards at `path`.
+    Shards,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum SplitKind {
+    /// A seeded hash of each document's text decides.
+    Document,
+    /// The end of the text.
+    Position,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AlignKind {
+    /// Back to back.
+    Anywhere,
+    /// With a document.
+    Document,
+}
+
+/// How it is learned.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct TrainSection {
+    /// Optimizer steps.
+    pub(crate) steps: u64,
+    /// Sequences that pass through the network at once.
+    pub(crate) micro_batch: usize,
+    /// Micro-batches per optimizer step.
+    pub(crate) accumulate: usize,
+    /// Tokens per sequence; `null` means the model's `n_positions`.
+    pub(crate) sequence: Option<usize>,
+    pub(crate) optimizer: OptimizerKind,
+    /// Peak learning rate. Of everything but hidden matrices under `muon`.
+    pub(crate) lr: f64,
+    /// Peak learning rate of hidden matrices (`muon`).
+    pub(crate) matrix_lr: f64,
+    /// Decay of the two moments (`adamw`).
+    pub(crate) betas: [f64; 2],
+    /// Added to the root of the second moment (`adamw`).
+    pub(crate) epsilon: f64,
+    /// Momentum (`sgd` and `muon`).
+    pub(crate) momentum: f64,
+    /// Shrinks matrices, never vectors.
+    pub(crate) weight_decay: f64,
+    /// Largest norm of all gradients together; `null` leaves them as they are.
+    pub(crate) grad_clip: Option<f64>,
+    pub(crate) schedule: ScheduleSection,
+    /// Blocks that are run twice instead of kept, at a time; `null` keeps all.
+    pub(crate) recompute: Option<usize>,
+    /// Weight of the squared log-partition in the loss.
+    pub(crate) z_loss: f64,
+    pub(crate) seed: u64,
+    /// Every step sees the first batch, to check that the model can learn at all.
+    pub(crate) overfit_one_batch: bool,
+    /// Steps in a row with a loss or gradient that is no number, after which the run ends.
+    pub(crate) bad_steps: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum OptimizerKind {
+    /// Adam with decoupled weight decay.
+    AdamW,
+    /// Orthogonalised momentum for hidden matrices, `adamw` for the rest.
+    Muon,
+    /// Gradient descent with momentum.
+    Sgd,
+}
+
+/// The learning rate over the steps, as a share of its peak.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ScheduleSection {
+    pub(crate) kind: ScheduleKind,
+    /// Steps from nothing to the peak.
+    pub(crate) warmup: u64,
+    /// Share of the steps that the final descent takes (`linear`).
+    pub(crate) decay: f64,
+    /// Where it ends, as a share of the peak.
+    pub(crate) floor: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ScheduleKind {
+    /// Half a cosine from the peak to the floor.
+    Cosine,
+    /// At the peak, then a straight line to the floor.
+    Linear,
+    /// At the peak to the end.
+    Constant,
+}
+
+/// How it is measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct EvalSection {
+    /// Steps between evaluations; 0 for none but the last.
+    pub(crate) every: u64,
+    /// Validation sequences per evaluation, always the same ones; `null` takes all.
+    pub(crate) sequences: Option<u64>,
+    /// Steps between samples; 0 for none but the last.
+    pub(crate) sample_every: u64,
+    /// Texts to continue.
+    pub(crate) prompts: Vec<String>,
+    /// Questions to answer, asked as a conversation.
+    pub(crate) questions: Vec<String>,
+    /// Held-out questions of the embedded corpus scored at the end (`dialogues`).
+    pub(crate) quiz: usize,
+    /// Tokens per sample at most.
+    pub(crate) max_new_tokens: usize,
+    /// 0 always takes the likeliest token.
+    pub(crate) temperature: f64,
+    /// Tokens considered; `null` considers all.
+    pub(crate) top_k: Option<usize>,
+}
+
+/// What is kept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct CheckpointSection {
+    /// Steps between checkpoints; 0 for none but the last.
+    pub(crate) every: u64,
+    /// How many of the latest are kept.
+    pub(crate) keep_last: usize,
+    /// Checkpoints at multiples of this are never removed.
+    pub(crate) keep_every: Option<u64>,
+}
+
+/// How much memory may be used.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct MemorySection {
+    /// Bytes (`"6GiB"`), a share (`"80%"`), `"unlimited"` or `"auto"`.
+    pub(crate) device_budget: String,
+    /// The same for spilled tensors in host memory.
+    pub(crate) host_budget: String,
+}
+
+impl Default for TokenizerSection {
+    fn default() -> Self {
+        Self { kind: TokenizerKind::Bpe, path: None, vocab_size: 50_257, chat: true }
+    }
+}
+
+impl Default for DataSection {
+    fn default() -> Self {
+        Self {
+            source: DataSource::Dialogues,
+            path: None,
+            dialogues: 20_000,
+            val_fraction: 0.05,
+            split: SplitKind::Document,
+            align: AlignKind::Anywhere,
+            shuffle: true,
+        }
+    }
+}
+
+impl Default for TrainSection {
+    fn default() -> Self {
+        Self {
+            steps: 1000,
+            micro_batch: 8,
+            accumulate: 1,
+            sequence: None,
+            optimizer: OptimizerKind::AdamW,
+            lr: 6e-4,
+            matrix_lr: 0.02,
+            betas: [0.9, 0.95],
+            epsilon: 1e-8,
+            momentum: 0.95,
+            weight_decay: 0.1,
+            grad_clip: Some(1.0),
+            schedule: ScheduleSection::default(),
+            recompute: None,
+            z_loss: 0.0,
+            seed: 1337,
+            overfit_one_batch: false,
+            bad_steps: 5,
+        }
+    }
+}
+
+impl Default for ScheduleSection {
+    fn default() -> Self {
+        Self { kind: ScheduleKind::Cosine, warmup: 100, decay: 0.65, floor: 0.1 }
+    }
+}
+
+impl Default for EvalSection {
+    fn default() -> Self {
+        Self {
+            every: 250,
+            sequences: Some(64),
+            sample_every: 500,
+            prompts: Vec::new(),
+            questions: Vec::new(),
+            quiz: 0,
+            max_new_tokens: 64,
+            temperature: 0.8,
+            top_k: Some(50),
+        }
+    }
+}
+
+impl Default for CheckpointSection {
+    fn default() -> Self {
+        Self { every: 250, keep_last: 2, keep_every: None }
+    }
+}
+
+impl Default for MemorySection {
+    fn default() -> Self {
+        Self { device_budget: "auto".to_owned(), host_budget: "auto".to_owned() }
+    }
+}
