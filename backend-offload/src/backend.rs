@@ -2,6 +2,7 @@
 
 use crate::config::OffloadConfig;
 use crate::error::{Holder, OffloadError};
+use crate::registry::DeviceFacts;
 use crate::stats::Stats;
 use burn_backend::Backend;
 
@@ -24,6 +25,8 @@ pub trait Offloadable: Backend {
 pub trait Door {
     /// The device type.
     type Device;
+    /// See [`probe`].
+    fn facts(device: &Self::Device) -> Result<DeviceFacts, OffloadError>;
     /// See [`OffloadConfig::install`].
     fn install(device: &Self::Device, config: OffloadConfig) -> Result<(), OffloadError>;
     /// See [`stats`].
@@ -42,6 +45,14 @@ pub trait Door {
     fn runtime_peaks(_device: &Self::Device) -> crate::RuntimePeaks {
         crate::RuntimePeaks::default()
     }
+}
+
+/// What `device` is and what memory it has, without starting it.
+///
+/// # Errors
+/// If something the device needs (driver, compiler, headers) is missing.
+pub fn probe<B: Offloadable>(device: &B::Device) -> Result<DeviceFacts, OffloadError> {
+    B::Door::facts(device)
 }
 
 /// Counters of `device`, exact at the moment of the call: buffers nobody holds any more are released first.

@@ -108,17 +108,21 @@ mod report;
 mod router;
 mod stats;
 
-pub use backend::{Door, Offload, Offloadable, largest_holders, mark_step, stats, trim};
+pub use backend::{Door, Offload, Offloadable, largest_holders, mark_step, probe, stats, trim};
 #[cfg(feature = "test-util")]
 pub use backend::{events, runtime_peaks};
 pub use bytes::{Budget, BudgetError, Bytes};
 pub use config::OffloadConfig;
 #[cfg(feature = "cube")]
 pub use cube::{CubeDoor, InnerRuntime, OffloadRuntime};
+#[cfg(feature = "cuda")]
+pub use cube::cuda_driver_found;
 pub use error::{Holder, OffloadError, Situation, Tier};
 #[cfg(feature = "test-util")]
 pub use faults::{Faults, RuntimePeaks};
 #[cfg(feature = "test-util")]
 pub use journal::Event;
+pub use host::available_memory as available_host_memory;
 pub use pager::{Oversized, Policy};
+pub use registry::{DeviceFacts, DeviceMemory};
 pub use stats::{Stats, TierStats};

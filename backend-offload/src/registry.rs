@@ -27,19 +27,24 @@ pub(crate) struct Settings {
     pub watch_runtime: bool,
 }
 
-/// What a door knows of its device before starting it.
-pub(crate) struct DeviceFacts {
+/// What is known of a device before it starts, told by [`probe`](crate::probe).
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct DeviceFacts {
     /// For messages.
     pub name: String,
+    /// `None` where the device cannot be asked.
     pub memory: Option<DeviceMemory>,
     /// Budget when neither configuration nor environment names one.
     pub default_budget: Budget,
 }
 
 /// Device memory as its driver tells it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct DeviceMemory {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// Bytes that nobody holds.
     pub free: u64,
+    /// Bytes there are.
     pub total: u64,
 }
 

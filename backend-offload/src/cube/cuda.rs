@@ -34,19 +34,24 @@ impl InnerRuntime for CudaRuntime {
     }
 }
 
+/// Whether there is an NVIDIA driver on this machine. What else a device needs, [`probe`](crate::probe) checks.
+pub fn cuda_driver_found() -> bool {
+    // SAFETY: loads the library if it is there and calls nothing in it.
+    unsafe { sys::is_culib_present() }
+}
+
 /// Without these CubeCL panics at the first kernel, on a thread of its own.
 fn require_libraries(device: &str) -> Result<(), OffloadError> {
     let missing = |missing: &str, remedy| {
         Err(OffloadError::MissingRuntime { device: device.to_owned(), missing: missing.to_owned(), remedy })
     };
-    // SAFETY: loads the library if it is there and calls nothing in it.
-    if !unsafe { sys::is_culib_present() } {
+    if !cuda_driver_found() {
         return missing(
             "the driver library libcuda is not found",
             "install the NVIDIA driver, or add its folder to LD_LIBRARY_PATH",
         );
     }
-    // SAFETY: as above.
+    // SAFETY: loads the library if it is there and calls nothing in it.
     if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
         return missing(
             "the run-time compiler libnvrtc is not found",

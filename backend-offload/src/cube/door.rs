@@ -5,7 +5,7 @@ use super::server::OffloadServer;
 use crate::backend::{Door, Offloadable};
 use crate::config::OffloadConfig;
 use crate::error::{Holder, OffloadError};
-use crate::registry::{self, DeviceKey};
+use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::report;
 use crate::stats::Stats;
 use burn_cubecl::{BoolElement, CubeBackend, FloatElement, IntElement};
@@ -65,6 +65,10 @@ fn on_server<R: InnerRuntime, T: Send>(
 
 impl<R: InnerRuntime> Door for CubeDoor<R> {
     type Device = R::Device;
+
+    fn facts(device: &R::Device) -> Result<DeviceFacts, OffloadError> {
+        R::facts(device)
+    }
 
     fn install(device: &R::Device, config: OffloadConfig) -> Result<(), OffloadError> {
         registry::install(key::<R>(device.to_id()), config, &R::facts(device)?)

@@ -47,5 +47,7 @@ mod visibility;
 #[cfg(feature = "wgpu")]
 mod wgpu;
 
+#[cfg(feature = "cuda")]
+pub use cuda::cuda_driver_found;
 pub use door::CubeDoor;
 pub use runtime::{InnerRuntime, OffloadRuntime};

@@ -1,14 +1,14 @@
 //! How much memory this machine and its control group leave to us.
 
-/// Bytes that can be taken without pushing the machine into swap, or `None` where it cannot be asked.
+/// Bytes of host memory that this machine and its control group leave, or `None` where they cannot be asked.
 #[cfg(target_os = "linux")]
-pub(crate) fn available_memory() -> Option<u64> {
+pub fn available_memory() -> Option<u64> {
     let machine = meminfo_available(&std::fs::read_to_string("/proc/meminfo").ok()?)?;
     Some(cgroup_room().map_or(machine, |room| machine.min(room)))
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn available_memory() -> Option<u64> {
+pub fn available_memory() -> Option<u64> {
     None
 }
 

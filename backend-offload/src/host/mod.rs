@@ -9,7 +9,7 @@ mod machine;
 mod slab;
 mod tier;
 
-pub(crate) use machine::available_memory;
+pub use machine::available_memory;
 #[cfg(feature = "cuda")]
 pub(crate) use slab::PinnedMemory;
 pub(crate) use slab::SlabSource;

@@ -77,6 +77,10 @@ pub struct Simulated<B>(PhantomData<fn() -> B>);
 impl<B: SharedStorage> Door for Simulated<B> {
     type Device = B::Device;
 
+    fn facts(device: &B::Device) -> Result<DeviceFacts, OffloadError> {
+        Ok(facts::<B>(device))
+    }
+
     fn install(device: &B::Device, config: OffloadConfig) -> Result<(), OffloadError> {
         registry::install(key::<Self, _>(device), config, &facts::<B>(device))
     }
