@@ -153,33 +153,47 @@ impl GptConfig {
         Self::from_value(serde_json::from_str(text).map_err(ConfigError::Syntax)?)
     }
 
-    /// Reads a description from parsed JSON (a section of a larger file) and checks it.
+    /// Reads a description from parsed JSON (a section of a larger file) and checks it. Whatever is wrong is reported
+    /// at once.
     pub fn from_value(value: Value) -> Result<Self, ConfigError> {
-        let mut given = canonical_keys(object(value)?)?;
-        let mut merged = match given.remove("preset") {
-            Some(Value::String(name)) => object(presets::preset(&name)?.to_value())?,
-            Some(other) => {
-                return Err(ConfigError::Value {
-                    path: "preset".into(),
-                    reason: format!("expected a preset's name, found {other}"),
-                });
-            }
+        let (mut given, mut wrong) = canonical_keys(object(value)?);
+        let understood = wrong.len();
+        let mut merged = object(presets::gpt2().to_value())?;
+        match given.remove("preset") {
+            Some(Value::String(name)) => match presets::preset(&name) {
+                Ok(preset) => merged = object(preset.to_value())?,
+                Err(unknown) => wrong.push(unknown),
+            },
+            Some(other) => wrong.push(ConfigError::Value {
+                path: "preset".into(),
+                reason: format!("expected a preset's name, found {other}"),
+            }),
             None => {
-                let mut defaults = object(presets::gpt2().to_value())?;
-                defaults.retain(|key, _| !REQUIRED.contains(&key.as_str()));
-                defaults
+                if let Some(key) = REQUIRED.into_iter().find(|key| !given.contains_key(*key)) {
+                    wrong.push(ConfigError::Missing { key, required: REQUIRED.join(", ") });
+                }
             }
-        };
-        merged.append(&mut given);
-        if let Some(key) = REQUIRED.into_iter().find(|key| !merged.contains_key(*key)) {
-            return Err(ConfigError::Missing { key, required: REQUIRED.join(", ") });
         }
-        let config: Self = serde_path_to_error::deserialize(Value::Object(merged)).map_err(|error| {
+        for (key, value) in given {
+            let before = merged.insert(key.clone(), value).expect("unknown keys are gone");
+            if let Err(error) = Self::typed(&merged) {
+                wrong.push(error);
+                merged.insert(key, before);
+            }
+        }
+        let config = Self::typed(&merged)?;
+        if wrong.len() == understood {
+            wrong.extend(config.problems());
+        }
+        ConfigError::gather(wrong)?;
+        Ok(config)
+    }
+
+    fn typed(settings: &Map<String, Value>) -> Result<Self, ConfigError> {
+        serde_path_to_error::deserialize(settings).map_err(|error| {
             let path = error.path().to_string();
             ConfigError::Value { path, reason: error.into_inner().to_string() }
-        })?;
-        config.validate()?;
-        Ok(config)
+        })
     }
 
     /// The whole description under its canonical names.
@@ -204,22 +218,28 @@ impl GptConfig {
 
     /// Checks that the sizes fit together and the model's bytes fit an address, without allocating.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        ConfigError::gather(self.problems())
+    }
+
+    fn problems(&self) -> Vec<ConfigError> {
         let sizes = [
             ("n_layer", self.n_layer),
             ("n_head", self.n_head),
-            ("n_kv_head", self.kv_heads()),
+            ("n_kv_head", self.n_kv_head.unwrap_or(1)),
             ("n_embd", self.n_embd),
             ("n_inner", self.n_inner.unwrap_or(1)),
             ("n_positions", self.n_positions),
             ("vocab_size", self.vocab_size),
         ];
-        if let Some((key, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
-            return Err(ConfigError::Zero { key });
-        }
-        divides("n_embd", self.n_embd, "n_head", self.n_head)?;
-        divides("n_head", self.n_head, "n_kv_head", self.kv_heads())?;
-        if self.positions == Positions::Rope && !self.head_dim().is_multiple_of(2) {
-            return Err(ConfigError::OddHeadWidth { head_dim: self.head_dim() });
+        let zeros = sizes.into_iter().filter(|(_, size)| *size == 0);
+        let mut wrong: Vec<_> = zeros.map(|(key, _)| ConfigError::Zero { key }).collect();
+        if wrong.is_empty() {
+            wrong.extend(divides("n_embd", self.n_embd, "n_head", self.n_head));
+            wrong.extend(divides("n_head", self.n_head, "n_kv_head", self.kv_heads()));
+            let head_dim = self.head_dim();
+            if wrong.is_empty() && self.positions == Positions::Rope && !head_dim.is_multiple_of(2) {
+                wrong.push(ConfigError::OddHeadWidth { head_dim });
+            }
         }
         let positive = |value: f64| value.is_finite() && value > 0.0;
         let above_zero = "a finite number above 0";
@@ -230,30 +250,32 @@ impl GptConfig {
             ("logit_softcap", self.logit_softcap),
             ("attention_softcap", self.attention_softcap),
         ] {
-            if let Some(value) = value.filter(|value| !positive(*value)) {
-                return Err(ConfigError::OutOfRange { key, value, expected: above_zero });
-            }
+            let bad = value.filter(|value| !positive(*value));
+            wrong.extend(bad.map(|value| ConfigError::OutOfRange { key, value, expected: above_zero }));
         }
         for (key, value) in [("embd_pdrop", self.embd_pdrop), ("resid_pdrop", self.resid_pdrop)] {
             if !(0.0..1.0).contains(&value) {
-                return Err(ConfigError::OutOfRange { key, value, expected: "in [0, 1)" });
+                wrong.push(ConfigError::OutOfRange { key, value, expected: "in [0, 1)" });
             }
         }
         if self.attn_pdrop != 0.0 {
-            return Err(ConfigError::AttentionDropout { value: self.attn_pdrop });
+            wrong.push(ConfigError::AttentionDropout { value: self.attn_pdrop });
         }
-        Footprint::counted(self).map(|_| ())
+        if wrong.is_empty() {
+            wrong.extend(Footprint::counted(self).err());
+        }
+        wrong
     }
 }
 
-fn divides(key: &'static str, value: usize, by: &'static str, divisor: usize) -> Result<(), ConfigError> {
+fn divides(key: &'static str, value: usize, by: &'static str, divisor: usize) -> Option<ConfigError> {
     if value.is_multiple_of(divisor) {
-        return Ok(());
+        return None;
     }
     let below = value - value % divisor;
     let above = below.checked_add(divisor).filter(|above| above - value < value - below);
     let nearest = above.unwrap_or(below).max(divisor);
-    Err(ConfigError::NotDivisible { key, value, by, divisor, nearest })
+    Some(ConfigError::NotDivisible { key, value, by, divisor, nearest })
 }
 
 fn object(value: Value) -> Result<Map<String, Value>, ConfigError> {
@@ -268,28 +290,34 @@ fn object(value: Value) -> Result<Map<String, Value>, ConfigError> {
     Err(ConfigError::NotAnObject { found })
 }
 
-fn canonical_keys(given: Map<String, Value>) -> Result<Map<String, Value>, ConfigError> {
+/// Keys under one spelling, and what is wrong with the rest.
+fn canonical_keys(given: Map<String, Value>) -> (Map<String, Value>, Vec<ConfigError>) {
     let settings = presets::gpt2().to_value();
     let settings = settings.as_object().expect("a struct serialises to an object");
     let known = |key: &str| key == "preset" || settings.contains_key(key);
-    let mut renamed = Map::new();
+    let (mut renamed, mut wrong) = (Map::new(), Vec::new());
     for (key, value) in given {
         let canonical = match ALIASES.iter().find(|(alias, _)| *alias == key) {
             Some((_, canonical)) => (*canonical).to_owned(),
             None if known(&key) => key.clone(),
             None => {
-                let candidates =
-                    settings.keys().map(String::as_str).chain(ALIASES.iter().map(|(alias, _)| *alias));
-                let nearest =
-                    candidates.min_by_key(|known| edit_distance(&key, known)).unwrap_or("preset").to_owned();
-                return Err(ConfigError::UnknownKey { key, nearest });
+                let aliases = ALIASES.iter().map(|(alias, _)| *alias);
+                let candidates = settings.keys().map(String::as_str).chain(aliases).chain(["preset"]);
+                let nearest = nearest(&key, candidates).unwrap_or_default().to_owned();
+                wrong.push(ConfigError::UnknownKey { key, nearest });
+                continue;
             }
         };
         if renamed.insert(canonical.clone(), value).is_some() {
-            return Err(ConfigError::SetTwice { key, canonical });
+            wrong.push(ConfigError::SetTwice { key, canonical });
         }
     }
-    Ok(renamed)
+    (renamed, wrong)
+}
+
+/// The candidate that takes the fewest edits to become `key`; of several the first.
+pub fn nearest<'c>(key: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+    candidates.into_iter().min_by_key(|candidate| edit_distance(key, candidate))
 }
 
 fn edit_distance(from: &str, to: &str) -> usize {

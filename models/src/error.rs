@@ -124,4 +124,21 @@ pub enum ConfigError {
         /// Its value, as JSON.
         value: String,
     },
+    /// More than one of these.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Several(Vec<Self>),
+}
+
+impl ConfigError {
+    /// One error for all of `wrong`.
+    pub(crate) fn gather(mut wrong: Vec<Self>) -> Result<(), Self> {
+        match (wrong.pop(), wrong.is_empty()) {
+            (None, _) => Ok(()),
+            (Some(only), true) => Err(only),
+            (Some(last), false) => {
+                wrong.push(last);
+                Err(Self::Several(wrong))
+            }
+        }
+    }
 }

@@ -21,6 +21,8 @@ pub struct Footprint {
     pub multiplied: u64,
     /// Parameters of one block.
     pub per_block: u64,
+    /// Parameters in the matrices of all blocks, norms and offsets left out: what Muon steps.
+    pub hidden_matrices: u64,
     /// Parameters of the largest single tensor: the smallest amount any optimizer step must hold.
     pub largest_tensor: u64,
     layers: u64,
@@ -62,11 +64,11 @@ impl Footprint {
         let square = width.checked_mul(width)?;
         let attention = square.checked_add(width.checked_mul(kv)?)?.checked_mul(2)?;
         let mlp = width.checked_mul(inner)?.checked_mul(up_matrices + 1)?;
+        let matrices = attention.checked_add(mlp)?;
         let offsets = |on: bool, count: u64| if on { count } else { 0 };
         let vectors_per_norm = u64::from(config.norm_weights) + u64::from(config.norm_bias);
         let head_norms = offsets(config.qk_norm, 2 * config.head_dim() as u64 * vectors_per_norm);
-        let per_block = attention
-            .checked_add(mlp)?
+        let per_block = matrices
             .checked_add(offsets(config.attention_bias, 2 * (width + kv)))?
             .checked_add(offsets(config.mlp_bias, up_matrices.checked_mul(inner)?.checked_add(width)?))?
             .checked_add(2 * vectors_per_norm * width + head_norms)?;
@@ -86,6 +88,7 @@ impl Footprint {
             parameters,
             multiplied: blocks.checked_add(vocabulary)?,
             per_block,
+            hidden_matrices: matrices.checked_mul(config.n_layer as u64)?,
             largest_tensor: vocabulary.max(width.checked_mul(inner)?).max(square).max(learned),
             layers: config.n_layer as u64,
             heads: config.n_head as u64,
@@ -135,9 +138,9 @@ impl Footprint {
     /// Most bytes that the chunks of attention and loss take while they are computed, on top of everything else.
     pub fn working_bytes(&self, batch: usize, time: usize, chunks: Chunks) -> u64 {
         let queries = chunks.queries.min(time) as u64;
-        let tokens = chunks.tokens.min(batch * time) as u64;
-        let scores = batch as u64 * self.heads * queries * time as u64;
-        TENSORS_PER_CHUNK * WIDE * scores.max(tokens * self.vocabulary)
+        let tokens = chunks.tokens.min(batch.saturating_mul(time)) as u64;
+        let scores = (batch as u64).saturating_mul(self.heads * queries).saturating_mul(time as u64);
+        scores.max(tokens * self.vocabulary).saturating_mul(TENSORS_PER_CHUNK * WIDE)
     }
 
     fn segment(&self, every: usize) -> u64 {
@@ -150,10 +153,15 @@ impl Footprint {
         match checkpoint_every {
             None => self.layers * self.block_activations + 3 * self.width * WIDE,
             Some(every) => {
-                let every = self.segment(every);
-                self.layers.div_ceil(every) * self.width * WIDE + every * self.block_activations
+                let inputs = self.layers.div_ceil(self.segment(every)) * self.width * WIDE;
+                inputs + self.segment_bytes_per_token(every)
             }
         }
+    }
+
+    /// Of these, the tape of the one segment of `every` blocks that is being recomputed.
+    pub fn segment_bytes_per_token(&self, every: usize) -> u64 {
+        self.segment(every) * self.block_activations
     }
 }
 

@@ -45,6 +45,14 @@ pub enum WeightsError {
         /// Why it failed.
         source: std::io::Error,
     },
+    /// A parameter could not be fetched from its device.
+    #[error("could not read the parameter `{name}` from its device: {reason}")]
+    Unread {
+        /// The parameter.
+        name: String,
+        /// What the device said.
+        reason: String,
+    },
     /// The file is not safetensors, or is cut short.
     #[error("`{}` is not a complete safetensors file: {source}", path.display())]
     Format {

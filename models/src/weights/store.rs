@@ -1,9 +1,11 @@
 //! Safetensors files: parameters out, one tensor at a time; parameters in, from a memory map.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
@@ -37,10 +39,11 @@ pub fn save<B: Backend>(
     layout: Layout,
     stored: Stored,
 ) -> Result<(), WeightsError> {
+    let unread = Rc::new(RefCell::new(None));
     let mut parts: BTreeMap<String, Outgoing> = BTreeMap::new();
     for (ours, values) in parameters(model) {
         let (theirs, lie) = place(&ours, &model.config, layout)?;
-        parts.entry(theirs).or_insert_with(|| Outgoing::new(lie, stored)).add(lie, values);
+        parts.entry(theirs).or_insert_with(|| Outgoing::new(lie, stored, &unread)).add(lie, values);
     }
     // `format` is what `transformers` looks for before it trusts a file.
     let mut description = HashMap::from([("format".to_owned(), "pt".to_owned())]);
@@ -51,6 +54,11 @@ pub fn save<B: Backend>(
     beside.push(".partial");
     let beside = PathBuf::from(beside);
     let written = match serialize_to_file(parts, Some(description), &beside) {
+        Ok(()) if unread.borrow().is_some() => {
+            // As below.
+            let _ = std::fs::remove_file(&beside);
+            return Err(unread.take().expect("it was just looked at"));
+        }
         Ok(()) => {
             File::open(&beside).and_then(|file| file.sync_all()).and_then(|()| std::fs::rename(&beside, path))
         }
@@ -127,13 +135,16 @@ struct Outgoing {
     lie: Lie,
     parts: Vec<Fetch>,
     shape: Vec<usize>,
+    /// The first read that failed, of all tensors.
+    unread: Rc<RefCell<Option<WeightsError>>>,
 }
 
-type Fetch = (Vec<usize>, Box<dyn Fn() -> TensorData>);
+/// A parameter's shape, and its values on demand.
+type Fetch = (Vec<usize>, Box<dyn Fn() -> Result<TensorData, WeightsError>>);
 
 impl Outgoing {
-    fn new(lie: Lie, stored: Stored) -> Self {
-        Self { stored, lie, parts: Vec::new(), shape: Vec::new() }
+    fn new(lie: Lie, stored: Stored, unread: &Rc<RefCell<Option<WeightsError>>>) -> Self {
+        Self { stored, lie, parts: Vec::new(), shape: Vec::new(), unread: Rc::clone(unread) }
     }
 
     fn add(&mut self, lie: Lie, part: Fetch) {
@@ -144,9 +155,10 @@ impl Outgoing {
         self.parts.push(part);
     }
 
-    fn values(&self) -> Vec<f32> {
-        let parts: Vec<Vec<f32>> = self.parts.iter().map(|(_, fetch)| floats(fetch())).collect();
-        match self.lie {
+    fn values(&self) -> Result<Vec<f32>, WeightsError> {
+        let fetched = self.parts.iter().map(|(_, fetch)| fetch().map(floats));
+        let parts: Vec<Vec<f32>> = fetched.collect::<Result<_, _>>()?;
+        Ok(match self.lie {
             Lie::Plain => parts.into_iter().next().expect("a tensor has a part"),
             Lie::Transposed => transposed(&parts[0], self.shape[1]),
             Lie::Third(_) => {
@@ -156,7 +168,7 @@ impl Outgoing {
                     |row: usize| parts.iter().flat_map(move |part| &part[row * columns..(row + 1) * columns]);
                 (0..rows).flat_map(row).copied().collect()
             }
-        }
+        })
     }
 }
 
@@ -173,13 +185,21 @@ impl View for Outgoing {
         &self.shape
     }
 
+    /// The interface knows no failure: zeros stand for what could not be read, and the file is thrown away.
     fn data(&self) -> Cow<'_, [u8]> {
+        let values = match self.values() {
+            Ok(values) => values,
+            Err(error) => {
+                self.unread.borrow_mut().get_or_insert(error);
+                return Cow::Owned(vec![0; self.data_len()]);
+            }
+        };
         let dtype = match self.stored {
             Stored::F32 => DType::F32,
             Stored::Bf16 => DType::BF16,
             Stored::F16 => DType::F16,
         };
-        let data = TensorData::new(self.values(), self.shape.clone()).convert_dtype(dtype);
+        let data = TensorData::new(values, self.shape.clone()).convert_dtype(dtype);
         Cow::Owned(data.into_bytes().to_vec())
     }
 
@@ -222,7 +242,13 @@ impl<B: Backend> ModuleVisitor<B> for Collect {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         let tensor = param.val();
         let shape = tensor.dims().to_vec();
-        self.found.push((self.path.join("."), (shape, Box::new(move || tensor.to_data()))));
+        let name = self.path.join(".");
+        let unread = name.clone();
+        let fetch = move || {
+            let read = tensor.clone().try_into_data();
+            read.map_err(|error| WeightsError::Unread { name: unread.clone(), reason: error.to_string() })
+        };
+        self.found.push((name, (shape, Box::new(fetch))));
     }
 }
 

@@ -114,3 +114,24 @@ fn every_preset_survives_its_own_json() {
         assert_eq!(GptConfig::from_value(config.to_value()).expect("a preset reads back"), config);
     }
 }
+
+#[test]
+fn everything_wrong_with_a_description_is_reported_at_once() {
+    let message =
+        refused(r#"{"preset": "gpt5", "n_layers": 3, "n_head": "four", "hidden_size": 8, "n_embd": 8}"#);
+    let several = [
+        "unknown model key `n_layers`",
+        "`n_embd` sets `n_embd`, which is already set",
+        "no model preset `gpt5`",
+        "model key `n_head`: invalid type",
+    ];
+    for expected in several {
+        assert!(message.contains(expected), "{expected} is not in: {message}");
+    }
+    let message = refused(r#"{"preset": "gpt2", "n_layer": 0, "n_head": 0, "rope_theta": -1}"#);
+    assert_eq!(
+        message,
+        "`n_layer` is 0, it must be at least 1; `n_head` is 0, it must be at least 1; \
+         `rope_theta` = -1 must be a finite number above 0"
+    );
+}

@@ -52,4 +52,5 @@ fn state_is_four_numbers_per_parameter() {
     let gpt2 = footprint("gpt2");
     assert_eq!(gpt2.weight_bytes() + gpt2.gradient_bytes() + gpt2.adamw_bytes(), 16 * gpt2.parameters);
     assert_eq!(gpt2.largest_tensor, 50257 * 768);
+    assert_eq!(gpt2.hidden_matrices, 12 * (4 + 2 * 4) * 768 * 768);
 }
