@@ -16,7 +16,7 @@ impl Fingerprint {
     }
 
     pub(crate) fn finish(digest: Sha256) -> Self {
-        Self(digest.finalize().into())
+        Self::from(<[u8; 32]>::from(digest.finalize()))
     }
 
     /// The leading bytes, as shard headers carry them.
@@ -24,6 +24,12 @@ impl Fingerprint {
         let mut short = [0; 8];
         short.copy_from_slice(&self.0[..8]);
         short
+    }
+}
+
+impl From<[u8; 32]> for Fingerprint {
+    fn from(digest: [u8; 32]) -> Self {
+        Self(digest)
     }
 }
 
