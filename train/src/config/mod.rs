@@ -1,14 +1,31 @@
 //! A run, described: seven sections of one JSON file.
 //!
 //! Everything has a default but the model's sizes, and the resolved whole is what a run directory keeps: it alone
-//! reproduces the run. Nothing here opens a device, a tokenizer or a data set.
+//! reproduces the run. Reading is strict and reports everything that is wrong at once, since a run that ignored a
+//! misspelt key is found out hours later. Nothing here opens a device, a tokenizer or a data set.
 
+mod check;
+mod error;
+mod overrides;
+mod presets;
+mod read;
 mod sections;
+mod syntax;
+#[cfg(test)]
+mod tests;
 
+pub(crate) use error::ConfigError;
+pub(crate) use presets::presets;
 pub(crate) use sections::*;
+
+use std::fs;
+use std::path::Path;
 
 use models::GptConfig;
 use serde::Serialize;
+
+use error::Problems;
+use overrides::Overrides;
 
 /// One run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -23,6 +40,39 @@ pub(crate) struct Config {
 }
 
 impl Config {
+    /// Reads the file `name`, or else the preset of that name (`toy` or `toy.json`), and applies `set`, each of which
+    /// is `section.key=value`.
+    pub(crate) fn load(name: &str, set: &[String]) -> Result<Self, ConfigError> {
+        let path = Path::new(name);
+        // A folder that happens to be called like a preset does not hide it.
+        if path.exists() && !path.is_dir() {
+            let text = fs::read_to_string(path)
+                .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+            return Self::from_text(&text, name, set);
+        }
+        let file = format!("{}.json", name.trim_end_matches(".json"));
+        match presets().find(|(preset, _)| *preset == file) {
+            Some((_, text)) => Self::from_text(text, &format!("preset {file}"), set),
+            None => Err(ConfigError::Unknown { name: name.to_owned() }),
+        }
+    }
+
+    /// Reads a description from `text`; `origin` is how errors call it.
+    pub(crate) fn from_text(text: &str, origin: &str, set: &[String]) -> Result<Self, ConfigError> {
+        let mut tree = syntax::parse(text)
+            .map_err(|source| ConfigError::Syntax { origin: origin.to_owned(), source })?;
+        let mut problems = Problems::default();
+        let overrides = Overrides::apply(set, &mut tree, &mut problems);
+        let config = read::config(tree, &overrides, &mut problems);
+        problems.add_combinations(check::combinations(&config));
+        problems.none_or(origin).map(|()| config)
+    }
+
+    /// Everything, with its defaults filled in. Read again it gives an equal description.
+    pub(crate) fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers, texts and lists always serialise") + "\n"
+    }
+
     /// Tokens in one sequence of a batch.
     pub(crate) fn sequence(&self) -> usize {
         self.train.sequence.unwrap_or(self.model.n_positions)

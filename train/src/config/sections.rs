@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use backend_offload::{Budget, BudgetError};
 use serde::{Deserialize, Serialize};
 
 /// What the tokens are.
@@ -275,4 +276,20 @@ impl Default for MemorySection {
     fn default() -> Self {
         Self { device_budget: "auto".to_owned(), host_budget: "auto".to_owned() }
     }
+}
+
+impl MemorySection {
+    /// `None` leaves the choice to the environment and the device.
+    pub(crate) fn device_budget(&self) -> Result<Option<Budget>, BudgetError> {
+        budget(&self.device_budget)
+    }
+
+    /// As [`device_budget`](Self::device_budget), for host memory.
+    pub(crate) fn host_budget(&self) -> Result<Option<Budget>, BudgetError> {
+        budget(&self.host_budget)
+    }
+}
+
+fn budget(text: &str) -> Result<Option<Budget>, BudgetError> {
+    if text == "auto" { Ok(None) } else { text.parse().map(Some) }
 }

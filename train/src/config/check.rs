@@ -1,0 +1,287 @@
+//! Values that are fine alone and impossible together, or outside what they mean.
+//!
+//! Each refusal names the keys, their values and the way out. What only opening a file can tell is not looked at here.
+
+use std::fmt::Display;
+
+use models::Compute;
+use serde::Serialize;
+use tokenizer::CHAT_SPECIALS;
+
+use super::error::Combination;
+use super::{AlignKind, Config, DataSource, OptimizerKind, TokenizerKind};
+
+/// All that is wrong with `config`.
+pub(super) fn combinations(config: &Config) -> Vec<Combination> {
+    let mut refusals = Refusals(Vec::new());
+    refusals.counts(config);
+    refusals.lengths(config);
+    refusals.optimizer(config);
+    refusals.schedule(config);
+    refusals.sampling(config);
+    refusals.paths(config);
+    refusals.vocabulary(config);
+    refusals.conversations(config);
+    refusals.memory(config);
+    refusals.0
+}
+
+struct Refusals(Vec<Combination>);
+
+/// A value as the file writes it.
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("names, numbers and paths that were read from JSON serialise")
+}
+
+impl Refusals {
+    fn add(&mut self, keys: &[&'static str], text: String) {
+        self.0.push(Combination { keys: keys.to_vec(), text });
+    }
+
+    fn unless(&mut self, fine: bool, key: &'static str, value: impl Display, range: &str) {
+        if !fine {
+            self.add(&[key], format!("`{key}` = {value} must be {range}"));
+        }
+    }
+
+    fn counts(&mut self, Config { train, eval, checkpoint, .. }: &Config) {
+        for (key, count) in [
+            ("train.steps", train.steps),
+            ("train.micro_batch", train.micro_batch as u64),
+            ("train.accumulate", train.accumulate as u64),
+            ("train.bad_steps", train.bad_steps),
+            ("eval.max_new_tokens", eval.max_new_tokens as u64),
+            ("checkpoint.keep_last", checkpoint.keep_last as u64),
+        ] {
+            self.unless(count > 0, key, count, "at least 1");
+        }
+        for (key, count) in [
+            ("train.sequence", train.sequence.map(|tokens| tokens as u64)),
+            ("train.recompute", train.recompute.map(|blocks| blocks as u64)),
+            ("eval.sequences", eval.sequences),
+            ("eval.top_k", eval.top_k.map(|tokens| tokens as u64)),
+            ("checkpoint.keep_every", checkpoint.keep_every),
+        ] {
+            self.unless(count != Some(0), key, 0, "at least 1, or null");
+        }
+    }
+
+    fn lengths(&mut self, config: &Config) {
+        let (train, positions) = (&config.train, config.model.n_positions);
+        if let Some(sequence) = train.sequence.filter(|sequence| *sequence > positions) {
+            self.add(
+                &["train.sequence", "model.n_positions"],
+                format!(
+                    "`train.sequence` = {sequence} is longer than `model.n_positions` = {positions}; \
+                     set `train.sequence` to at most {positions}, or raise `model.n_positions`"
+                ),
+            );
+        }
+        let (micro_batch, accumulate, sequence) = (train.micro_batch, train.accumulate, config.sequence());
+        let tokens =
+            micro_batch.checked_mul(accumulate).and_then(|sequences| sequences.checked_mul(sequence));
+        // With room for the sum over all steps.
+        if tokens.and_then(|tokens| (tokens as u64).checked_mul(train.steps)).is_none() {
+            self.add(
+                &["train.micro_batch", "train.accumulate", "train.sequence", "train.steps"],
+                format!(
+                    "`train.steps` = {}, `train.micro_batch` = {micro_batch}, `train.accumulate` = {accumulate} and \
+                     sequences of {sequence} make more tokens than can be counted; check them for stray digits",
+                    train.steps
+                ),
+            );
+        }
+    }
+
+    fn optimizer(&mut self, Config { train, model, .. }: &Config) {
+        self.unless(train.lr > 0.0, "train.lr", train.lr, "above 0");
+        let [first, second] = train.betas;
+        let betas = format_args!("[{first}, {second}]");
+        let decay = 0.0..1.0;
+        let both = decay.contains(&first) && decay.contains(&second);
+        self.unless(both, "train.betas", betas, "at least 0 and below 1, both");
+        self.unless(train.epsilon > 0.0, "train.epsilon", train.epsilon, "above 0");
+        self.unless(
+            decay.contains(&train.momentum),
+            "train.momentum",
+            train.momentum,
+            "at least 0 and below 1",
+        );
+        self.unless(train.weight_decay >= 0.0, "train.weight_decay", train.weight_decay, "at least 0");
+        self.unless(train.z_loss >= 0.0, "train.z_loss", train.z_loss, "at least 0");
+        if let Some(norm) = train.grad_clip {
+            self.unless(norm > 0.0, "train.grad_clip", norm, "above 0, or null not to clip");
+        }
+        if train.optimizer == OptimizerKind::Muon && train.matrix_lr <= 0.0 {
+            self.add(
+                &["train.optimizer", "train.matrix_lr"],
+                format!(
+                    "`train.matrix_lr` = {} must be above 0 with `train.optimizer` = \"muon\", which learns hidden \
+                     matrices at that rate; 0.02 is usual",
+                    train.matrix_lr
+                ),
+            );
+        }
+        if model.compute == Compute::F16 {
+            self.add(
+                &["model.compute"],
+                "`model.compute` = \"f16\" cannot train: gradients below 6e-8 vanish in it and the loss is not \
+                 scaled; set it to \"bf16\" or \"f32\""
+                    .to_owned(),
+            );
+        }
+    }
+
+    fn schedule(&mut self, Config { train, .. }: &Config) {
+        let schedule = &train.schedule;
+        let share = 0.0..=1.0;
+        for (key, value) in
+            [("train.schedule.decay", schedule.decay), ("train.schedule.floor", schedule.floor)]
+        {
+            self.unless(share.contains(&value), key, value, "a share from 0 to 1");
+        }
+    }
+
+    fn sampling(&mut self, Config { eval, .. }: &Config) {
+        let temperature = eval.temperature;
+        self.unless(
+            temperature >= 0.0,
+            "eval.temperature",
+            temperature,
+            "at least 0 (0 takes the likeliest)",
+        );
+    }
+
+    /// A path is given exactly where something reads it.
+    fn paths(&mut self, Config { data, tokenizer, .. }: &Config) {
+        let source = json(&data.source);
+        match (&data.path, data.source) {
+            (None, DataSource::Text | DataSource::Shards) => self.add(
+                &["data.path", "data.source"],
+                format!(
+                    "`data.path` is missing: `data.source` = {source} reads what it names; \
+                     give it with --set data.path=PATH"
+                ),
+            ),
+            (Some(path), DataSource::Dialogues) => self.add(
+                &["data.path", "data.source"],
+                format!(
+                    "`data.path` = {} does nothing with `data.source` = {source}; remove it, or set `data.source` to \
+                     \"text\" or \"shards\"",
+                    json(path)
+                ),
+            ),
+            _ => {}
+        }
+        let kind = json(&tokenizer.kind);
+        match (&tokenizer.path, tokenizer.kind) {
+            (None, TokenizerKind::File) => self.add(
+                &["tokenizer.path", "tokenizer.kind"],
+                format!(
+                    "`tokenizer.path` is missing: `tokenizer.kind` = {kind} reads the tokenizer it names; \
+                     give it with --set tokenizer.path=PATH"
+                ),
+            ),
+            (Some(path), TokenizerKind::Bpe | TokenizerKind::Characters | TokenizerKind::Bytes) => self.add(
+                &["tokenizer.path", "tokenizer.kind"],
+                format!(
+                    "`tokenizer.path` = {} does nothing with `tokenizer.kind` = {kind}; remove it, or set \
+                     `tokenizer.kind` to \"file\"",
+                    json(path)
+                ),
+            ),
+            _ => {}
+        }
+        let learned = matches!(tokenizer.kind, TokenizerKind::Bpe | TokenizerKind::Characters);
+        if data.source == DataSource::Shards && learned {
+            self.add(
+                &["tokenizer.kind", "data.source"],
+                format!(
+                    "`tokenizer.kind` = {kind} is learned from text, and `data.source` = {source} has none; set \
+                     `tokenizer.kind` to \"file\" and `tokenizer.path` to the shards' folder, which holds theirs"
+                ),
+            );
+        }
+        let fraction = data.val_fraction;
+        let between = fraction > 0.0 && fraction < 1.0;
+        self.unless(between, "data.val_fraction", fraction, "above 0 and below 1");
+        if data.source == DataSource::Dialogues {
+            self.unless(data.dialogues > 0, "data.dialogues", 0, "at least 1");
+        }
+    }
+
+    fn vocabulary(&mut self, Config { tokenizer, model, .. }: &Config) {
+        let room = model.vocab_size;
+        let smallest = 256 + if tokenizer.chat { CHAT_SPECIALS.len() } else { 0 };
+        let made_of = if tokenizer.chat { "256 bytes and 5 control tokens" } else { "256 bytes" };
+        match tokenizer.kind {
+            TokenizerKind::Bpe if tokenizer.vocab_size < smallest => self.add(
+                &["tokenizer.vocab_size", "tokenizer.chat", "tokenizer.kind"],
+                format!(
+                    "`tokenizer.vocab_size` = {} is too small: {made_of} need {smallest}, before any is learned",
+                    tokenizer.vocab_size
+                ),
+            ),
+            TokenizerKind::Bpe if tokenizer.vocab_size > room => self.add(
+                &["tokenizer.vocab_size", "tokenizer.kind", "model.vocab_size"],
+                format!(
+                    "`tokenizer.vocab_size` = {} is more than the model knows, `model.vocab_size` = {room}; \
+                     make them equal",
+                    tokenizer.vocab_size
+                ),
+            ),
+            TokenizerKind::Bytes if smallest > room => self.add(
+                &["tokenizer.kind", "tokenizer.chat", "model.vocab_size"],
+                format!(
+                    "`tokenizer.kind` = \"bytes\" makes {smallest} tokens ({made_of}), and `model.vocab_size` = \
+                     {room}; set the latter to at least {smallest}"
+                ),
+            ),
+            _ => {}
+        }
+    }
+
+    /// What needs the control tokens of conversations. Whether a tokenizer that is read has them, only reading it tells.
+    fn conversations(&mut self, Config { tokenizer, data, eval, .. }: &Config) {
+        let chat_keys = ["tokenizer.chat", "tokenizer.kind"];
+        if tokenizer.kind != TokenizerKind::File && !tokenizer.chat {
+            let without = "needs control tokens, which `tokenizer.chat` = false leaves out; set that to true";
+            if data.source == DataSource::Dialogues {
+                let text = format!("`data.source` = \"dialogues\" {without}");
+                self.add(&[chat_keys[0], chat_keys[1], "data.source"], text);
+            }
+            if data.align == AlignKind::Document {
+                let text = format!(
+                    "`data.align` = \"document\" {without}, or `data.align` to {}",
+                    json(&AlignKind::Anywhere)
+                );
+                self.add(&[chat_keys[0], chat_keys[1], "data.align"], text);
+            }
+            if !eval.questions.is_empty() {
+                let text = format!("`eval.questions` {without}, or `eval.questions` to []");
+                self.add(&[chat_keys[0], chat_keys[1], "eval.questions"], text);
+            }
+        }
+        if eval.quiz > 0 && data.source != DataSource::Dialogues {
+            self.add(
+                &["eval.quiz", "data.source"],
+                format!(
+                    "`eval.quiz` = {} asks about the embedded corpus, which `data.source` = {} does not teach; \
+                     set `eval.quiz` to 0, or `data.source` to \"dialogues\"",
+                    eval.quiz,
+                    json(&data.source)
+                ),
+            );
+        }
+    }
+
+    fn memory(&mut self, Config { memory, .. }: &Config) {
+        for (key, budget) in
+            [("memory.device_budget", memory.device_budget()), ("memory.host_budget", memory.host_budget())]
+        {
+            if let Err(error) = budget {
+                self.add(&[key], format!("`{key}`: {error}, or \"auto\""));
+            }
+        }
+    }
+}

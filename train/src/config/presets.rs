@@ -1,0 +1,14 @@
+//! The configurations that the binary carries.
+
+/// File name and text of each.
+pub(crate) fn presets() -> impl Iterator<Item = (&'static str, &'static str)> {
+    [
+        ("toy.json", include_str!("../../configs/toy.json")),
+        ("shakespeare-char.json", include_str!("../../configs/shakespeare-char.json")),
+        ("gpt-124m.json", include_str!("../../configs/gpt-124m.json")),
+        ("gpt-350m.json", include_str!("../../configs/gpt-350m.json")),
+        ("gpt-1.5b.json", include_str!("../../configs/gpt-1.5b.json")),
+        ("gpt-7b.json", include_str!("../../configs/gpt-7b.json")),
+    ]
+    .into_iter()
+}

@@ -1,0 +1,279 @@
+//! What a description may say, what is said about a bad one, and what the embedded ones describe.
+
+use insta::assert_snapshot;
+use models::Footprint;
+
+use super::*;
+
+fn preset(name: &str, set: &[&str]) -> Config {
+    let set: Vec<String> = set.iter().map(|set| (*set).to_owned()).collect();
+    Config::load(name, &set).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What is said about `sections` beside a small model.
+fn refused(sections: &str) -> String {
+    let model = r#""model": {"preset": "gpt2", "n_layer": 2}"#;
+    let separator = if sections.is_empty() { "" } else { "," };
+    refused_text(&format!("{{{model}{separator}{sections}}}"), &[])
+}
+
+fn refused_text(text: &str, set: &[&str]) -> String {
+    let set: Vec<String> = set.iter().map(|set| (*set).to_owned()).collect();
+    Config::from_text(text, "run.json", &set).expect_err("this must be refused").to_string()
+}
+
+#[test]
+fn every_preset_has_the_parameters_it_is_named_for() {
+    let expected = [
+        ("toy.json", 917_504),
+        ("shakespeare-char.json", 804_096),
+        ("gpt-124m.json", 124_439_808),
+        ("gpt-350m.json", 354_823_168),
+        ("gpt-1.5b.json", 1_557_611_200),
+        ("gpt-7b.json", 6_738_415_616),
+    ];
+    assert!(presets().map(|(name, _)| name).eq(expected.map(|(name, _)| name)));
+    for (name, parameters) in expected {
+        let set: &[&str] = if name.starts_with("shakespeare") { &["data.path=input.txt"] } else { &[] };
+        let config = preset(name, set);
+        let counted = Footprint::of(&config.model).expect("it was checked").parameters;
+        assert_eq!(counted, parameters, "{name}");
+        let again = Config::from_text(&config.to_json(), "its own JSON", &[]).expect("it was written by us");
+        assert_eq!(again, config, "{name}");
+    }
+}
+
+#[test]
+fn a_name_is_a_file_or_a_preset_with_or_without_its_ending() {
+    assert_eq!(preset("toy", &[]), preset("toy.json", &[]));
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("mine.json");
+    fs::write(&file, preset("toy", &["train.lr=0.25"]).to_json()).expect("written");
+    assert!((preset(file.to_str().expect("text"), &[]).train.lr - 0.25).abs() < f64::EPSILON);
+    assert_snapshot!(Config::load("gpt-3b", &[]).expect_err("no such preset"), @"no configuration `gpt-3b`: there is no such file, and the presets are toy.json, shakespeare-char.json, gpt-124m.json, gpt-350m.json, gpt-1.5b.json, gpt-7b.json");
+}
+
+#[test]
+fn shakespeare_alone_asks_for_its_text_and_nothing_else() {
+    assert_snapshot!(Config::load("shakespeare-char", &[]).expect_err("its text is not embedded"), @r#"
+    preset shakespeare-char.json has 1 problem:
+      `data.path` is missing: `data.source` = "text" reads what it names; give it with --set data.path=PATH
+    "#);
+}
+
+#[test]
+fn overrides_replace_values_and_make_sections() {
+    let text = r#"{"model": {"preset": "gpt2"}, "eval": {"prompts": ["a", "b"]}}"#;
+    let set = [
+        "train.schedule.kind=linear",
+        "eval.prompts=[\"c\"]",
+        "model.n_layer=3",
+        "data.source=text",
+        "data.path=a=b",
+    ];
+    let config = Config::from_text(text, "run.json", &set.map(str::to_owned)).expect("all of this is fine");
+    assert_eq!(config.train.schedule.kind, ScheduleKind::Linear);
+    assert_eq!(config.eval.prompts, ["c"]);
+    assert_eq!(config.model.n_layer, 3);
+    assert_eq!(config.data.path.as_deref(), Some(Path::new("a=b")), "only the first sign divides");
+}
+
+#[test]
+fn everything_wrong_is_reported_at_once() {
+    let text = r#"{
+        "model": {"preset": "gpt2", "n_layers": 4, "n_embd": "wide", "activation_function": "gelu_old"},
+        "tokenizer": {"kind": "words", "vocabsize": 9},
+        "train": {"lrr": 1, "steps": -1, "betas": [0.9], "dialogues": 5, "schedule": {"kind": "cosine", "warmpu": 3}},
+        "eval": 3,
+        "lr": 0.1,
+        "optimiser": {}
+    }"#;
+    assert_snapshot!(refused_text(text, &[]), @r#"
+    run.json has 13 problems:
+      unknown key `model.n_layers`; the nearest known key is `model.n_layer`
+      `model.activation_function`: unknown value `gelu_old`, expected one of `gelu_new`, `gelu_pytorch_tanh`, `gelu`, `silu`, `swiglu`, `relu2`
+      `model.n_embd`: found string "wide", expected a whole number
+      `tokenizer.kind`: unknown value `words`, expected one of `bpe`, `characters`, `bytes`, `file`
+      unknown key `tokenizer.vocabsize`; the nearest known key is `tokenizer.vocab_size`
+      `train.betas`: invalid length 1, expected an array of length 2
+      unknown key `train.dialogues`; the nearest known key is `data.dialogues`
+      unknown key `train.lrr`; the nearest known key is `train.lr`
+      unknown key `train.schedule.warmpu`; the nearest known key is `train.schedule.warmup`
+      `train.steps`: found integer `-1`, expected a whole number
+      `eval`: found 3, expected a section in braces
+      unknown key `lr`; the nearest known key is `train.lr`
+      unknown key `optimiser`; the nearest known key is `train.optimizer`
+    "#);
+}
+
+#[test]
+fn problems_of_overrides_say_where_they_come_from() {
+    let text = r#"{"model": {"preset": "gpt2"}, "train": {"lr": 0.1, "stepps": 3}}"#;
+    let set = ["train.lr=fast", "trian.lr=0.2", "model.n_layerz=3", "train.lr.peak=1", "train", "a..b=1"];
+    assert_snapshot!(refused_text(text, &set), @r#"
+    run.json has 7 problems:
+      --set train.lr.peak=1: `train.lr` is "fast", not a section
+      --set train: write it as section.key=value
+      --set a..b=1: write it as section.key=value
+      unknown key `model.n_layerz` (from --set); the nearest known key is `model.n_layer`
+      `train.lr` (from --set): found string "fast", expected a number
+      unknown key `train.stepps`; the nearest known key is `train.steps`
+      unknown key `trian` (from --set); the nearest known key is `train`
+    "#);
+}
+
+#[test]
+fn what_cannot_be_read_at_all_is_said_with_its_place() {
+    let error = |text: &str| {
+        let error = Config::from_text(text, "run.json", &[]).expect_err("this must be refused");
+        let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        format!("{error}: {cause}")
+    };
+    assert_snapshot!(error("{\n  \"train\": {\"lr\": 1, \"lr\": 2}\n}"), @"cannot read run.json: the key `lr` is given twice at line 2 column 29");
+    assert_snapshot!(error("{\"train\": }"), @"cannot read run.json: expected value at line 1 column 11");
+    assert_snapshot!(error("[]"), @r#"cannot read run.json: expected an object with sections, as in {"model": {"preset": "gpt2"}}"#);
+    assert_snapshot!(refused_text("{}", &[]), @r#"
+    run.json has 1 problem:
+      `model`: missing; write {"preset": "gpt2"} (or gpt2-medium, gpt2-large, gpt2-xl, llama-160m, llama-1.1b, llama-2-7b, llama-3-8b, nanochat), or give n_layer, n_head, n_embd, n_positions, vocab_size
+    "#);
+}
+
+#[test]
+fn models_that_cannot_be_built_are_refused_with_the_rest() {
+    let text = r#"{"model": {"preset": "gpt2", "n_embd": 770, "n_kv_head": 5, "attn_pdrop": 0.1}, "train": {"lr": 0}}"#;
+    assert_snapshot!(refused_text(text, &[]), @r"
+    run.json has 4 problems:
+      section `model`: `n_embd` = 770 is not divisible by `n_head` = 12; the nearest multiple is 768
+      section `model`: `n_head` = 12 is not divisible by `n_kv_head` = 5; the nearest multiple is 10
+      section `model`: `attn_pdrop` = 0.1: dropout on attention weights is not supported, since attention never holds them; set it to 0 and use `resid_pdrop`
+      `train.lr` = 0 must be above 0
+    ");
+}
+
+#[test]
+fn counts_of_nothing_are_refused() {
+    assert_snapshot!(refused(
+        r#""train": {"steps": 0, "micro_batch": 0, "accumulate": 0, "sequence": 0, "recompute": 0, "bad_steps": 0,
+            "schedule": {"warmup": 0}},
+           "eval": {"sequences": 0, "max_new_tokens": 0, "top_k": 0}, "data": {"dialogues": 0},
+           "checkpoint": {"keep_last": 0, "keep_every": 0}"#
+    ), @r"
+    run.json has 12 problems:
+      `train.steps` = 0 must be at least 1
+      `train.micro_batch` = 0 must be at least 1
+      `train.accumulate` = 0 must be at least 1
+      `train.bad_steps` = 0 must be at least 1
+      `eval.max_new_tokens` = 0 must be at least 1
+      `checkpoint.keep_last` = 0 must be at least 1
+      `train.sequence` = 0 must be at least 1, or null
+      `train.recompute` = 0 must be at least 1, or null
+      `eval.sequences` = 0 must be at least 1, or null
+      `eval.top_k` = 0 must be at least 1, or null
+      `checkpoint.keep_every` = 0 must be at least 1, or null
+      `data.dialogues` = 0 must be at least 1
+    ");
+}
+
+#[test]
+fn numbers_outside_their_meaning_are_refused() {
+    assert_snapshot!(refused(
+        r#""train": {"lr": 0, "matrix_lr": 0, "optimizer": "muon", "betas": [0.9, 1.0], "epsilon": 0, "momentum": 1,
+            "weight_decay": -0.1, "grad_clip": 0, "z_loss": -1, "schedule": {"decay": 1.5, "floor": -0.1}},
+           "eval": {"temperature": -1}, "data": {"val_fraction": 1},
+           "memory": {"device_budget": "6XB", "host_budget": "0%"}"#
+    ), @r#"
+    run.json has 14 problems:
+      `train.lr` = 0 must be above 0
+      `train.betas` = [0.9, 1] must be at least 0 and below 1, both
+      `train.epsilon` = 0 must be above 0
+      `train.momentum` = 1 must be at least 0 and below 1
+      `train.weight_decay` = -0.1 must be at least 0
+      `train.z_loss` = -1 must be at least 0
+      `train.grad_clip` = 0 must be above 0, or null not to clip
+      `train.matrix_lr` = 0 must be above 0 with `train.optimizer` = "muon", which learns hidden matrices at that rate; 0.02 is usual
+      `train.schedule.decay` = 1.5 must be a share from 0 to 1
+      `train.schedule.floor` = -0.1 must be a share from 0 to 1
+      `eval.temperature` = -1 must be at least 0 (0 takes the likeliest)
+      `data.val_fraction` = 1 must be above 0 and below 1
+      `memory.device_budget`: cannot read "6XB" as a memory budget: the unit is unknown; write bytes ("6GiB", "512MB", "1048576"), a share ("80%") or "unlimited", or "auto"
+      `memory.host_budget`: cannot read "0%" as a memory budget: a share lies above 0 % and at most at 100 %; write bytes ("6GiB", "512MB", "1048576"), a share ("80%") or "unlimited", or "auto"
+    "#);
+    // The same rate does nothing elsewhere.
+    preset("gpt-124m", &["train.matrix_lr=0"]);
+}
+
+#[test]
+fn sizes_that_do_not_fit_together_are_refused() {
+    assert_snapshot!(refused(
+        r#""train": {"sequence": 2048}, "tokenizer": {"vocab_size": 60000}"#
+    ), @r"
+    run.json has 2 problems:
+      `train.sequence` = 2048 is longer than `model.n_positions` = 1024; set `train.sequence` to at most 1024, or raise `model.n_positions`
+      `tokenizer.vocab_size` = 60000 is more than the model knows, `model.vocab_size` = 50257; make them equal
+    ");
+    assert_snapshot!(refused(r#""train": {"micro_batch": 9007199254740992}"#), @r"
+    run.json has 1 problem:
+      `train.steps` = 1000, `train.micro_batch` = 9007199254740992, `train.accumulate` = 1 and sequences of 1024 make more tokens than can be counted; check them for stray digits
+    ");
+    assert_snapshot!(refused(r#""tokenizer": {"vocab_size": 260}"#), @r"
+    run.json has 1 problem:
+      `tokenizer.vocab_size` = 260 is too small: 256 bytes and 5 control tokens need 261, before any is learned
+    ");
+    assert_snapshot!(refused_text(
+        r#"{"model": {"preset": "gpt2", "vocab_size": 256, "compute": "f16"}, "tokenizer": {"kind": "bytes"}}"#, &[]
+    ), @r#"
+    run.json has 2 problems:
+      `model.compute` = "f16" cannot train: gradients below 6e-8 vanish in it and the loss is not scaled; set it to "bf16" or "f32"
+      `tokenizer.kind` = "bytes" makes 261 tokens (256 bytes and 5 control tokens), and `model.vocab_size` = 256; set the latter to at least 261
+    "#);
+}
+
+#[test]
+fn paths_are_given_exactly_where_they_are_read() {
+    assert_snapshot!(refused(r#""data": {"path": "corpus"}, "tokenizer": {"path": "tokenizer.json"}"#), @r#"
+    run.json has 2 problems:
+      `data.path` = "corpus" does nothing with `data.source` = "dialogues"; remove it, or set `data.source` to "text" or "shards"
+      `tokenizer.path` = "tokenizer.json" does nothing with `tokenizer.kind` = "bpe"; remove it, or set `tokenizer.kind` to "file"
+    "#);
+    assert_snapshot!(refused(r#""data": {"source": "shards"}, "tokenizer": {"kind": "file"}"#), @r#"
+    run.json has 2 problems:
+      `data.path` is missing: `data.source` = "shards" reads what it names; give it with --set data.path=PATH
+      `tokenizer.path` is missing: `tokenizer.kind` = "file" reads the tokenizer it names; give it with --set tokenizer.path=PATH
+    "#);
+    assert_snapshot!(refused(r#""data": {"source": "shards", "path": "shards"}"#), @r#"
+    run.json has 1 problem:
+      `tokenizer.kind` = "bpe" is learned from text, and `data.source` = "shards" has none; set `tokenizer.kind` to "file" and `tokenizer.path` to the shards' folder, which holds theirs
+    "#);
+}
+
+#[test]
+fn conversations_need_their_control_tokens() {
+    let chatless = r#""tokenizer": {"chat": false}, "eval": {"questions": ["Why?"], "quiz": 3},"#;
+    assert_snapshot!(refused(&format!(r#"{chatless} "data": {{"align": "document"}}"#)), @r#"
+    run.json has 3 problems:
+      `data.source` = "dialogues" needs control tokens, which `tokenizer.chat` = false leaves out; set that to true
+      `data.align` = "document" needs control tokens, which `tokenizer.chat` = false leaves out; set that to true, or `data.align` to "anywhere"
+      `eval.questions` needs control tokens, which `tokenizer.chat` = false leaves out; set that to true, or `eval.questions` to []
+    "#);
+    assert_snapshot!(refused(&format!(r#"{chatless} "data": {{"source": "text", "path": "a.txt"}}"#)), @r#"
+    run.json has 2 problems:
+      `eval.questions` needs control tokens, which `tokenizer.chat` = false leaves out; set that to true, or `eval.questions` to []
+      `eval.quiz` = 3 asks about the embedded corpus, which `data.source` = "text" does not teach; set `eval.quiz` to 0, or `data.source` to "dialogues"
+    "#);
+    // A tokenizer that is read may have them, whatever `chat` says.
+    let set = ["tokenizer.kind=file", "tokenizer.path=tokenizer", "tokenizer.chat=false"];
+    preset("gpt-124m", &set);
+}
+
+#[test]
+fn a_value_in_doubt_raises_no_further_complaint() {
+    // Were `source` taken for its default, `path` would seem superfluous; were the typo ignored, missing.
+    assert_snapshot!(refused(r#""data": {"source": "txt", "path": "a.txt"}"#), @r"
+    run.json has 1 problem:
+      `data.source`: unknown value `txt`, expected one of `dialogues`, `text`, `shards`
+    ");
+    assert_snapshot!(refused(r#""data": {"source": "text", "pth": "a.txt"}"#), @r"
+    run.json has 1 problem:
+      unknown key `data.pth`; the nearest known key is `data.path`
+    ");
+}

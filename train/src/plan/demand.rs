@@ -1,0 +1,129 @@
+//! What training holds and what moving it costs, whatever the machine.
+//!
+//! Two moments of a step decide. When a micro-batch's forward pass ends, all activations are alive; when its backward
+//! pass ends and parameters are stepped, all gradients are. At either, parts keep their place on the device in the order
+//! of what leaving would cost, and the rest spills. A part's price is how often each of its spilled bytes crosses the
+//! link in a step; with everything spilled and one micro-batch that is 24 bytes in and 16 out per parameter under
+//! `AdamW`. A weight leaves once a step however often it comes back: its host copy is valid until it is stepped.
+//!
+//! With weights, gradients and two moments alone, of which half or a quarter fits, this gives the bytes that
+//! furthest-next-use eviction moves in a simulation of the same step.
+
+use models::{Chunks, Footprint};
+
+use crate::config::{Config, OptimizerKind};
+
+const WIDE: u64 = 4;
+
+/// Operands of a fused operation on activations.
+const TENSORS_PER_ELEMENTWISE: u64 = 4;
+
+/// Tensors that live and move alike.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) what: &'static str,
+    /// Bytes at the end of the forward pass, and while parameters are stepped.
+    at: [u64; 2],
+    /// Times that a spilled byte comes back in one step.
+    pub(super) returns: u64,
+    /// Times that it leaves by a copy.
+    pub(super) leaves: u64,
+}
+
+impl Part {
+    pub(super) fn bytes(&self) -> u64 {
+        self.at[0].max(self.at[1])
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Demand {
+    /// The one that stays longest first.
+    pub(super) parts: Vec<Part>,
+    /// Bytes of the most demanding single operation, estimated from above.
+    pub(super) largest_operation: u64,
+    /// Bytes that some single operation needs beyond doubt.
+    pub(super) least: u64,
+}
+
+impl Demand {
+    pub(super) fn of(config: &Config, footprint: &Footprint) -> Self {
+        let train = &config.train;
+        let (batch, sequence, rounds) = (train.micro_batch, config.sequence(), train.accumulate as u64);
+        let of_tokens = |each: u64| (batch as u64).saturating_mul(sequence as u64).saturating_mul(each);
+        let hidden = of_tokens(config.model.inner() as u64 * WIDE);
+        let chunks = footprint.working_bytes(batch, sequence, Chunks::default());
+        let operands_in_pass = hidden.saturating_mul(TENSORS_PER_ELEMENTWISE).max(chunks);
+        let narrow = footprint.narrow_weight_bytes(train.recompute);
+        let tape = of_tokens(footprint.activation_bytes_per_token(train.recompute));
+        let (kept, kept_narrow, passing) = match train.recompute {
+            None => (tape, narrow, operands_in_pass),
+            Some(every) => {
+                let segment = of_tokens(footprint.segment_bytes_per_token(every));
+                (tape - segment, 0, operands_in_pass.saturating_add(segment).saturating_add(narrow))
+            }
+        };
+        let largest = footprint.largest_tensor * WIDE;
+        let (operands, kept_operands) = update_tensors(train.optimizer);
+        let stepping = (operands - kept_operands) * largest;
+        let gradients = footprint.gradient_bytes();
+        let accumulated = if rounds > 1 { gradients } else { 0 };
+        // Without recomputation a micro-batch's gradients exist as a whole before they are added up.
+        let apart = if train.recompute.is_none() { accumulated } else { 0 };
+
+        let part = |what, at, returns, leaves| Part { what, at, returns, leaves };
+        let parts = vec![
+            part("working memory", [passing, passing.max(stepping)], rounds, rounds),
+            part("weights", [footprint.weight_bytes(); 2], 2 * rounds + 1, 1),
+            part("gradients", [accumulated, gradients], rounds, rounds),
+            part("a micro-batch's gradients", [0, apart], rounds - 1, rounds - 1),
+            part("activations", [kept, 0], rounds, rounds),
+            part("narrow copies of weights", [kept_narrow, 0], rounds, rounds),
+            part("optimizer state", [state_bytes(train.optimizer, footprint); 2], 1, 1),
+        ];
+        Self {
+            parts: parts.into_iter().filter(|part| part.bytes() > 0).collect(),
+            largest_operation: (operands * largest).max(operands_in_pass),
+            least: largest.max(hidden).saturating_mul(2),
+        }
+    }
+
+    /// Bytes at the worst moment.
+    pub(super) fn working_set(&self) -> u64 {
+        let at =
+            |moment: usize| self.parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.at[moment]));
+        at(0).max(at(1))
+    }
+
+    /// Bytes of each part that have no place under `budget` at one of the moments.
+    pub(super) fn spilled(&self, budget: u64) -> Vec<u64> {
+        let mut spilled = vec![0; self.parts.len()];
+        for moment in 0..2 {
+            let mut room = budget;
+            for (part, spilled) in self.parts.iter().zip(&mut spilled) {
+                let stays = part.at[moment].min(room);
+                room -= stays;
+                *spilled = (part.at[moment] - stays).max(*spilled);
+            }
+        }
+        spilled
+    }
+}
+
+/// Bytes that the optimizer remembers from step to step.
+pub(super) fn state_bytes(optimizer: OptimizerKind, footprint: &Footprint) -> u64 {
+    match optimizer {
+        OptimizerKind::AdamW => footprint.adamw_bytes(),
+        OptimizerKind::Muon => footprint.adamw_bytes() - footprint.hidden_matrices * WIDE,
+        OptimizerKind::Sgd => footprint.weight_bytes(),
+    }
+}
+
+/// Tensors of one parameter's size while it is stepped, and how many of these exist before and after too.
+fn update_tensors(optimizer: OptimizerKind) -> (u64, u64) {
+    match optimizer {
+        // Weight, gradient and moments, the new ones, and what is computed in between.
+        OptimizerKind::AdamW | OptimizerKind::Muon => (10, 4),
+        OptimizerKind::Sgd => (6, 3),
+    }
+}

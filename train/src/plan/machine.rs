@@ -1,0 +1,25 @@
+//! What a plan knows of the machine: plain numbers, each `None` where it could not be asked.
+
+use serde::Serialize;
+
+/// The machine a run is planned for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Machine {
+    /// The device's name, for messages.
+    pub(crate) device: String,
+    pub(crate) device_total: Option<u64>,
+    pub(crate) device_free: Option<u64>,
+    /// The budget in bytes; `None` is no limit.
+    pub(crate) device_budget: Option<u64>,
+    /// Whether the device's bytes are the host's too, as on the CPU.
+    pub(crate) shares_host: bool,
+    /// Of one direction, while nothing goes the other way.
+    pub(crate) link_bytes_per_second: Option<f64>,
+    /// Of matrix products.
+    pub(crate) flops_per_second: Option<f64>,
+    pub(crate) host_free: Option<u64>,
+    /// What spilled tensors may take; `None` is no limit.
+    pub(crate) host_budget: Option<u64>,
+    /// Where the run directory will be.
+    pub(crate) disk_free: Option<u64>,
+}

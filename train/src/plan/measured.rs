@@ -1,0 +1,55 @@
+//! What was predicted beside what was measured, after the run.
+
+use backend_offload::Bytes;
+use serde::Serialize;
+
+use super::Plan;
+use super::table::{Table, duration};
+
+/// What a run took.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Measured {
+    pub(crate) peak_device_bytes: u64,
+    /// Of spilled tensors.
+    pub(crate) peak_host_bytes: u64,
+    /// Medians over steps, as the two after it.
+    pub(crate) bytes_in_per_step: u64,
+    pub(crate) bytes_out_per_step: u64,
+    pub(crate) step_seconds: f64,
+    /// Bytes of the most demanding single operation.
+    pub(crate) largest_operation: u64,
+    /// `None` where none was written.
+    pub(crate) checkpoint_bytes: Option<u64>,
+}
+
+impl Plan {
+    /// A table of predictions and measurements.
+    pub(crate) fn compare(&self, measured: &Measured) -> String {
+        let mut table = Table::default();
+        table.row(["", "predicted", "measured", "ratio"]);
+        let mut bytes = |what: &str, predicted: u64, measured: u64| {
+            let ratio = match (predicted, measured) {
+                (0, 0) => "1.00".to_owned(),
+                (0, _) => "–".to_owned(),
+                _ => format!("{:.2}", measured as f64 / predicted as f64),
+            };
+            table.row([what, &Bytes(predicted).to_string(), &Bytes(measured).to_string(), &ratio]);
+        };
+        bytes("device, at most", self.stays, measured.peak_device_bytes);
+        bytes("host, at most", self.host_tier_bytes, measured.peak_host_bytes);
+        bytes("in per step", self.bytes_in_per_step, measured.bytes_in_per_step);
+        bytes("out per step", self.bytes_out_per_step, measured.bytes_out_per_step);
+        bytes("largest operation", self.floor, measured.largest_operation);
+        if let Some(checkpoint) = measured.checkpoint_bytes {
+            bytes("checkpoint", self.checkpoint_bytes, checkpoint);
+        }
+        if let Some((fast, slow)) = self.step_seconds() {
+            // Copies hidden or waited for: the step should lie between, so both ends have their ratio.
+            for (what, predicted) in [("step, copies hidden", fast), ("step, copies waited for", slow)] {
+                let ratio = format!("{:.2}", measured.step_seconds / predicted);
+                table.row([what, &duration(predicted), &duration(measured.step_seconds), &ratio]);
+            }
+        }
+        table.to_string()
+    }
+}

@@ -1,0 +1,185 @@
+//! The plan of a run, made before its first step from the configuration and a few numbers about the machine.
+//!
+//! A pure function: nothing here asks a device, so a plan for a machine that is not there is a plan all the same.
+//! Predictions err on the side of more memory; the table after the run puts them beside what was measured.
+
+mod demand;
+mod machine;
+mod measured;
+mod refusal;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use machine::Machine;
+pub(crate) use measured::Measured;
+
+use models::Footprint;
+use serde::Serialize;
+
+use crate::config::Config;
+use demand::{Demand, state_bytes};
+
+/// What a run will take, and whether this machine has it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Plan {
+    pub(crate) machine: Machine,
+    pub(crate) parameters: u64,
+    pub(crate) steps: u64,
+    pub(crate) micro_batch: usize,
+    pub(crate) accumulate: usize,
+    pub(crate) sequence: usize,
+    pub(crate) tokens_per_step: u64,
+    pub(crate) tokens: u64,
+    /// Of one step, recomputation included.
+    pub(crate) flops_per_step: f64,
+    pub(crate) flops: f64,
+    /// What is held, the part that stays longest first.
+    pub(crate) held: Vec<Held>,
+    /// Bytes alive at the worst moment, on whichever tier.
+    pub(crate) working_set: u64,
+    /// Bytes of it on the device, and the rest.
+    pub(crate) stays: u64,
+    pub(crate) spills: u64,
+    /// Bytes of the most demanding single operation, estimated from above: the floor of any budget.
+    pub(crate) floor: u64,
+    pub(crate) bytes_in_per_step: u64,
+    pub(crate) bytes_out_per_step: u64,
+    /// A step at the machine's speed in matrix products, if nothing spilled.
+    pub(crate) compute_seconds: Option<f64>,
+    /// Times that, were all copies hidden behind arithmetic.
+    pub(crate) slowdown_hidden: Option<f64>,
+    /// Times that, were all copies waited for.
+    pub(crate) slowdown_waiting: Option<f64>,
+    /// Tokens per step above which this much traffic can hide.
+    pub(crate) break_even_tokens: Option<u64>,
+    /// Bytes of spilled tensors in host memory, copies of some that are on the device included.
+    pub(crate) host_tier_bytes: u64,
+    /// Bytes of host memory, with the device's where that is the same.
+    pub(crate) host_bytes: u64,
+    /// Bytes of one checkpoint.
+    pub(crate) checkpoint_bytes: u64,
+    /// The most that lie there at one time, one being written included.
+    pub(crate) checkpoints: u64,
+    pub(crate) disk_bytes: u64,
+    refusals: Vec<String>,
+    notes: Vec<String>,
+}
+
+/// Tensors that live and move alike.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Held {
+    pub(crate) what: &'static str,
+    pub(crate) bytes: u64,
+    /// Bytes that never leave the device.
+    pub(crate) stays: u64,
+    /// Bytes that leave and return in every step.
+    pub(crate) spills: u64,
+}
+
+impl Plan {
+    pub(crate) fn new(config: &Config, footprint: &Footprint, machine: &Machine) -> Self {
+        let demand = Demand::of(config, footprint);
+        let budget = machine.device_budget.unwrap_or(u64::MAX);
+        let spilled = demand.spilled(budget);
+        let moved = |times: &dyn Fn(&demand::Part) -> u64| {
+            let each = demand.parts.iter().zip(&spilled);
+            each.fold(0_u64, |sum, (part, bytes)| sum.saturating_add(bytes.saturating_mul(times(part))))
+        };
+        let (bytes_in, bytes_out) = (moved(&|part| part.returns), moved(&|part| part.leaves));
+        let working_set = demand.working_set();
+        let (stays, spills) = (working_set.min(budget), working_set.saturating_sub(budget));
+        let held: Vec<_> = demand
+            .parts
+            .iter()
+            .zip(&spilled)
+            .map(|(part, &spills)| {
+                let bytes = part.bytes();
+                Held { what: part.what, bytes, stays: bytes - spills, spills }
+            })
+            .collect();
+
+        let train = &config.train;
+        let tokens_per_step = config.tokens_per_step();
+        let flops_per_token = footprint.flops_per_token(config.sequence(), train.recompute.is_some());
+        let flops_per_step = flops_per_token * tokens_per_step as f64;
+        let compute_seconds = machine.flops_per_second.map(|speed| flops_per_step / speed);
+        let times_compute = |bytes: u64| {
+            let seconds = if bytes == 0 { 0.0 } else { bytes as f64 / machine.link_bytes_per_second? };
+            Some(seconds / compute_seconds?)
+        };
+        let hidden = times_compute(bytes_in.max(bytes_out));
+
+        // A weight that came back unchanged keeps its host copy.
+        let copies =
+            held.iter().find(|held| held.what == "weights").map_or(0, |weights| weights.spills.min(stays));
+        let host_tier_bytes = spills + copies;
+        let host_bytes = host_tier_bytes + if machine.shares_host { stays } else { 0 };
+        let checkpoint_bytes = footprint.weight_bytes() + state_bytes(train.optimizer, footprint);
+        let checkpoints = checkpoints(config);
+
+        let mut plan = Self {
+            machine: machine.clone(),
+            parameters: footprint.parameters,
+            steps: train.steps,
+            micro_batch: train.micro_batch,
+            accumulate: train.accumulate,
+            sequence: config.sequence(),
+            tokens_per_step,
+            tokens: tokens_per_step * train.steps,
+            flops_per_step,
+            flops: flops_per_step * train.steps as f64,
+            held,
+            working_set,
+            stays,
+            spills,
+            floor: demand.largest_operation,
+            bytes_in_per_step: bytes_in,
+            bytes_out_per_step: bytes_out,
+            compute_seconds,
+            slowdown_hidden: hidden.map(|share| share.max(1.0)),
+            slowdown_waiting: times_compute(bytes_in.saturating_add(bytes_out)).map(|share| 1.0 + share),
+            break_even_tokens: hidden.map(|share| (share * tokens_per_step as f64) as u64),
+            host_tier_bytes,
+            host_bytes,
+            checkpoint_bytes,
+            checkpoints,
+            disk_bytes: checkpoint_bytes.saturating_mul(checkpoints),
+            refusals: Vec::new(),
+            notes: Vec::new(),
+        };
+        plan.refusals = refusal::refusals(&plan, &demand, config, footprint);
+        plan.notes = refusal::notes(&plan);
+        plan
+    }
+
+    /// What cannot work on this machine, each with what to change. Empty where nothing speaks against the run.
+    pub(crate) fn refusals(&self) -> &[String] {
+        &self.refusals
+    }
+
+    /// Seconds of one step: copies hidden, and copies waited for.
+    pub(crate) fn step_seconds(&self) -> Option<(f64, f64)> {
+        let seconds = self.compute_seconds?;
+        Some((seconds * self.slowdown_hidden?, seconds * self.slowdown_waiting?))
+    }
+}
+
+/// The most checkpoints that exist at one time: the latest, the best, those kept for good, and one being written.
+fn checkpoints(config: &Config) -> u64 {
+    let (steps, rules) = (config.train.steps, &config.checkpoint);
+    if rules.every == 0 {
+        return 1;
+    }
+    let made = steps.div_ceil(rules.every);
+    let for_good = rules.keep_every.map_or(0, |keep| steps / lcm(rules.every, keep));
+    (rules.keep_last as u64 + for_good).saturating_add(2).min(made)
+}
+
+fn lcm(a: u64, b: u64) -> u64 {
+    let (mut x, mut y) = (a, b);
+    while y > 0 {
+        (x, y) = (y, x % y);
+    }
+    (a / x).saturating_mul(b)
+}

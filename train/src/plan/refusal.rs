@@ -1,0 +1,125 @@
+//! What cannot work on a machine, and what would have to change.
+//!
+//! Refused is what has no way to work if the working set is about what was predicted; the rest is let go, with a note.
+
+use backend_offload::Bytes;
+use models::{Compute, Footprint};
+
+use super::Plan;
+use super::demand::Demand;
+use crate::config::Config;
+
+pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint: &Footprint) -> Vec<String> {
+    let machine = &plan.machine;
+    let mut refusals = Vec::new();
+    if let Some(budget) = machine.device_budget.filter(|budget| *budget < demand.least) {
+        refusals.push(format!(
+            "the device budget of {} is below what one operation needs, at least {}; raise `memory.device_budget` \
+             above {}, lower `train.micro_batch` or `train.sequence`, or take a smaller model or vocabulary",
+            Bytes(budget),
+            Bytes(demand.least),
+            Bytes(plan.floor)
+        ));
+    }
+    if let Some(free) = machine.device_free.filter(|free| *free < plan.stays) {
+        let limit = machine.device_budget.map_or_else(
+            || "there is no limit".to_owned(),
+            |budget| format!("the limit is {}", Bytes(budget)),
+        );
+        refusals.push(format!(
+            "{} of device memory would be used, since {limit}, and {} are free on {}; set `memory.device_budget` to \
+             \"auto\" or less than is free, so that the rest spills",
+            Bytes(plan.stays),
+            Bytes(free),
+            machine.device
+        ));
+    }
+    // Copies of what is on the device can be given up.
+    let needed = plan.spills + if machine.shares_host { plan.stays } else { 0 };
+    let over_budget = machine.host_budget.filter(|limit| *limit < plan.spills);
+    let over_free = machine.host_free.filter(|free| *free < needed);
+    if over_budget.is_some() || over_free.is_some() {
+        let allowed = over_budget.map(|limit| format!(", `memory.host_budget` allows {}", Bytes(limit)));
+        let free = over_free.map(|free| format!(", {} are free", Bytes(free)));
+        refusals.push(format!(
+            "{} of host memory are needed{}{}; {}",
+            Bytes(needed),
+            allowed.unwrap_or_default(),
+            free.unwrap_or_default(),
+            remedies(plan, config, footprint).join(", or ")
+        ));
+    }
+    if let Some(free) = machine.disk_free.filter(|free| *free < plan.checkpoint_bytes) {
+        refusals.push(format!(
+            "a checkpoint takes {} and {} are free on the disk; make room, or choose another with --out",
+            Bytes(plan.checkpoint_bytes),
+            Bytes(free)
+        ));
+    }
+    refusals
+}
+
+pub(super) fn notes(plan: &Plan) -> Vec<String> {
+    let machine = &plan.machine;
+    let mut notes = Vec::new();
+    if machine.device_budget.is_some_and(|budget| budget < plan.floor && budget < plan.working_set) {
+        notes.push(format!(
+            "the budget is below the floor, about {}: an operation may be refused, depending on how the device fuses",
+            Bytes(plan.floor)
+        ));
+    }
+    if plan.spills > 0 && plan.slowdown_hidden.is_none() {
+        notes.push("the link or the arithmetic was not measured, so no slowdown is expected here".to_owned());
+    }
+    if plan.slowdown_hidden.is_some_and(|times| times > 1.05)
+        && let Some(tokens) = plan.break_even_tokens
+    {
+        notes.push(format!(
+            "copies could hide behind arithmetic from {} tokens per step on; raise `train.micro_batch`",
+            super::table::grouped(tokens)
+        ));
+    }
+    if machine.disk_free.is_some_and(|free| (plan.checkpoint_bytes..plan.disk_bytes).contains(&free)) {
+        notes.push(
+            "the disk may fill up with checkpoints; lower `checkpoint.keep_last` or raise `checkpoint.keep_every`"
+                .to_owned(),
+        );
+    }
+    notes
+}
+
+/// Changes that need less host memory, with what would be left of the working set.
+fn remedies(plan: &Plan, config: &Config, footprint: &Footprint) -> Vec<String> {
+    let mut changes = Vec::new();
+    if config.train.micro_batch > 1 {
+        let mut smaller = config.clone();
+        smaller.train.micro_batch /= 2;
+        smaller.train.accumulate *= 2;
+        let (batch, rounds) = (smaller.train.micro_batch, smaller.train.accumulate);
+        changes.push((format!("`train.micro_batch` = {batch} with `train.accumulate` = {rounds}"), smaller));
+    }
+    if config.train.recompute != Some(1) {
+        let mut again = config.clone();
+        again.train.recompute = Some(1);
+        changes.push(("`train.recompute` = 1".to_owned(), again));
+    }
+    if config.model.compute == Compute::F32 {
+        let mut narrow = config.clone();
+        narrow.model.compute = Compute::Bf16;
+        changes.push(("`model.compute` = \"bf16\"".to_owned(), narrow));
+    }
+    let mut remedies = Vec::new();
+    for (change, config) in changes {
+        let footprint = Footprint::of(&config.model).unwrap_or(*footprint);
+        let left = Demand::of(&config, &footprint).working_set();
+        if left < plan.working_set {
+            let (left, all) = (Bytes(left), Bytes(plan.working_set));
+            remedies.push(format!("set {change} (the working set shrinks from {all} to {left})"));
+        }
+    }
+    if plan.spills > 0 && !plan.machine.shares_host {
+        remedies.push("raise `memory.device_budget`".to_owned());
+    }
+    remedies.push("take a smaller model".to_owned());
+    remedies
+}

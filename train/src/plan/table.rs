@@ -1,0 +1,184 @@
+//! The plan as a table that somebody understands who has never trained anything.
+
+use std::fmt;
+
+use backend_offload::Bytes;
+
+use super::Plan;
+
+/// Rows of cells, the first aligned to the left and the others to the right.
+#[derive(Debug, Default)]
+pub(super) struct Table(Vec<Vec<String>>);
+
+impl Table {
+    pub(super) fn row<const N: usize>(&mut self, cells: [&str; N]) {
+        self.0.push(cells.map(str::to_owned).to_vec());
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = |column: usize| {
+            let cells = self.0.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        for row in &self.0 {
+            let cells = row.iter().enumerate().map(|(column, cell)| match (column, width(column)) {
+                (0, width) => format!("{cell:width$}"),
+                (_, width) => format!("  {cell:>width$}"),
+            });
+            writeln!(f, "{}", cells.collect::<String>().trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} parameters on {}", grouped(self.parameters), self.machine.device)?;
+        writeln!(f, "{}", self.held_table())?;
+        self.lines().iter().try_for_each(|(name, text)| writeln!(f, "{name:<NAME$}  {text}"))?;
+        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))
+    }
+}
+
+/// Columns for the names of single lines.
+const NAME: usize = 14;
+
+impl Plan {
+    fn held_table(&self) -> Table {
+        let mut table = Table::default();
+        table.row(["", "bytes", "stays", "moves"]);
+        for held in &self.held {
+            let [bytes, stays, spills] =
+                [held.bytes, held.stays, held.spills].map(|count| Bytes(count).to_string());
+            table.row([held.what, &bytes, &stays, &spills]);
+        }
+        let [all, stays, spills] =
+            [self.working_set, self.stays, self.spills].map(|count| Bytes(count).to_string());
+        table.row(["at the worst moment", &all, &stays, &spills]);
+        table
+    }
+
+    fn lines(&self) -> Vec<(&'static str, String)> {
+        let machine = &self.machine;
+        let known = |bytes: Option<u64>, name: &str| {
+            bytes.map(|bytes| format!(", {} {name}", Bytes(bytes))).unwrap_or_default()
+        };
+        let sequences = if self.accumulate > 1 {
+            format!("{} × {}", self.accumulate, self.micro_batch)
+        } else {
+            self.micro_batch.to_string()
+        };
+        let mut lines = vec![(
+            "tokens",
+            format!(
+                "{} per step ({sequences} sequences of {}), {} in {} steps",
+                grouped(self.tokens_per_step),
+                grouped(self.sequence as u64),
+                grouped(self.tokens),
+                grouped(self.steps)
+            ),
+        )];
+        let speed = machine.flops_per_second.map(|speed| format!(", at {}", si(speed, "FLOP/s")));
+        lines.push((
+            "arithmetic",
+            format!(
+                "{} per step, {} in all{}",
+                si(self.flops_per_step, "FLOP"),
+                si(self.flops, "FLOP"),
+                speed.unwrap_or_default()
+            ),
+        ));
+        let budget = Bytes(machine.device_budget.unwrap_or(u64::MAX));
+        let (free, total) = (known(machine.device_free, "free"), known(machine.device_total, "in all"));
+        lines.push(("device budget", format!("{budget}{free}{total}")));
+        let floor = Bytes(self.floor);
+        lines.push((
+            "its floor",
+            format!("about {floor}, the largest operation; a smaller budget may not work"),
+        ));
+        let link = machine.link_bytes_per_second.map(|speed| format!(", at {}", si(speed, "B/s")));
+        let moved = if self.spills == 0 {
+            "nothing has to move".to_owned()
+        } else {
+            let (bytes_in, bytes_out) = (Bytes(self.bytes_in_per_step), Bytes(self.bytes_out_per_step));
+            format!("{bytes_in} in and {bytes_out} out per step{}", link.unwrap_or_default())
+        };
+        lines.push(("link", moved));
+        if let (Some(hidden), Some(waiting), Some((fast, slow))) =
+            (self.slowdown_hidden, self.slowdown_waiting, self.step_seconds())
+        {
+            let all = |step: f64| duration(step * self.steps as f64);
+            let text = if waiting > 1.0 {
+                format!("{hidden:.1}× (copies behind arithmetic) to {waiting:.1}× (copies waited for)")
+            } else {
+                "none".to_owned()
+            };
+            lines.push(("slowdown", text));
+            lines.push((
+                "time",
+                format!("at best {} per step, {} in all", span(fast, slow, duration), span(fast, slow, all)),
+            ));
+        }
+        lines
+            .push(("host memory", format!("{}{}", Bytes(self.host_bytes), known(machine.host_free, "free"))));
+        lines.push((
+            "disk",
+            format!(
+                "{} for {} checkpoints of {}{}",
+                Bytes(self.disk_bytes),
+                self.checkpoints,
+                Bytes(self.checkpoint_bytes),
+                known(machine.disk_free, "free")
+            ),
+        ));
+        lines
+    }
+}
+
+fn span(low: f64, high: f64, text: impl Fn(f64) -> String) -> String {
+    let (low, high) = (text(low), text(high));
+    if low == high { low } else { format!("{low} to {high}") }
+}
+
+/// With a comma every three digits.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Three digits and a decimal prefix.
+fn si(value: f64, unit: &str) -> String {
+    let mut value = value;
+    let mut prefixes = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"].iter();
+    let mut prefix = prefixes.next().unwrap_or(&"");
+    while value >= 999.5
+        && let Some(next) = prefixes.next()
+    {
+        value /= 1000.0;
+        prefix = next;
+    }
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$} {prefix}{unit}")
+}
+
+pub(super) fn duration(seconds: f64) -> String {
+    let whole = seconds.round() as u64;
+    match whole {
+        0..1 if seconds < 0.01 => format!("{:.2} ms", seconds * 1e3),
+        0..1 => format!("{:.0} ms", seconds * 1e3),
+        1..10 => format!("{seconds:.1} s"),
+        10..120 => format!("{whole} s"),
+        120..7200 => format!("{} min", whole.div_ceil(60)),
+        7200..172_800 => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
+        _ => format!("{} d {} h", whole / 86_400, whole % 86_400 / 3600),
+    }
+}

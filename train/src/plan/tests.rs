@@ -1,0 +1,267 @@
+//! Plans of known models for machines that are not here.
+
+use insta::assert_snapshot;
+use models::Footprint;
+use proptest::prelude::*;
+
+use super::*;
+
+const GIB: u64 = 1 << 30;
+/// Parameters of `gpt-1.5b.json`.
+const XL: u64 = 1_557_611_200;
+
+fn plan(name: &str, set: &[&str], machine: &Machine) -> Plan {
+    let set: Vec<String> = set.iter().map(|set| (*set).to_owned()).collect();
+    let config = Config::load(name, &set).unwrap_or_else(|error| panic!("{error}"));
+    Plan::new(&config, &Footprint::of(&config.model).expect("it was checked"), machine)
+}
+
+fn card(budget: u64) -> Machine {
+    Machine {
+        device: "a card".to_owned(),
+        device_total: Some(24 * GIB),
+        device_free: Some(23 * GIB),
+        device_budget: Some(budget),
+        link_bytes_per_second: Some(25e9),
+        flops_per_second: Some(80e12),
+        host_free: Some(120 * GIB),
+        host_budget: Some(96 * GIB),
+        disk_free: Some(500 * GIB),
+        shares_host: false,
+    }
+}
+
+fn held<'p>(plan: &'p Plan, what: &str) -> &'p Held {
+    plan.held.iter().find(|held| held.what == what).unwrap_or_else(|| panic!("{what} is held"))
+}
+
+#[test]
+fn a_plan_needs_no_machine() {
+    let plan = plan("gpt-1.5b", &[], &Machine::default());
+    assert_eq!(plan.parameters, XL);
+    assert_eq!((plan.tokens_per_step, plan.tokens), (32_768, 16_384_000));
+    assert_eq!(held(&plan, "weights").bytes, 4 * XL);
+    assert_eq!(held(&plan, "gradients").bytes, 4 * XL);
+    assert_eq!(held(&plan, "optimizer state").bytes, 8 * XL);
+    // One residual stream per block and token, since every block is recomputed.
+    assert_eq!(held(&plan, "activations").bytes, 48 * 1600 * 4 * 8 * 1024);
+    // Four operands as wide as the MLP, one block's tape and its weights in bf16.
+    let block_tape = 2 * 2 * 4 * 1600 + (5 * 2 + 4) * 1600 + 25 * 4 + (4 * 4 + 2) * 6400 + 2 * 1600;
+    let working = (4 * 4 * 6400 + block_tape) * 8 * 1024 + 2 * (12 * 1600 * 1600 + 13 * 1600);
+    assert_eq!(held(&plan, "working memory").bytes, working);
+    assert_eq!(plan.floor, 10 * 50257 * 1600 * 4);
+    assert_eq!(plan.checkpoint_bytes, 12 * XL);
+    assert_eq!((plan.checkpoints, plan.disk_bytes), (3, 36 * XL));
+    // Six per parameter of blocks and head, eight where blocks run twice, and attention over the whole square.
+    let blocks = XL - (50257 + 1024 + 2) * 1600;
+    let attention = 2 * 2 * 48 * 1600 * 1024;
+    let flops = 8 * blocks + 6 * 50257 * 1600 + 4 * attention;
+    assert_eq!(plan.flops_per_step as u64, flops * 32_768);
+    assert_eq!((plan.spills, plan.bytes_in_per_step, plan.bytes_out_per_step), (0, 0, 0));
+    assert_eq!(plan.refusals(), [""; 0]);
+    assert_eq!((plan.slowdown_hidden, plan.step_seconds()), (None, None));
+}
+
+#[test]
+fn spilling_everything_costs_24_bytes_in_and_16_out_per_parameter() {
+    let plan = plan("gpt-1.5b", &["train.accumulate=1"], &card(0));
+    let passing = held(&plan, "working memory").bytes + held(&plan, "activations").bytes;
+    assert_eq!(plan.bytes_in_per_step, 24 * XL + passing);
+    assert_eq!(plan.bytes_out_per_step, 16 * XL + passing);
+    assert_eq!(plan.stays, 0);
+    let json = serde_json::to_value(&plan).expect("plain numbers");
+    assert_eq!(json["bytes_in_per_step"], plan.bytes_in_per_step);
+    assert_eq!(json["held"][1]["what"], "weights");
+    assert_eq!(json["refusals"].as_array().map(Vec::len), Some(plan.refusals().len()));
+}
+
+#[test]
+fn what_returns_most_often_stays_longest() {
+    let one_round = |budget| plan("gpt-1.5b", &["train.accumulate=1"], &card(budget));
+    let room = |plan: &Plan| held(plan, "working memory").bytes;
+    let working = room(&one_round(0));
+    // Half of weights, gradients and two moments: the moments alone move, both ways.
+    let half = one_round(working + 8 * XL);
+    assert_eq!((half.bytes_in_per_step, half.bytes_out_per_step), (8 * XL, 8 * XL));
+    // A quarter: the gradients too, and the activations that had their place before.
+    let quarter = one_round(working + 4 * XL);
+    let moved = 12 * XL + held(&quarter, "activations").bytes;
+    assert_eq!((quarter.bytes_in_per_step, quarter.bytes_out_per_step), (moved, moved));
+}
+
+#[test]
+fn every_round_of_accumulation_streams_the_weights_again() {
+    let rounds = |count: u64| plan("gpt-1.5b", &[&format!("train.accumulate={count}")], &card(0));
+    let (four, five) = (rounds(4), rounds(5));
+    let passing = held(&four, "working memory").bytes + held(&four, "activations").bytes;
+    assert_eq!(five.bytes_in_per_step - four.bytes_in_per_step, (8 + 4) * XL + passing);
+    assert_eq!(five.bytes_out_per_step - four.bytes_out_per_step, 4 * XL + passing);
+}
+
+#[test]
+fn without_recomputation_a_micro_batch_has_gradients_of_its_own() {
+    let whole = plan("gpt-124m", &["train.recompute=null"], &card(GIB));
+    assert_eq!(held(&whole, "a micro-batch's gradients").bytes, 4 * 124_439_808);
+    assert!(held(&whole, "narrow copies of weights").bytes > 0, "the tape holds them");
+    let again = plan("gpt-124m", &[], &card(GIB));
+    assert!(again.held.iter().all(|held| held.what != "a micro-batch's gradients"));
+    assert!(again.working_set < whole.working_set / 3);
+}
+
+#[test]
+fn optimizers_remember_what_they_remember() {
+    let state = |optimizer: &str| {
+        let plan = plan("gpt-124m", &[&format!("train.optimizer={optimizer}")], &card(GIB));
+        held(&plan, "optimizer state").bytes
+    };
+    let matrices = 12 * 12 * 768 * 768;
+    assert_eq!(state("adamw"), 8 * 124_439_808);
+    assert_eq!(state("sgd"), 4 * 124_439_808);
+    assert_eq!(state("muon"), 8 * (124_439_808 - matrices) + 4 * matrices);
+}
+
+#[test]
+fn checkpoints_are_counted_as_they_are_kept() {
+    let count = |set: &[&str]| plan("gpt-124m", set, &card(GIB)).checkpoints;
+    let every = "checkpoint.every=10";
+    assert_eq!(count(&[every]), 2 + 2, "the last two, the best, and one being written");
+    assert_eq!(count(&[every, "checkpoint.keep_every=250"]), 4 + 1000 / 250);
+    assert_eq!(count(&[every, "checkpoint.keep_every=15"]), 4 + 1000 / 30, "only multiples of both exist");
+    assert_eq!(count(&["checkpoint.every=0"]), 1);
+    assert_eq!(count(&["checkpoint.every=600"]), 2, "no more than are made");
+}
+
+#[test]
+fn the_table_tells_a_newcomer_what_will_happen() {
+    assert_snapshot!(plan("gpt-1.5b", &[], &card(8 * GIB)), @r"
+    1,557,611,200 parameters on a card
+                             bytes      stays      moves
+    working memory        2.11 GiB   2.11 GiB        0 B
+    weights               5.80 GiB   5.80 GiB        0 B
+    gradients             5.80 GiB  90.77 MiB   5.71 GiB
+    activations           2.34 GiB        0 B   2.34 GiB
+    optimizer state      11.61 GiB        0 B  11.61 GiB
+    at the worst moment  27.66 GiB   8.00 GiB  19.66 GiB
+
+    tokens          32,768 per step (4 × 8 sequences of 1,024), 16,384,000 in 500 steps
+    arithmetic      444 TFLOP per step, 222 PFLOP in all, at 80.0 TFLOP/s
+    device budget   8.00 GiB, 23.00 GiB free, 24.00 GiB in all
+    its floor       about 3.00 GiB, the largest operation; a smaller budget may not work
+    link            43.84 GiB in and 43.84 GiB out per step, at 25.0 GB/s
+    slowdown        1.0× (copies behind arithmetic) to 1.7× (copies waited for)
+    time            at best 5.5 s to 9.3 s per step, 47 min to 78 min in all
+    host memory     19.66 GiB, 120.00 GiB free
+    disk            52.22 GiB for 3 checkpoints of 17.41 GiB, 500.00 GiB free
+    ");
+    let unmeasured = Machine { device: "the CPU".to_owned(), ..Machine::default() };
+    assert_snapshot!(plan("toy", &["memory.device_budget=auto"], &unmeasured), @r"
+    917,504 parameters on the CPU
+                             bytes      stays  moves
+    working memory        8.00 MiB   8.00 MiB    0 B
+    weights               3.50 MiB   3.50 MiB    0 B
+    gradients             3.50 MiB   3.50 MiB    0 B
+    activations          41.56 MiB  41.56 MiB    0 B
+    optimizer state       4.00 MiB   4.00 MiB    0 B
+    at the worst moment  57.06 MiB  57.06 MiB    0 B
+
+    tokens          1,024 per step (16 sequences of 64), 512,000 in 500 steps
+    arithmetic      5.64 GFLOP per step, 2.82 TFLOP in all
+    device budget   unlimited
+    its floor       about 8.00 MiB, the largest operation; a smaller budget may not work
+    link            nothing has to move
+    host memory     0 B
+    disk            15.00 MiB for 2 checkpoints of 7.50 MiB
+    ");
+}
+
+#[test]
+fn predictions_stand_beside_what_was_measured() {
+    let measured = Measured {
+        peak_device_bytes: 8 * GIB - 4096,
+        peak_host_bytes: 21 * GIB,
+        bytes_in_per_step: 40 * GIB,
+        bytes_out_per_step: 44 * GIB,
+        step_seconds: 8.0,
+        largest_operation: 2 * GIB,
+        checkpoint_bytes: Some(12 * XL),
+    };
+    assert_snapshot!(plan("gpt-1.5b", &[], &card(8 * GIB)).compare(&measured), @r"
+                             predicted   measured  ratio
+    device, at most           8.00 GiB   8.00 GiB   1.00
+    host, at most            19.66 GiB  21.00 GiB   1.07
+    in per step              43.84 GiB  40.00 GiB   0.91
+    out per step             43.84 GiB  44.00 GiB   1.00
+    largest operation         3.00 GiB   2.00 GiB   0.67
+    checkpoint               17.41 GiB  17.41 GiB   1.00
+    step, copies hidden          5.5 s      8.0 s   1.44
+    step, copies waited for      9.3 s      8.0 s   0.86
+    ");
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_what_to_change() {
+    let refused =
+        |name: &str, set: &[&str], machine: Machine| plan(name, set, &machine).refusals().join("\n");
+    assert_snapshot!(refused("gpt-124m", &[], card(64 << 20)), @"the device budget of 64.00 MiB is below what one operation needs, at least 294.47 MiB; raise `memory.device_budget` above 1.44 GiB, lower `train.micro_batch` or `train.sequence`, or take a smaller model or vocabulary");
+    let unlimited = Machine { device_budget: None, ..card(0) };
+    assert_snapshot!(refused("gpt-1.5b", &[], unlimited), @r#"27.66 GiB of device memory would be used, since there is no limit, and 23.00 GiB are free on a card; set `memory.device_budget` to "auto" or less than is free, so that the rest spills"#);
+    let small_host = Machine { host_free: Some(16 * GIB), host_budget: Some(12 * GIB), ..card(8 * GIB) };
+    let wide = ["train.recompute=null", "model.compute=f32"];
+    assert_snapshot!(refused("gpt-1.5b", &wide, small_host), @r#"88.83 GiB of host memory are needed, `memory.host_budget` allows 12.00 GiB, 16.00 GiB are free; set `train.micro_batch` = 4 with `train.accumulate` = 8 (the working set shrinks from 96.83 GiB to 60.02 GiB), or set `train.recompute` = 1 (the working set shrinks from 96.83 GiB to 27.85 GiB), or set `model.compute` = "bf16" (the working set shrinks from 96.83 GiB to 87.86 GiB), or raise `memory.device_budget`, or take a smaller model"#);
+    let laptop = Machine {
+        device: "the CPU".to_owned(),
+        shares_host: true,
+        host_free: Some(16 * GIB),
+        ..Machine::default()
+    };
+    assert_snapshot!(refused("gpt-1.5b", &["train.micro_batch=1"], laptop), @"25.01 GiB of host memory are needed, 16.00 GiB are free; take a smaller model");
+    let full_disk = Machine { disk_free: Some(8 * GIB), ..card(16 * GIB) };
+    assert_snapshot!(refused("gpt-1.5b", &[], full_disk), @"a checkpoint takes 17.41 GiB and 8.00 GiB are free on the disk; make room, or choose another with --out");
+}
+
+#[test]
+fn a_machine_that_has_enough_is_not_refused() {
+    for name in ["toy", "gpt-124m", "gpt-350m", "gpt-1.5b", "gpt-7b"] {
+        for budget in [8, 16, 22] {
+            let machine = Machine { host_free: Some(160 * GIB), host_budget: None, ..card(budget * GIB) };
+            assert_eq!(plan(name, &[], &machine).refusals(), [""; 0], "{name} in {budget} GiB");
+        }
+    }
+}
+
+#[test]
+fn sizes_beyond_any_machine_are_refused_instead_of_overflowing() {
+    let plan = plan("gpt-124m", &["train.micro_batch=4000000000000", "train.steps=100"], &card(8 * GIB));
+    assert!(plan.refusals().len() >= 2, "{plan}");
+}
+
+proptest! {
+    #[test]
+    fn more_budget_never_spills_more(
+        budgets in (0..64 * GIB, 0..64 * GIB),
+        (micro_batch, accumulate) in (1..33_usize, 1..9_usize),
+        recompute in prop::option::of(1..13_usize),
+        optimizer in prop::sample::select(vec!["adamw", "muon", "sgd"]),
+        preset in prop::sample::select(vec!["toy", "gpt-124m", "gpt-1.5b"]),
+    ) {
+        let recompute = recompute.map_or("null".to_owned(), |every| every.to_string());
+        let set = [
+            format!("train.micro_batch={micro_batch}"),
+            format!("train.accumulate={accumulate}"),
+            format!("train.recompute={recompute}"),
+            format!("train.optimizer={optimizer}"),
+        ];
+        let set = set.each_ref().map(String::as_str);
+        let (less, more) = (budgets.0.min(budgets.1), budgets.0.max(budgets.1));
+        let (tight, wide) = (plan(preset, &set, &card(less)), plan(preset, &set, &card(more)));
+        prop_assert!(wide.spills <= tight.spills);
+        prop_assert!(wide.bytes_in_per_step <= tight.bytes_in_per_step);
+        prop_assert!(wide.bytes_out_per_step <= tight.bytes_out_per_step);
+        prop_assert!(wide.slowdown_waiting <= tight.slowdown_waiting);
+        prop_assert_eq!(tight.stays + tight.spills, tight.working_set);
+        prop_assert!(tight.stays <= less);
+        for (wide, tight) in wide.held.iter().zip(&tight.held) {
+            prop_assert!(wide.spills <= tight.spills, "{}", wide.what);
+        }
+    }
+}
