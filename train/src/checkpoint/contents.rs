@@ -1,0 +1,143 @@
+//! The bytes of a checkpoint against its manifest. Files are read in pieces: memory does not grow with the model.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+use tokenizer::Fingerprint;
+
+use super::error::Damage;
+use super::manifest::{self, Entry, Manifest};
+
+/// Bytes of a file in memory at a time.
+pub(super) const PIECE: usize = 1 << 20;
+
+/// The first thing found wrong.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) file: String,
+    pub(super) damage: Damage,
+}
+
+impl Fault {
+    pub(super) fn new(file: impl Into<String>, damage: Damage) -> Self {
+        Self { file: file.into(), damage }
+    }
+}
+
+/// Makes everything in `folder` durable and describes it.
+pub(super) fn sync_and_list(folder: &Path) -> anyhow::Result<Vec<Entry>> {
+    use anyhow::Context;
+    let tree = Tree::walk(folder).map_err(|fault| anyhow::anyhow!("{} {}", fault.file, fault.damage))?;
+    let mut entries = Vec::with_capacity(tree.files.len());
+    for (name, path) in tree.files {
+        let describe = || -> io::Result<Entry> {
+            let file = File::open(&path)?;
+            file.sync_all()?;
+            let bytes = file.metadata()?.len();
+            Ok(Entry { name: name.clone(), bytes, sha256: digest(file)? })
+        };
+        entries.push(describe().with_context(|| format!("syncing {name}"))?);
+    }
+    for path in tree.folders {
+        crate::durable::sync_folder(&path).with_context(|| format!("syncing {}", path.display()))?;
+    }
+    Ok(entries)
+}
+
+pub(super) fn read_manifest(folder: &Path) -> Result<Manifest, Fault> {
+    let fault = |damage| Fault::new(manifest::FILE, damage);
+    let text = fs::read(folder.join(manifest::FILE)).map_err(|error| fault(unreadable(error)))?;
+    Manifest::parse(&text).map_err(fault)
+}
+
+/// Reads every byte.
+pub(super) fn verify(folder: &Path) -> Result<Manifest, Fault> {
+    let manifest = read_manifest(folder)?;
+    let mut there = Tree::walk(folder)?.files;
+    there.remove(manifest::FILE);
+    // What is cheap to find out first: names and sizes.
+    for entry in &manifest.files {
+        let fault = |damage| Fault::new(&entry.name, damage);
+        let path = there.get(&entry.name).ok_or_else(|| fault(Damage::Missing))?;
+        let found = fs::metadata(path).map_err(|error| fault(unreadable(error)))?.len();
+        if found != entry.bytes {
+            return Err(fault(Damage::Size { expected: entry.bytes, found }));
+        }
+    }
+    for entry in &manifest.files {
+        let fault = |damage| Fault::new(&entry.name, damage);
+        let path = there.remove(&entry.name).ok_or_else(|| fault(Damage::Missing))?;
+        let found = File::open(path).and_then(digest).map_err(|error| fault(unreadable(error)))?;
+        if found != entry.sha256 {
+            return Err(fault(Damage::Checksum { expected: entry.sha256, found }));
+        }
+    }
+    match there.into_keys().next() {
+        Some(extra) => Err(Fault::new(extra, Damage::Extra)),
+        None => Ok(manifest),
+    }
+}
+
+fn unreadable(error: io::Error) -> Damage {
+    match error.kind() {
+        io::ErrorKind::NotFound => Damage::Missing,
+        _ => Damage::Unreadable(error),
+    }
+}
+
+fn digest(mut file: File) -> io::Result<Fingerprint> {
+    let mut piece = vec![0; PIECE];
+    let mut digest = Sha256::new();
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => return Ok(Fingerprint::from(<[u8; 32]>::from(digest.finalize()))),
+            Ok(read) => digest.update(&piece[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Everything below a folder. Links are refused: what they point at is not part of a checkpoint.
+#[derive(Default)]
+struct Tree {
+    /// By name relative to the folder, with `/`.
+    files: BTreeMap<String, PathBuf>,
+    /// Inner ones before those that hold them.
+    folders: Vec<PathBuf>,
+}
+
+impl Tree {
+    fn walk(folder: &Path) -> Result<Self, Fault> {
+        let mut tree = Self::default();
+        tree.descend(folder, "")?;
+        Ok(tree)
+    }
+
+    fn descend(&mut self, folder: &Path, prefix: &str) -> Result<(), Fault> {
+        let here = if prefix.is_empty() { "." } else { prefix };
+        let fault = |error| Fault::new(here, unreadable(error));
+        for entry in fs::read_dir(folder).map_err(fault)? {
+            let entry = entry.map_err(fault)?;
+            let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+            if entry.file_name().to_str().is_none() {
+                return Err(Fault::new(name, Damage::Name));
+            }
+            let kind = entry.file_type().map_err(|error| Fault::new(&name, unreadable(error)))?;
+            if kind.is_dir() {
+                self.descend(&entry.path(), &format!("{name}/"))?;
+            } else if kind.is_file() {
+                self.files.insert(name, entry.path());
+            } else {
+                return Err(Fault::new(name, Damage::NotAFile));
+            }
+        }
+        self.folders.push(folder.to_owned());
+        Ok(())
+    }
+}

@@ -1,0 +1,275 @@
+//! Checkpoints as folders: whole or not there, and checked to the last bit before they are used.
+//!
+//! This store knows nothing of tensors. Who saves writes files into a folder that has no name yet; who resumes gets
+//! a folder whose every byte was compared with its checksum.
+//!
+//! # Where a crash can strike
+//!
+//! A save is a row of steps, each durable before the next begins: files and folders synced in
+//! `step-00000250.partial`, then its manifest; the pointer written as `latest.partial`; the folder renamed to
+//! `step-00000250`; the pointer renamed to `latest`. What is called `.partial` is never read and is removed by the
+//! next save, so before the first rename the save did not happen. After it the checkpoint counts although `latest`
+//! is one behind: manifests number the saves of a run, and a whole checkpoint with a higher number than the one
+//! pointed at wins. Whatever needs room on the disk comes before the first rename.
+//!
+//! A checkpoint of the same step that is there already steps aside as `step-00000250.replaced`. A folder of that
+//! name counts as the checkpoint of its step while there is no other, and is removed afterwards. Removal begins by
+//! renaming to `.partial`, so nothing half removed is mistaken for damage.
+//!
+//! One process at a time saves in a run directory.
+
+mod contents;
+mod error;
+mod manifest;
+mod retention;
+mod save;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use error::{CheckpointError, Damage};
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use contents::Fault;
+use retention::Rule;
+
+use crate::durable;
+
+const LATEST: &str = "latest";
+const BEST: &str = "best";
+const PREFIX: &str = "step-";
+const REPLACED: &str = ".replaced";
+
+/// The checkpoints of a run.
+#[derive(Debug, Clone)]
+pub(crate) struct Checkpoints {
+    folder: PathBuf,
+}
+
+/// Which checkpoint is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// The one saved last, whatever its step.
+    Latest,
+    /// The one marked as best.
+    Best,
+    Step(u64),
+}
+
+/// A checkpoint that was saved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Saved {
+    pub(crate) path: PathBuf,
+    /// Of all its files but the manifest.
+    pub(crate) bytes: u64,
+}
+
+/// A checkpoint whose every byte is as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Verified {
+    pub(crate) path: PathBuf,
+    pub(crate) step: u64,
+    /// Of all its files but the manifest.
+    pub(crate) bytes: u64,
+}
+
+/// A folder that has a checkpoint's name.
+#[derive(Debug)]
+struct Candidate {
+    step: u64,
+    path: PathBuf,
+    /// Absent where the manifest cannot be read.
+    sequence: Option<u64>,
+}
+
+impl Checkpoints {
+    /// Those in the run directory `run`. Nothing is made before the first save.
+    pub(crate) fn in_run(run: &Path) -> Self {
+        Self { folder: run.join("checkpoints") }
+    }
+
+    /// Reads every byte of the checkpoint `path`.
+    pub(crate) fn open(path: &Path) -> Result<Verified, CheckpointError> {
+        let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+        let siblings = Self { folder: parent.to_owned() };
+        if !path.is_dir() {
+            let what = path.file_name().unwrap_or_default().to_string_lossy();
+            return Err(siblings.absent(format!("checkpoint {what}")));
+        }
+        verify(path).map_err(|fault| siblings.damaged(path, fault))
+    }
+
+    /// Reads every byte of the checkpoint asked for.
+    ///
+    /// Where it is damaged, nothing else is taken in its place: the error names the latest that is whole.
+    pub(crate) fn find(&self, which: Which) -> Result<Verified, CheckpointError> {
+        match which {
+            Which::Latest => self.find_latest(),
+            Which::Best => match self.best()? {
+                Some(step) => self.find_pointed(step, &self.candidates()?),
+                None => Err(self.absent("checkpoint marked as best".to_owned())),
+            },
+            Which::Step(step) => {
+                match self.candidates()?.into_iter().find(|candidate| candidate.step == step) {
+                    Some(candidate) => Self::open(&candidate.path),
+                    None => Err(self.absent(format!("checkpoint of step {step}"))),
+                }
+            }
+        }
+    }
+
+    /// All of them, unchecked, the one saved last first.
+    pub(crate) fn folders(&self) -> Result<Vec<PathBuf>, CheckpointError> {
+        Ok(self.candidates()?.into_iter().map(|candidate| candidate.path).collect())
+    }
+
+    /// The step that `latest` names, unchecked.
+    pub(crate) fn latest(&self) -> Result<Option<u64>, CheckpointError> {
+        self.pointed(LATEST)
+    }
+
+    /// The step marked as best, unchecked.
+    pub(crate) fn best(&self) -> Result<Option<u64>, CheckpointError> {
+        self.pointed(BEST)
+    }
+
+    /// Lets `best` name the checkpoint of `step`, which must be there.
+    pub(crate) fn mark_best(&self, step: u64) -> Result<(), CheckpointError> {
+        if !self.path_of(step).is_dir() {
+            return Err(self.absent(format!("checkpoint of step {step}")));
+        }
+        let pointer = self.folder.join(BEST);
+        durable::write(&pointer, pointer_text(step).as_bytes())
+            .map_err(CheckpointError::folder("writing", &pointer))
+    }
+
+    /// Removes checkpoints: all but the `keep_last` saved last, multiples of `keep_every`, the latest and the best.
+    pub(crate) fn prune(&self, keep_last: usize, keep_every: Option<u64>) -> Result<(), CheckpointError> {
+        let rule = Rule { keep_last, keep_every, pointed: [self.latest()?, self.best()?] };
+        let candidates = self.candidates()?;
+        let steps: Vec<_> = candidates.iter().map(|candidate| candidate.step).collect();
+        let superfluous = rule.superfluous(&steps);
+        for candidate in candidates.iter().filter(|candidate| superfluous.contains(&candidate.step)) {
+            self.discard(&candidate.path)?;
+        }
+        self.clear_leftovers()
+    }
+
+    fn find_latest(&self) -> Result<Verified, CheckpointError> {
+        let candidates = self.candidates()?;
+        let Some(pointed) = self.latest()? else {
+            let first = candidates.first().ok_or_else(|| self.absent("checkpoint".to_owned()))?;
+            let whole = candidates.iter().find_map(|candidate| verify(&candidate.path).ok());
+            return whole.map_or_else(|| Self::open(&first.path), Ok);
+        };
+        let at = candidates.iter().position(|candidate| candidate.step == pointed);
+        let newer = match at {
+            Some(at) if candidates[at].sequence.is_some() => &candidates[..at],
+            _ => &[],
+        };
+        match newer.iter().find_map(|candidate| verify(&candidate.path).ok()) {
+            Some(newer) => Ok(newer),
+            None => self.find_pointed(pointed, &candidates),
+        }
+    }
+
+    fn find_pointed(&self, step: u64, candidates: &[Candidate]) -> Result<Verified, CheckpointError> {
+        match candidates.iter().find(|candidate| candidate.step == step) {
+            Some(candidate) => Self::open(&candidate.path),
+            None => Err(self.damaged(&self.path_of(step), Fault::new("the folder", Damage::Missing))),
+        }
+    }
+
+    /// Saved last first; those whose manifest cannot be read come at the end.
+    fn candidates(&self) -> Result<Vec<Candidate>, CheckpointError> {
+        let mut candidates = Vec::new();
+        for name in self.names()? {
+            let (name, replaced) = match name.strip_suffix(REPLACED) {
+                Some(name) => (name, true),
+                None => (name.as_str(), false),
+            };
+            let Some(step) = step_of(name) else { continue };
+            let path = self.path_of(step);
+            if replaced && path.exists() {
+                continue;
+            }
+            let path = if replaced { self.replaced_path_of(step) } else { path };
+            let sequence = contents::read_manifest(&path).ok().map(|manifest| manifest.sequence);
+            candidates.push(Candidate { step, path, sequence });
+        }
+        candidates.sort_by_key(|candidate| std::cmp::Reverse((candidate.sequence, candidate.step)));
+        Ok(candidates)
+    }
+
+    /// Of everything in the folder; of nothing if there is no folder.
+    fn names(&self) -> Result<Vec<String>, CheckpointError> {
+        let read = || -> io::Result<Vec<String>> {
+            let entries = match fs::read_dir(&self.folder) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+                entries => entries?,
+            };
+            entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+        };
+        read().map_err(CheckpointError::folder("reading", &self.folder))
+    }
+
+    fn pointed(&self, name: &str) -> Result<Option<u64>, CheckpointError> {
+        let pointer = self.folder.join(name);
+        let text = match fs::read(&pointer) {
+            Ok(text) => String::from_utf8_lossy(&text).into_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(CheckpointError::folder("reading", &pointer)(error)),
+        };
+        match step_of(text.trim_end()) {
+            Some(step) => Ok(Some(step)),
+            None => Err(CheckpointError::Pointer { pointer, text, whole: self.latest_whole(None) }),
+        }
+    }
+
+    fn absent(&self, what: String) -> CheckpointError {
+        let mut steps: Vec<_> =
+            self.candidates().unwrap_or_default().iter().map(|candidate| candidate.step).collect();
+        steps.sort_unstable();
+        CheckpointError::Absent { what, folder: self.folder.clone(), steps }
+    }
+
+    fn damaged(&self, path: &Path, Fault { file, damage }: Fault) -> CheckpointError {
+        let whole = self.latest_whole(Some(path));
+        CheckpointError::Damaged { path: path.to_owned(), file, damage: Box::new(damage), whole }
+    }
+
+    fn latest_whole(&self, but: Option<&Path>) -> Option<PathBuf> {
+        let candidates = self.candidates().ok()?;
+        let mut others = candidates.into_iter().filter(|candidate| Some(candidate.path.as_path()) != but);
+        others.find_map(|candidate| verify(&candidate.path).ok()).map(|whole| whole.path)
+    }
+
+    fn path_of(&self, step: u64) -> PathBuf {
+        self.folder.join(name_of(step))
+    }
+
+    fn replaced_path_of(&self, step: u64) -> PathBuf {
+        self.folder.join(name_of(step) + REPLACED)
+    }
+}
+
+fn verify(path: &Path) -> Result<Verified, Fault> {
+    let manifest = contents::verify(path)?;
+    Ok(Verified { path: path.to_owned(), step: manifest.step, bytes: manifest.bytes() })
+}
+
+fn name_of(step: u64) -> String {
+    format!("{PREFIX}{step:08}")
+}
+
+fn pointer_text(step: u64) -> String {
+    name_of(step) + "\n"
+}
+
+fn step_of(name: &str) -> Option<u64> {
+    let step = name.strip_prefix(PREFIX)?.parse().ok()?;
+    (name_of(step) == name).then_some(step)
+}

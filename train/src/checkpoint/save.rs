@@ -1,0 +1,125 @@
+//! The one way a checkpoint comes into being, and the one way it goes.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+
+use super::manifest::{self, Manifest};
+use super::{
+    BEST, CheckpointError, Checkpoints, LATEST, PREFIX, REPLACED, Saved, contents, name_of, pointer_text,
+};
+use crate::durable::{self, ASIDE, Aside};
+
+impl Checkpoints {
+    /// Saves what `write` puts into the folder it is given, of about `expected_bytes`.
+    ///
+    /// If it fails, whatever the reason, the checkpoints that were there are as they were.
+    pub(crate) fn save(
+        &self,
+        step: u64,
+        expected_bytes: u64,
+        write: impl FnOnce(&Path) -> anyhow::Result<()>,
+    ) -> Result<Saved, CheckpointError> {
+        let path = self.path_of(step);
+        let save = |cause| CheckpointError::Save { step, path: path.clone(), cause };
+        self.prepare().map_err(save)?;
+        self.clear_leftovers()?;
+        let free = durable::free_bytes(&self.folder).context("asking for free space").map_err(save)?;
+        if free < expected_bytes {
+            let folder = self.folder.clone();
+            return Err(CheckpointError::NoSpace { step, folder, needed: expected_bytes, free });
+        }
+        let partial = self.partial_path_of(step);
+        let sequence =
+            self.candidates()?.iter().filter_map(|candidate| candidate.sequence).max().unwrap_or(0) + 1;
+        let attempt = || {
+            let manifest = fill(&partial, step, sequence, write)?;
+            let latest = Aside::write(&self.folder.join(LATEST), pointer_text(step).as_bytes())
+                .context("writing the pointer to it")?;
+            self.put_in_place(&partial, step).context("renaming its folder")?;
+            latest.commit().context("renaming the pointer to it")?;
+            Ok(manifest.bytes())
+        };
+        let bytes = attempt().map_err(|cause| {
+            // The first failure is the one worth reporting.
+            let _ = fs::remove_dir_all(&partial);
+            save(cause)
+        })?;
+        // The checkpoint is there: one that it replaced and that cannot be removed is left to the next save.
+        let _ = self.clear_leftovers();
+        Ok(Saved { path, bytes })
+    }
+
+    /// Removes what interrupted saves left behind.
+    pub(super) fn clear_leftovers(&self) -> Result<(), CheckpointError> {
+        for name in self.names()? {
+            let path = self.folder.join(&name);
+            if let Some(complete) = name.strip_suffix(ASIDE) {
+                let removed = match complete {
+                    LATEST | BEST => fs::remove_file(&path),
+                    folder if folder.starts_with(PREFIX) => fs::remove_dir_all(&path),
+                    _ => Ok(()),
+                };
+                removed.map_err(CheckpointError::folder("removing", &path))?;
+            } else if name
+                .strip_suffix(REPLACED)
+                .is_some_and(|replacing| self.folder.join(replacing).exists())
+            {
+                self.discard(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a checkpoint so that at no moment half of it is there.
+    pub(super) fn discard(&self, path: &Path) -> Result<(), CheckpointError> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let aside = self.folder.join(format!("{name}{ASIDE}"));
+        durable::rename(path, &aside)
+            .and_then(|()| fs::remove_dir_all(&aside))
+            .map_err(CheckpointError::folder("removing", path))
+    }
+
+    fn prepare(&self) -> anyhow::Result<()> {
+        if !self.folder.is_dir() {
+            fs::create_dir_all(&self.folder).context("making the folder of checkpoints")?;
+            let run = self.folder.parent().unwrap_or(Path::new("."));
+            durable::sync_folder(run).context("making the folder of checkpoints")?;
+        }
+        Ok(())
+    }
+
+    fn put_in_place(&self, partial: &Path, step: u64) -> io::Result<()> {
+        let (path, replaced) = (self.path_of(step), self.replaced_path_of(step));
+        if !path.exists() {
+            return durable::rename(partial, &path);
+        }
+        durable::rename(&path, &replaced)?;
+        durable::rename(partial, &path).inspect_err(|_| {
+            // If this fails too, the next reader takes the replaced one for what it is.
+            let _ = durable::rename(&replaced, &path);
+        })
+    }
+
+    fn partial_path_of(&self, step: u64) -> PathBuf {
+        self.folder.join(name_of(step) + ASIDE)
+    }
+}
+
+/// Makes `partial` a checkpoint in all but its name.
+fn fill(
+    partial: &Path,
+    step: u64,
+    sequence: u64,
+    write: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<Manifest> {
+    fs::create_dir(partial).context("making its folder")?;
+    write(partial)?;
+    let manifest = Manifest::new(step, sequence, contents::sync_and_list(partial)?);
+    durable::write(&partial.join(manifest::FILE), manifest.to_text().as_bytes())
+        .context("writing its manifest")?;
+    Ok(manifest)
+}
