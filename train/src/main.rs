@@ -1,24 +1,61 @@
-//! The trainer's command line: one verb, one file.
+//! The trainer's command line: one verb, one file in `verbs/`. Without a verb it trains.
 
+mod checkpoint;
+mod config;
+mod data;
+mod device;
+mod durable;
+mod exit;
 mod interrupt;
-mod prepare;
+mod journal;
+mod machine;
+mod optimizer;
+mod plan;
 mod progress;
-mod tokenizer_train;
+mod report;
+mod run_directory;
+mod summary;
+mod training;
+mod verbs;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use exit::Ending;
+use verbs::{chat, eval, export, import, inspect, plan as planning, prepare, run, sample, tokenizer_train};
+
 /// Train language models bigger than your GPU.
+///
+/// Without a verb it trains: `train --config gpt-124m.json`. Exit codes: 0 done, 2 bad input, 3 interrupted with a
+/// checkpoint saved, 4 diverged, 1 anything else.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true)]
 struct Cli {
+    #[command(flatten)]
+    run: run::Args,
     #[command(subcommand)]
-    verb: Verb,
+    verb: Option<Verb>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Train, or go on training.
+    Run(run::Args),
+    /// Say what a run would need and take, and stop.
+    Plan(planning::Args),
+    /// Measure a checkpoint on the validation data.
+    Eval(eval::Args),
+    /// Continue a text.
+    Sample(sample::Args),
+    /// Talk with a model.
+    Chat(chat::Args),
+    /// Make a checkpoint of published weights.
+    Import(import::Args),
+    /// Write a checkpoint as others read it.
+    Export(export::Args),
+    /// Say what a run directory or a checkpoint holds, and whether it is whole.
+    Inspect(inspect::Args),
     /// Turn text into token shards that training reads at any position.
     Prepare(prepare::Args),
     /// Make a tokenizer.
@@ -33,16 +70,28 @@ enum TokenizerVerb {
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().verb {
-        Verb::Prepare(args) => prepare::run(&args),
-        Verb::Tokenizer(TokenizerVerb::Train(args)) => tokenizer_train::run(&args),
+    let cli = Cli::parse();
+    let done = match cli.verb.unwrap_or(Verb::Run(cli.run)) {
+        Verb::Run(args) => run::run(&args),
+        Verb::Plan(args) => planning::run(&args).map(done),
+        Verb::Eval(args) => eval::run(&args).map(done),
+        Verb::Sample(args) => sample::run(&args).map(done),
+        Verb::Chat(args) => chat::run(&args).map(done),
+        Verb::Import(args) => import::run(&args).map(done),
+        Verb::Export(args) => export::run(&args).map(done),
+        Verb::Inspect(args) => inspect::run(&args).map(done),
+        Verb::Prepare(args) => prepare::run(&args).map(done),
+        Verb::Tokenizer(TokenizerVerb::Train(args)) => tokenizer_train::run(&args).map(done),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(ending) => ending.code(),
         Err(error) => {
             eprintln!("train: {error:#}");
-            let interrupted = matches!(error.downcast_ref(), Some(tokenizer::Error::Interrupted));
-            ExitCode::from(if interrupted { 130 } else { 1 })
+            exit::code_of(&error)
         }
     }
+}
+
+fn done((): ()) -> Ending {
+    Ending::Done
 }

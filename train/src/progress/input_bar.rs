@@ -1,4 +1,4 @@
-//! Bars on the terminal; where there is none, nothing.
+//! A bar over the bytes of an input; where there is no terminal, nothing.
 
 use std::time::{Duration, Instant};
 

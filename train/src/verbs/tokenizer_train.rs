@@ -1,16 +1,15 @@
 //! `train tokenizer train`: a vocabulary from text.
 
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::ValueEnum;
-use tokenizer::{Body, BpeTraining, CHAT_SPECIALS, Corpus, Error, Format, Progress, Tokenizer};
+use tokenizer::{BpeTraining, CHAT_SPECIALS, Tokenizer};
 
-use crate::{interrupt, progress::InputBar};
+use crate::{
+    data::{learn_bpe, learn_characters},
+    interrupt,
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -55,16 +54,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let stop = interrupt::flag()?;
     let tokenizer = match args.kind {
         Kind::Bytes => Tokenizer::bytes(&CHAT_SPECIALS),
-        Kind::Characters => {
-            let mut alphabet = BTreeSet::new();
-            for text in texts(&Corpus::find(&args.input, false)?, usize::MAX, &stop) {
-                alphabet.extend(text?.chars());
-            }
-            if alphabet.is_empty() {
-                return Err(Error::EmptyCorpus { documents: 0 }.into());
-            }
-            Tokenizer::characters(&alphabet, &CHAT_SPECIALS).context("making the alphabet")?
-        }
+        Kind::Characters => learn_characters(&args.input, &CHAT_SPECIALS, &stop)?,
         Kind::Bpe => {
             let training = BpeTraining {
                 vocab_size: args.vocab_size,
@@ -75,7 +65,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 progress: true,
                 ..BpeTraining::default()
             };
-            training.train(texts(&Corpus::find(&args.input, false)?, args.document_chars, &stop))?
+            learn_bpe(&args.input, &training, &stop)?
         }
     };
     tokenizer.save(&args.out)?;
@@ -93,46 +83,4 @@ fn refuse_to_overwrite(out: &Path) -> anyhow::Result<()> {
         bail!("{} exists; choose another --out, or remove it", there.display());
     }
     Ok(())
-}
-
-/// The text of every document. A plain file is one long document of which no part counts more than another, so it
-/// is taken as many of `document_chars` each.
-fn texts(
-    corpus: &Corpus,
-    document_chars: usize,
-    stop: &AtomicBool,
-) -> impl Iterator<Item = Result<String, Error>> + Send {
-    let mut bar = InputBar::new();
-    let mut progress = Progress { input_bytes: corpus.bytes(), ..Progress::default() };
-    corpus.parts(None).flat_map(move |part| {
-        if stop.load(Ordering::Relaxed) {
-            return vec![Err(Error::Interrupted)];
-        }
-        let part = match part {
-            Ok(part) => part,
-            Err(error) => return vec![Err(error)],
-        };
-        progress.documents += u64::from(part.begins);
-        progress.bytes += part.body.len() as u64;
-        progress.position = part.position;
-        bar.set(progress);
-        match part.body {
-            Body::Text(text) if corpus.files()[part.file].format == Format::Text => {
-                divide(text, document_chars)
-            }
-            Body::Text(text) => vec![Ok(text)],
-            Body::Chat(messages) => messages.into_iter().map(|message| Ok(message.content)).collect(),
-            Body::Bytes(_) => unreachable!("the corpus was not opened for bytes"),
-        }
-    })
-}
-
-fn divide(mut text: String, chars: usize) -> Vec<Result<String, Error>> {
-    let mut divided = Vec::new();
-    while let Some((at, _)) = text.char_indices().nth(chars) {
-        let rest = text.split_off(at);
-        divided.push(Ok(std::mem::replace(&mut text, rest)));
-    }
-    divided.push(Ok(text));
-    divided
 }

@@ -1,0 +1,140 @@
+//! A run's tokenizer and token shards, made once and kept in its directory.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::atomic::AtomicBool,
+};
+
+use anyhow::{Context, bail};
+use tokenizer::{
+    Align, BpeTraining, CHAT_SPECIALS, Preparation, SplitRule, Tokenizer, WindowPlan, dialogues,
+};
+
+use super::vocabulary::{learn_bpe, learn_characters};
+use crate::config::{AlignKind, Config, DataSource, SplitKind, TokenizerKind};
+use crate::exit::BadInput;
+use crate::progress::InputBar;
+use crate::training::TOKENIZER;
+
+/// What a run reads.
+#[derive(Debug)]
+pub(crate) struct Data {
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) shards: PathBuf,
+}
+
+/// Makes what `run` does not hold yet; a resumed run finds everything.
+pub(crate) fn prepare(config: &Config, run: &Path, stop: &AtomicBool) -> anyhow::Result<Data> {
+    let folder = run.join("data");
+    let inputs = inputs(config, &folder)?;
+    let tokenizer = tokenizer(config, run, &inputs, stop)?;
+    Data::of(tokenizer, config, &folder, stop)
+}
+
+impl Data {
+    /// The data of `config` under a known tokenizer, cut into shards in `folder` unless they are there.
+    pub(crate) fn of(
+        tokenizer: Tokenizer,
+        config: &Config,
+        folder: &Path,
+        stop: &AtomicBool,
+    ) -> anyhow::Result<Self> {
+        let (known, embedded) = (tokenizer.vocab_size() as usize, config.model.vocab_size);
+        if known > embedded {
+            return Err(BadInput(format!(
+                "the tokenizer has {known} ids and the model embeds {embedded}; set model.vocab_size to {known} or more"
+            ))
+            .into());
+        }
+        let shards = match (config.data.source, &config.data.path) {
+            (DataSource::Shards, Some(path)) => path.clone(),
+            _ => {
+                let shards = folder.join("shards");
+                cut(config, inputs(config, folder)?, &shards, &tokenizer, stop)?;
+                shards
+            }
+        };
+        Ok(Self { tokenizer, shards })
+    }
+
+    /// How `config` cuts the shards.
+    pub(crate) fn windows(config: &Config, shuffle: bool) -> WindowPlan {
+        let align = match config.data.align {
+            AlignKind::Anywhere => Align::Anywhere,
+            AlignKind::Document => Align::Document,
+        };
+        WindowPlan { length: config.sequence(), align, shuffle }
+    }
+}
+
+/// Text to learn a vocabulary from and to cut into shards.
+fn inputs(config: &Config, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    match (config.data.source, &config.data.path) {
+        (DataSource::Dialogues, _) => {
+            let path = folder.join("dialogues.jsonl");
+            if !path.exists() {
+                fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+                dialogues::write_json_lines(&path, config.data.dialogues, config.train.seed)?;
+            }
+            Ok(vec![path])
+        }
+        (_, Some(path)) => Ok(vec![path.clone()]),
+        (_, None) => bail!("data.path is missing"),
+    }
+}
+
+fn tokenizer(
+    config: &Config,
+    run: &Path,
+    inputs: &[PathBuf],
+    stop: &AtomicBool,
+) -> anyhow::Result<Tokenizer> {
+    let folder = run.join(TOKENIZER);
+    if folder.join("tokenizer.json").exists() {
+        return Ok(Tokenizer::load(&folder)?);
+    }
+    let section = &config.tokenizer;
+    let specials: &[&str] = if section.chat { &CHAT_SPECIALS } else { &[] };
+    let tokenizer = match section.kind {
+        TokenizerKind::File => {
+            let beside = (config.data.source == DataSource::Shards).then_some(config.data.path.as_ref());
+            let path = section.path.as_ref().or(beside.flatten()).context("tokenizer.path is missing")?;
+            Tokenizer::load(path)?
+        }
+        TokenizerKind::Bytes => Tokenizer::bytes(specials),
+        TokenizerKind::Characters => learn_characters(inputs, specials, stop)?,
+        TokenizerKind::Bpe => {
+            let training = BpeTraining {
+                vocab_size: section.vocab_size,
+                seed: config.train.seed,
+                ..BpeTraining::default()
+            };
+            learn_bpe(inputs, &training, stop)?
+        }
+    };
+    tokenizer.save(&folder)?;
+    // What is saved decides how the run reads its shards, so it is what the run uses from the start.
+    Ok(Tokenizer::load(&folder)?)
+}
+
+fn cut(
+    config: &Config,
+    inputs: Vec<PathBuf>,
+    shards: &Path,
+    tokenizer: &Tokenizer,
+    stop: &AtomicBool,
+) -> anyhow::Result<()> {
+    let val_fraction = config.data.val_fraction;
+    let split = match config.data.split {
+        SplitKind::Document => SplitRule::Document { val_fraction, seed: config.train.seed },
+        SplitKind::Position => SplitRule::Position { val_fraction },
+    };
+    let preparation =
+        Preparation { inputs, out: shards.to_owned(), split, shard_tokens: Preparation::SHARD_TOKENS };
+    let mut bar = InputBar::new();
+    let outcome = preparation.run(tokenizer, stop, |progress| bar.set(progress));
+    bar.clear();
+    outcome?;
+    Ok(())
+}

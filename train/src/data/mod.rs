@@ -1,0 +1,13 @@
+//! From the configuration to sequences of tokens on the host. No tensor, no device.
+
+mod corpus;
+mod loader;
+mod quiz;
+mod vocabulary;
+mod windows;
+
+pub(crate) use corpus::{Data, prepare};
+pub(crate) use loader::StepLoader;
+pub(crate) use quiz::{Question, questions};
+pub(crate) use vocabulary::{learn_bpe, learn_characters};
+pub(crate) use windows::{MicroBatch, StepData, TrainingWindows, ValidationWindows};

@@ -1,0 +1,147 @@
+//! Which device a run works on. The one place that names backends; everything else is generic over them.
+
+use std::{fmt, str::FromStr};
+
+use anyhow::{Context, bail};
+use backend_offload::{DeviceMemory, OffloadConfig, Offloadable, probe, stats};
+use burn::backend::{Flex, flex::FlexDevice};
+
+use crate::config::MemorySection;
+use crate::exit::BadInput;
+
+/// What the user asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum DeviceChoice {
+    /// CUDA where its driver is found, else the CPU.
+    #[default]
+    Auto,
+    Cuda(usize),
+    Vulkan,
+    Cpu,
+}
+
+/// A device that is ready.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) name: String,
+    pub(crate) memory: Option<DeviceMemory>,
+    /// `None` is no limit.
+    pub(crate) budget: Option<u64>,
+    /// Whether the device's bytes are the host's too.
+    pub(crate) shares_host: bool,
+}
+
+/// Something to do on a device, whichever it is.
+pub(crate) trait Work {
+    type Output;
+
+    fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<Self::Output>;
+}
+
+/// Opens the device under the budgets of `memory` and does the work there.
+pub(crate) fn with<W: Work>(
+    choice: DeviceChoice,
+    memory: &MemorySection,
+    work: W,
+) -> anyhow::Result<W::Output> {
+    match choice.settled() {
+        DeviceChoice::Cpu | DeviceChoice::Auto => open::<Flex, W>(FlexDevice, true, memory, work),
+        DeviceChoice::Cuda(index) => cuda(index, memory, work),
+        DeviceChoice::Vulkan => vulkan(memory, work),
+    }
+}
+
+impl DeviceChoice {
+    #[cfg(feature = "cuda")]
+    fn settled(self) -> Self {
+        match self {
+            Self::Auto if backend_offload::cuda_driver_found() => Self::Cuda(0),
+            Self::Auto => Self::Cpu,
+            named => named,
+        }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn settled(self) -> Self {
+        if self == Self::Auto { Self::Cpu } else { self }
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn cuda<W: Work>(index: usize, memory: &MemorySection, work: W) -> anyhow::Result<W::Output> {
+    use burn::backend::{Cuda, cuda::CudaDevice};
+    open::<Cuda, W>(CudaDevice::new(index), false, memory, work)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda<W: Work>(_: usize, _: &MemorySection, _: W) -> anyhow::Result<W::Output> {
+    bail!(missing("cuda"))
+}
+
+#[cfg(feature = "vulkan")]
+fn vulkan<W: Work>(memory: &MemorySection, work: W) -> anyhow::Result<W::Output> {
+    use burn::backend::{Wgpu, wgpu::WgpuDevice};
+    open::<Wgpu, W>(WgpuDevice::DefaultDevice, false, memory, work)
+}
+
+#[cfg(not(feature = "vulkan"))]
+fn vulkan<W: Work>(_: &MemorySection, _: W) -> anyhow::Result<W::Output> {
+    bail!(missing("vulkan"))
+}
+
+#[cfg(any(not(feature = "cuda"), not(feature = "vulkan")))]
+fn missing(feature: &str) -> BadInput {
+    BadInput(format!(
+        "--device {feature}: this program was built without the feature `{feature}`; build it with \
+         `cargo build -p train --release --features {feature}`"
+    ))
+}
+
+fn open<I: Offloadable, W: Work>(
+    device: I::Device,
+    shares_host: bool,
+    memory: &MemorySection,
+    work: W,
+) -> anyhow::Result<W::Output> {
+    let facts = probe::<I>(&device)?;
+    let mut config = OffloadConfig::new();
+    if let Some(budget) = memory.device_budget()? {
+        config = config.device_budget(budget);
+    }
+    if let Some(budget) = memory.host_budget()? {
+        config = config.host_budget(budget);
+    }
+    config.install::<I>(&device).with_context(|| format!("preparing {}", facts.name))?;
+    let budget = stats::<I>(&device).device.budget;
+    let place = Place { name: facts.name, memory: facts.memory, budget, shares_host };
+    work.on::<I>(&device, &place)
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "auto" => Ok(Self::Auto),
+            None if text == "cuda" => Ok(Self::Cuda(0)),
+            None if text == "vulkan" => Ok(Self::Vulkan),
+            None if text == "cpu" => Ok(Self::Cpu),
+            Some(("cuda", index)) => index
+                .parse()
+                .map(Self::Cuda)
+                .map_err(|_| format!("`{index}` is not a device's number; write cuda:0, cuda:1 and so on")),
+            _ => Err("the devices are auto, cuda, cuda:N, vulkan and cpu".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cuda(index) => write!(f, "cuda:{index}"),
+            Self::Vulkan => f.write_str("vulkan"),
+            Self::Cpu => f.write_str("cpu"),
+        }
+    }
+}

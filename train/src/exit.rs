@@ -1,0 +1,48 @@
+//! What the program's exit code says. Only `main` ends the process with one.
+
+use std::process::ExitCode;
+
+/// How a verb that trains ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Done,
+    /// Asked to stop; a checkpoint was saved.
+    Interrupted,
+    /// Too many steps in a row without a usable gradient; a checkpoint of the last good weights was saved.
+    Diverged,
+}
+
+/// Something the user gave that cannot work, as opposed to something that went wrong.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct BadInput(pub(crate) String);
+
+impl Ending {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Interrupted => "interrupted",
+            Self::Diverged => "diverged",
+        }
+    }
+
+    pub(crate) fn code(self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Done => 0,
+            Self::Interrupted => 3,
+            Self::Diverged => 4,
+        })
+    }
+}
+
+/// 2 where the user can put it right by asking for something else, otherwise 1.
+pub(crate) fn code_of(error: &anyhow::Error) -> ExitCode {
+    let bad_input = error.chain().any(|cause| {
+        cause.is::<BadInput>()
+            || cause.is::<crate::config::ConfigError>()
+            || cause.is::<backend_offload::BudgetError>()
+            || cause.is::<models::ConfigError>()
+            || cause.is::<models::GenerateError>()
+    });
+    ExitCode::from(if bad_input { 2 } else { 1 })
+}

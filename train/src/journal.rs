@@ -1,0 +1,93 @@
+//! `metrics.jsonl`: what happened, one JSON object a line.
+//!
+//! Written by the training thread before it goes on, so that what a checkpoint's reader finds in the file is whole up
+//! to that checkpoint. A resumed run drops the lines of steps it is about to repeat.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use serde::Serialize;
+use serde_json::Value;
+
+pub(crate) const FILE: &str = "metrics.jsonl";
+
+/// The open file.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    path: PathBuf,
+    file: File,
+}
+
+impl Journal {
+    /// Keeps the lines up to and including step `kept`, of an earlier part of the run.
+    pub(crate) fn open(run: &Path, kept: u64) -> anyhow::Result<Self> {
+        let path = run.join(FILE);
+        let attempt = || -> std::io::Result<File> {
+            if path.exists() {
+                let shortened = run.join("metrics.jsonl.partial");
+                let mut out = File::create(&shortened)?;
+                for line in BufReader::new(File::open(&path)?).split(b'\n') {
+                    let line = line?;
+                    if step_of(&line).is_some_and(|step| step <= kept) {
+                        out.write_all(&line)?;
+                        out.write_all(b"\n")?;
+                    }
+                }
+                out.sync_all()?;
+                fs::rename(&shortened, &path)?;
+            }
+            OpenOptions::new().create(true).append(true).open(&path)
+        };
+        let file = attempt().with_context(|| format!("opening {}", path.display()))?;
+        Ok(Self { path, file })
+    }
+
+    /// Adds a line. `kind` comes first in it.
+    pub(crate) fn write<T: Serialize>(&mut self, kind: &str, record: &T) -> anyhow::Result<()> {
+        let mut line = serde_json::json!({ "kind": kind });
+        let fields = serde_json::to_value(record).context("describing a step")?;
+        if let (Value::Object(line), Value::Object(fields)) = (&mut line, fields) {
+            line.extend(fields);
+        }
+        let line = format!("{line}\n");
+        self.file.write_all(line.as_bytes()).with_context(|| format!("writing to {}", self.path.display()))
+    }
+
+    /// Makes what was written durable.
+    pub(crate) fn sync(&self) -> anyhow::Result<()> {
+        self.file.sync_data().with_context(|| format!("writing to {}", self.path.display()))
+    }
+}
+
+/// The step of a line; `None` for one that is torn or not ours.
+fn step_of(line: &[u8]) -> Option<u64> {
+    serde_json::from_slice::<Value>(line).ok()?.get("step")?.as_u64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resumed_run_drops_torn_lines_and_those_it_repeats() {
+        let run = tempfile::tempdir().expect("a folder");
+        let mut journal = Journal::open(run.path(), 0).expect("a file");
+        for step in 1..=4 {
+            journal.write("step", &serde_json::json!({ "step": step, "loss": f32::NAN })).expect("written");
+        }
+        fs::write(run.path().join(FILE), [fs::read(run.path().join(FILE)).unwrap(), b"{\"kind\":".to_vec()].concat())
+            .expect("torn");
+        let mut journal = Journal::open(run.path(), 2).expect("a file");
+        journal.write("step", &serde_json::json!({ "step": 3 })).expect("written");
+        let text = fs::read_to_string(run.path().join(FILE)).expect("text");
+        assert_eq!(
+            text,
+            "{\"kind\":\"step\",\"loss\":null,\"step\":1}\n{\"kind\":\"step\",\"loss\":null,\"step\":2}\n\
+             {\"kind\":\"step\",\"step\":3}\n"
+        );
+    }
+}

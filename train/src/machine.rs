@@ -1,0 +1,68 @@
+//! What the machine can do, found out once before a run: the link, the arithmetic, memory and disk.
+
+use std::{path::Path, time::Instant};
+
+use backend_offload::{Offload, Offloadable, available_host_memory, stats};
+use burn::tensor::{Tensor, TensorData, backend::Backend};
+
+use crate::device::Place;
+use crate::plan::Machine;
+
+/// Side of the square matrices that are multiplied, where memory allows.
+const SIDE: usize = 1024;
+
+/// Bytes copied over the link and back.
+const COPIED: usize = 32 << 20;
+
+/// Asks the operating system, and the device by a short product and a short copy.
+pub(crate) fn survey<I: Offloadable>(device: &I::Device, place: &Place, run: &Path) -> Machine {
+    let room = place.budget.unwrap_or(u64::MAX);
+    let side = (SIDE as u64).min(((room / 32) as f64).sqrt() as u64) as usize;
+    let copied = (COPIED as u64).min(room / 4) as usize;
+    Machine {
+        device: place.name.clone(),
+        device_total: place.memory.map(|memory| memory.total),
+        device_free: place.memory.map(|memory| memory.free),
+        device_budget: place.budget,
+        shares_host: place.shares_host,
+        link_bytes_per_second: link::<Offload<I>>(device, copied),
+        flops_per_second: arithmetic::<Offload<I>>(device, side),
+        host_free: available_host_memory(),
+        host_budget: stats::<I>(device).host.budget,
+        disk_free: free_disk(run),
+    }
+}
+
+/// Bytes that a program may still write where `path` is or will be.
+pub(crate) fn free_disk(path: &Path) -> Option<u64> {
+    let there = path.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
+    let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
+    let disk = rustix::fs::statvfs(there).ok()?;
+    Some(disk.f_bavail * disk.f_frsize)
+}
+
+/// The best of three, since the first waits for the kernel to be chosen and compiled.
+fn arithmetic<B: Backend>(device: &B::Device, side: usize) -> Option<f64> {
+    let side = side.max(16);
+    let matrix = Tensor::<B, 2>::ones([side, side], device);
+    let seconds = (0..3).map(|_| {
+        let begun = Instant::now();
+        let product = matrix.clone().matmul(matrix.clone());
+        product.slice([0..1, 0..1]).try_into_data().ok()?;
+        Some(begun.elapsed().as_secs_f64())
+    });
+    let best = seconds.collect::<Option<Vec<_>>>()?.into_iter().fold(f64::INFINITY, f64::min);
+    Some(2.0 * (side as f64).powi(3) / best)
+}
+
+/// Bytes per second and direction, of a copy there and back.
+fn link<B: Backend>(device: &B::Device, bytes: usize) -> Option<f64> {
+    let data = TensorData::new(vec![0_f32; (bytes / 4).max(1)], [(bytes / 4).max(1)]);
+    let mut best = f64::INFINITY;
+    for _ in 0..3 {
+        let begun = Instant::now();
+        Tensor::<B, 1>::from_data(data.clone(), device).try_into_data().ok()?;
+        best = best.min(begun.elapsed().as_secs_f64());
+    }
+    Some(2.0 * bytes as f64 / best)
+}

@@ -1,0 +1,156 @@
+//! Steps every parameter by its own rule and keeps what that rule remembers.
+//!
+//! Burn 0.21 has no parameter groups, and its learner clones the model to step it, which holds all parameters twice.
+//! Here the model is taken apart and put together one parameter at a time: old and new values of one tensor live side
+//! by side, never of two. Which rule applies follows from the parameter's name and rank: weight decay shrinks matrices
+//! only, and Muon is for matrices between hidden features.
+
+mod moments;
+mod muon;
+mod norm;
+mod schedule;
+
+pub(crate) use moments::Moments;
+pub(crate) use norm::global_norm;
+
+use std::collections::BTreeMap;
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::optim::{AdamW, AdamWConfig, GradientsParams, SimpleOptimizer};
+use burn::tensor::{
+    Tensor,
+    backend::{AutodiffBackend, Backend},
+};
+use models::Gpt;
+
+use crate::config::{OptimizerKind, TrainSection};
+
+/// The optimizer of a run: its settings, and the moments of every parameter stepped so far, by name.
+#[derive(Debug)]
+pub(crate) struct Optimizer<I: Backend> {
+    settings: TrainSection,
+    pub(crate) moments: BTreeMap<String, Moments<I>>,
+}
+
+/// What one step adds to the settings.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stride {
+    /// Share of the peak learning rate.
+    pub(crate) share: f64,
+    /// What gradients are multiplied with to keep their norm within bounds; 1 leaves them alone.
+    pub(crate) scale: f64,
+}
+
+impl<I: Backend> Optimizer<I> {
+    pub(crate) fn new(settings: &TrainSection) -> Self {
+        Self { settings: settings.clone(), moments: BTreeMap::new() }
+    }
+
+    /// Bytes of all moments.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.moments.values().map(Moments::bytes).sum()
+    }
+
+    /// The model after one step along `gradients`.
+    pub(crate) fn step<B: AutodiffBackend<InnerBackend = I>>(
+        &mut self,
+        model: Gpt<B>,
+        gradients: GradientsParams,
+        stride: Stride,
+    ) -> Gpt<B> {
+        model.map(&mut Stepper { optimizer: self, gradients, stride, path: Vec::new() })
+    }
+
+    fn updated<const D: usize>(
+        &mut self,
+        name: &str,
+        weight: Tensor<I, D>,
+        gradient: Tensor<I, D>,
+        share: f64,
+    ) -> Tensor<I, D> {
+        let settings = &self.settings;
+        let decay = if D >= 2 { settings.weight_decay } else { 0.0 };
+        let lr = settings.lr * share;
+        let before = self.moments.remove(name);
+        let (weight, after) = match rule(settings.optimizer, name, D) {
+            Rule::AdamW => {
+                let (weight, after) =
+                    adamw(settings, decay).step(lr, weight, gradient, before.map(Moments::into_adamw));
+                (weight, Moments::of_adamw(after.expect("AdamW always has a state")))
+            }
+            Rule::Muon => {
+                let rates = (settings.matrix_lr * share, settings.momentum, decay);
+                let velocity = before.map(Moments::into_velocity);
+                let flat = |tensor: Tensor<I, D>| Tensor::<I, 2>::from_primitive(tensor.into_primitive());
+                let (weight, velocity) = muon::step(flat(weight), flat(gradient), velocity, rates);
+                (Tensor::from_primitive(weight.into_primitive()), Moments::of_velocity(velocity))
+            }
+            Rule::Sgd => {
+                let velocity = match before.map(Moments::into_velocity) {
+                    Some(velocity) => velocity.mul_scalar(settings.momentum) + gradient,
+                    None => gradient,
+                };
+                let weight = weight.mul_scalar(1.0 - lr * decay) - velocity.clone().mul_scalar(lr);
+                (weight, Moments::of_velocity(velocity))
+            }
+        };
+        self.moments.insert(name.to_owned(), after);
+        weight
+    }
+}
+
+/// How one parameter is stepped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rule {
+    AdamW,
+    Muon,
+    Sgd,
+}
+
+fn rule(kind: OptimizerKind, name: &str, rank: usize) -> Rule {
+    match kind {
+        OptimizerKind::AdamW => Rule::AdamW,
+        OptimizerKind::Sgd => Rule::Sgd,
+        OptimizerKind::Muon if rank == 2 && name.starts_with("blocks.") => Rule::Muon,
+        OptimizerKind::Muon => Rule::AdamW,
+    }
+}
+
+fn adamw(settings: &TrainSection, decay: f64) -> AdamW {
+    let [first, second] = settings.betas;
+    AdamWConfig::new()
+        .with_beta_1(first as f32)
+        .with_beta_2(second as f32)
+        .with_epsilon(settings.epsilon as f32)
+        .with_weight_decay(decay as f32)
+        .build()
+}
+
+struct Stepper<'o, I: Backend> {
+    optimizer: &'o mut Optimizer<I>,
+    gradients: GradientsParams,
+    stride: Stride,
+    path: Vec<String>,
+}
+
+impl<B: AutodiffBackend<InnerBackend = I>, I: Backend> ModuleMapper<B> for Stepper<'_, I> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        let (id, weight, mapper) = param.consume();
+        let Some(gradient) = self.gradients.remove::<I, D>(id) else {
+            return Param::from_mapped_value(id, weight, mapper);
+        };
+        let gradient =
+            if self.stride.scale < 1.0 { gradient.mul_scalar(self.stride.scale) } else { gradient };
+        let name = self.path.join(".");
+        let weight = self.optimizer.updated(&name, weight.inner(), gradient, self.stride.share);
+        Param::from_mapped_value(id, Tensor::from_inner(weight).require_grad(), mapper)
+    }
+}

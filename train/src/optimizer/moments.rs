@@ -1,0 +1,53 @@
+//! What an optimizer remembers of one parameter, whatever its rank.
+
+use burn::optim::{AdamWState, AdaptiveMomentumState};
+use burn::tensor::{Tensor, TensorMetadata, TensorPrimitive, backend::Backend, ops::FloatTensor};
+
+/// One or two tensors of the parameter's shape.
+#[derive(Debug, Clone)]
+pub(crate) struct Moments<I: Backend> {
+    /// Steps taken; what AdamW corrects its bias by.
+    pub(crate) time: usize,
+    pub(crate) first: FloatTensor<I>,
+    pub(crate) second: Option<FloatTensor<I>>,
+}
+
+impl<I: Backend> Moments<I> {
+    /// As they are stored.
+    pub(super) fn bytes(&self) -> u64 {
+        let tensors = 1 + u64::from(self.second.is_some());
+        tensors * (self.first.shape().num_elements() * size_of::<f32>()) as u64
+    }
+
+    pub(super) fn of_adamw<const D: usize>(state: AdamWState<I, D>) -> Self {
+        let momentum = state.momentum;
+        Self { time: momentum.time, first: erased(momentum.moment_1), second: Some(erased(momentum.moment_2)) }
+    }
+
+    /// Panics where a checkpoint of another optimizer was not refused on loading.
+    pub(super) fn into_adamw<const D: usize>(self) -> AdamWState<I, D> {
+        let second = self.second.expect("AdamW's state has two moments");
+        AdamWState::new(AdaptiveMomentumState {
+            time: self.time,
+            moment_1: ranked(self.first),
+            moment_2: ranked(second),
+            max_moment_2: None,
+        })
+    }
+
+    pub(super) fn of_velocity<const D: usize>(velocity: Tensor<I, D>) -> Self {
+        Self { time: 0, first: erased(velocity), second: None }
+    }
+
+    pub(super) fn into_velocity<const D: usize>(self) -> Tensor<I, D> {
+        ranked(self.first)
+    }
+}
+
+fn erased<I: Backend, const D: usize>(tensor: Tensor<I, D>) -> FloatTensor<I> {
+    tensor.into_primitive().tensor()
+}
+
+fn ranked<I: Backend, const D: usize>(tensor: FloatTensor<I>) -> Tensor<I, D> {
+    Tensor::from_primitive(TensorPrimitive::Float(tensor))
+}

@@ -1,0 +1,52 @@
+//! The learning rate over the steps, as a share of its peak. A function of the step alone, so nothing of it is saved.
+
+use crate::config::{ScheduleKind, ScheduleSection};
+
+impl ScheduleSection {
+    /// The share in force at `step`, counted from 1, of a run of `steps`.
+    pub(crate) fn share(&self, step: u64, steps: u64) -> f64 {
+        if step <= self.warmup {
+            return step as f64 / self.warmup as f64;
+        }
+        let between = |done: f64| self.floor + (1.0 - self.floor) * done;
+        let past = |begin: f64, end: f64| ((step as f64 - begin) / (end - begin).max(1.0)).clamp(0.0, 1.0);
+        match self.kind {
+            ScheduleKind::Constant => 1.0,
+            ScheduleKind::Cosine => {
+                let past = past(self.warmup as f64, steps as f64);
+                between(0.5 + 0.5 * (std::f64::consts::PI * past).cos())
+            }
+            ScheduleKind::Linear => {
+                let begin = (steps as f64 * (1.0 - self.decay)).max(self.warmup as f64);
+                between(1.0 - past(begin, steps as f64))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(kind: ScheduleKind, at: &[u64]) -> Vec<f64> {
+        let schedule = ScheduleSection { kind, warmup: 10, decay: 0.5, floor: 0.1 };
+        at.iter().map(|step| (schedule.share(*step, 110) * 1e6).round() / 1e6).collect()
+    }
+
+    #[test]
+    fn the_rate_rises_in_a_line_to_its_peak_and_ends_at_the_floor() {
+        assert_eq!(shares(ScheduleKind::Cosine, &[1, 5, 10, 60, 110]), [0.1, 0.5, 1.0, 0.55, 0.1]);
+        assert_eq!(shares(ScheduleKind::Constant, &[1, 10, 110]), [0.1, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn the_straight_descent_takes_its_share_of_the_steps() {
+        assert_eq!(shares(ScheduleKind::Linear, &[10, 55, 66, 110]), [1.0, 1.0, 0.82, 0.1]);
+    }
+
+    #[test]
+    fn without_warm_up_the_first_step_is_at_the_peak() {
+        let schedule = ScheduleSection { warmup: 0, kind: ScheduleKind::Linear, ..ScheduleSection::default() };
+        assert!((schedule.share(1, 100) - 1.0).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,92 @@
+//! One step as one line.
+
+use crate::training::Report;
+use backend_offload::Bytes;
+
+/// `step 00120/05000 (2.4%) | loss 4.8312 | …`.
+pub(crate) fn line(report: &Report) -> String {
+    let digits = report.steps.to_string().len().max(5);
+    let done = 100.0 * report.step as f64 / report.steps.max(1) as f64;
+    let mut parts = vec![
+        format!("step {:0digits$}/{:0digits$} ({done:.1}%)", report.step, report.steps),
+        format!("loss {:.4}", report.loss),
+        format!("lr {:.1e}", report.lr),
+        format!("gnorm {:.2}", report.gnorm),
+        format!("{:.0} ms", report.ms),
+        format!("{} tok/s", thousands(report.tokens_per_second)),
+    ];
+    parts.extend(report.mfu.map(|mfu| format!("mfu {:.1}%", 100.0 * mfu)));
+    parts.push(match report.device_budget {
+        Some(budget) => format!("device {}/{}", Bytes(report.device_bytes), Bytes(budget)),
+        None => format!("device {}", Bytes(report.device_bytes)),
+    });
+    if report.host_bytes > 0 || report.bytes_in + report.bytes_out > 0 {
+        parts.push(format!("host {}", Bytes(report.host_bytes)));
+        parts.push(format!("moved {}", Bytes(report.bytes_in + report.bytes_out)));
+        parts.push(format!("stall {:.0}%", 100.0 * report.stall_ms / report.ms.max(1e-9)));
+    }
+    parts.push(format!("eta {}", duration(remaining(report))));
+    parts.join(" | ")
+}
+
+/// Seconds to go, at the pace so far.
+fn remaining(report: &Report) -> f64 {
+    report.seconds / report.step.max(1) as f64 * report.steps.saturating_sub(report.step) as f64
+}
+
+fn thousands(number: f64) -> String {
+    match number {
+        n if n >= 1e6 => format!("{:.2}M", n / 1e6),
+        n if n >= 1e4 => format!("{:.1}k", n / 1e3),
+        n => format!("{n:.0}"),
+    }
+}
+
+fn duration(seconds: f64) -> String {
+    let seconds = seconds.round() as u64;
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, s) => format!("{s}s"),
+        (0, m, s) => format!("{m}m{s:02}s"),
+        (h, m, _) => format!("{h}h{m:02}m"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        Report {
+            step: 120,
+            steps: 5000,
+            loss: 4.8312,
+            lr: 1.9e-2,
+            gnorm: 0.71,
+            ms: 812.0,
+            tokens_per_second: 40_300.0,
+            mfu: Some(0.381),
+            device_bytes: 6_227_702_579,
+            device_budget: Some(6 << 30),
+            seconds: 97.4,
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn a_spilling_step_tells_what_it_moved() {
+        let report = Report {
+            host_bytes: 22_978_025_062,
+            bytes_in: 2 << 30,
+            bytes_out: 1_181_116_006,
+            stall_ms: 32.5,
+            ..report()
+        };
+        insta::assert_snapshot!(line(&report), @"step 00120/05000 (2.4%) | loss 4.8312 | lr 1.9e-2 | gnorm 0.71 | 812 ms | 40.3k tok/s | mfu 38.1% | device 5.80 GiB/6.00 GiB | host 21.40 GiB | moved 3.10 GiB | stall 4% | eta 1h06m");
+    }
+
+    #[test]
+    fn a_step_that_fits_is_silent_about_the_host() {
+        let report = Report { mfu: None, device_budget: None, ..report() };
+        insta::assert_snapshot!(line(&report), @"step 00120/05000 (2.4%) | loss 4.8312 | lr 1.9e-2 | gnorm 0.71 | 812 ms | 40.3k tok/s | device 5.80 GiB | eta 1h06m");
+    }
+}

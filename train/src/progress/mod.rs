@@ -1,0 +1,13 @@
+//! What the user sees while work goes on.
+
+mod input_bar;
+mod line;
+mod metrics;
+mod renderer;
+mod terminal;
+
+pub(crate) use input_bar::InputBar;
+pub(crate) use line::line;
+pub(crate) use metrics::{Lines, train_scalars, valid_loss};
+pub(crate) use renderer::{NoLogger, PlainRenderer};
+pub(crate) use terminal::terminal;

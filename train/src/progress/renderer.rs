@@ -1,0 +1,74 @@
+//! Plain lines on standard error, behind Burn's renderer interface.
+
+use burn_train::{
+    logger::MetricLogger,
+    metric::{
+        MetricDefinition, MetricId, NumericEntry,
+        store::{EpochSummary, MetricsUpdate, Split},
+    },
+    renderer::{
+        EvaluationName, EvaluationProgress, MetricState, MetricsRenderer, MetricsRendererEvaluation,
+        MetricsRendererTraining, ProgressType, TrainingProgress,
+    },
+};
+
+use super::Lines;
+
+/// Prints the line of every step; at the end of a run, nothing.
+#[derive(Debug, Default)]
+pub(crate) struct PlainRenderer {
+    lines: Option<MetricId>,
+}
+
+impl MetricsRendererTraining for PlainRenderer {
+    fn update_train(&mut self, state: MetricState) {
+        if let MetricState::Generic(entry) = state
+            && Some(&entry.metric_id) == self.lines.as_ref()
+        {
+            eprintln!("{}", entry.serialized_entry.formatted);
+        }
+    }
+
+    fn update_valid(&mut self, _state: MetricState) {}
+
+    fn render_train(&mut self, _item: TrainingProgress, _indicators: Vec<ProgressType>) {}
+
+    fn render_valid(&mut self, _item: TrainingProgress, _indicators: Vec<ProgressType>) {}
+}
+
+impl MetricsRendererEvaluation for PlainRenderer {
+    fn update_test(&mut self, _name: EvaluationName, _state: MetricState) {}
+
+    fn render_test(&mut self, _item: EvaluationProgress, _indicators: Vec<ProgressType>) {}
+}
+
+impl MetricsRenderer for PlainRenderer {
+    fn manual_close(&mut self) {}
+
+    fn register_metric(&mut self, definition: MetricDefinition) {
+        if definition.name == Lines::NAME {
+            self.lines = Some(definition.metric_id);
+        }
+    }
+}
+
+/// Keeps Burn from writing files of its own: the training thread writes `metrics.jsonl`, in step with checkpoints.
+#[derive(Debug)]
+pub(crate) struct NoLogger;
+
+impl MetricLogger for NoLogger {
+    fn log(&mut self, _update: MetricsUpdate, _epoch: usize, _split: &Split) {}
+
+    fn read_numeric(
+        &mut self,
+        name: &str,
+        _epoch: usize,
+        _split: &Split,
+    ) -> Result<Vec<NumericEntry>, String> {
+        Err(format!("{name} is not kept; see metrics.jsonl"))
+    }
+
+    fn log_metric_definition(&mut self, _definition: MetricDefinition) {}
+
+    fn log_epoch_summary(&mut self, _summary: EpochSummary) {}
+}

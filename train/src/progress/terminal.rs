@@ -1,0 +1,80 @@
+//! Burn's terminal interface, with a Ctrl-C that works.
+//!
+//! It puts the terminal into raw mode, in which Ctrl-C is only a key, and it ignores that key. So the one flag that
+//! turns the key into a signal is switched on again; everything else stays raw.
+
+use burn_train::{
+    Interrupter, LearnerSummary,
+    metric::MetricDefinition,
+    renderer::{
+        EvaluationName, EvaluationProgress, MetricState, MetricsRenderer, MetricsRendererEvaluation,
+        MetricsRendererTraining, ProgressType, TrainingProgress, tui::TuiMetricsRendererWrapper,
+    },
+};
+
+/// See the module's own description.
+pub(crate) struct TerminalRenderer(TuiMetricsRendererWrapper);
+
+/// Takes over the terminal. Asking to stop there raises `interrupter`.
+pub(crate) fn terminal(interrupter: Interrupter) -> TerminalRenderer {
+    TerminalRenderer(TuiMetricsRendererWrapper::new(interrupter, None))
+}
+
+#[cfg(unix)]
+fn signals_on() {
+    use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+    let input = std::io::stdin();
+    let Ok(mut modes) = tcgetattr(&input) else { return };
+    if !modes.local_modes.contains(LocalModes::ISIG) {
+        modes.local_modes.insert(LocalModes::ISIG);
+        // A terminal that refuses keeps Ctrl-C a key, and `q` stops the run.
+        let _refused = tcsetattr(&input, OptionalActions::Now, &modes);
+    }
+}
+
+#[cfg(not(unix))]
+fn signals_on() {}
+
+impl MetricsRendererTraining for TerminalRenderer {
+    fn update_train(&mut self, state: MetricState) {
+        self.0.update_train(state);
+    }
+
+    fn update_valid(&mut self, state: MetricState) {
+        self.0.update_valid(state);
+    }
+
+    fn render_train(&mut self, item: TrainingProgress, indicators: Vec<ProgressType>) {
+        // Raw mode begins on another thread at a moment nobody tells, so every step looks.
+        signals_on();
+        self.0.render_train(item, indicators);
+    }
+
+    fn render_valid(&mut self, item: TrainingProgress, indicators: Vec<ProgressType>) {
+        self.0.render_valid(item, indicators);
+    }
+
+    fn on_train_end(&mut self, summary: Option<LearnerSummary>) -> Result<(), Box<dyn std::error::Error>> {
+        self.0.on_train_end(summary)
+    }
+}
+
+impl MetricsRendererEvaluation for TerminalRenderer {
+    fn update_test(&mut self, name: EvaluationName, state: MetricState) {
+        self.0.update_test(name, state);
+    }
+
+    fn render_test(&mut self, item: EvaluationProgress, indicators: Vec<ProgressType>) {
+        self.0.render_test(item, indicators);
+    }
+}
+
+impl MetricsRenderer for TerminalRenderer {
+    fn manual_close(&mut self) {
+        self.0.manual_close();
+    }
+
+    fn register_metric(&mut self, definition: MetricDefinition) {
+        self.0.register_metric(definition);
+    }
+}

@@ -1,0 +1,3 @@
+//! Temporary.
+use std::path::Path;
+pub(crate) fn write(_: &Path) -> anyhow::Result<()> { Ok(()) }

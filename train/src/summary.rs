@@ -1,0 +1,199 @@
+//! What a run came to, in exact numbers.
+
+use std::{fmt, fs, path::Path};
+
+use anyhow::Context;
+use backend_offload::{Bytes, Offloadable, Stats};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Tensor, backend::Backend};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::device::Place;
+use crate::plan::Measured;
+use crate::training::{Learner, Outcome, QuizScore, Taken, hex};
+
+/// Printed at the end, and kept as `summary.json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Summary {
+    outcome: &'static str,
+    device: String,
+    parameters: u64,
+    /// Taken in all, those before an interruption included.
+    steps: u64,
+    tokens: u64,
+    seconds: f64,
+    /// Of this process, the first step left out: it waits for kernels to be chosen and compiled.
+    step_ms_median: Option<f64>,
+    tokens_per_second: Option<f64>,
+    loss: Option<f32>,
+    val_loss: Option<f64>,
+    bits_per_byte: Option<f64>,
+    losses_sha256: String,
+    weights_sha256: String,
+    peak_device_bytes: u64,
+    peak_host_bytes: u64,
+    bytes_out: u64,
+    bytes_in: u64,
+    evictions: u64,
+    restores: u64,
+    stall_seconds: f64,
+    largest_launch: u64,
+    device_budget: Option<u64>,
+    pub(crate) quiz: Option<QuizScore>,
+    #[serde(skip)]
+    typical: Option<Typical>,
+    #[serde(skip)]
+    checkpoint_bytes: Option<u64>,
+}
+
+/// Medians over steps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Typical {
+    seconds: f64,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+impl Typical {
+    fn of(taken: &[Taken]) -> Option<Self> {
+        let middle = taken.len() / 2;
+        let mut seconds: Vec<f64> = taken.iter().map(|taken| taken.seconds).collect();
+        seconds.sort_by(f64::total_cmp);
+        let bytes = |of: fn(&Taken) -> u64| {
+            let mut bytes: Vec<u64> = taken.iter().map(of).collect();
+            bytes.sort_unstable();
+            bytes.get(middle).copied()
+        };
+        Some(Self {
+            seconds: *seconds.get(middle)?,
+            bytes_in: bytes(|taken| taken.bytes_in)?,
+            bytes_out: bytes(|taken| taken.bytes_out)?,
+        })
+    }
+}
+
+impl Summary {
+    pub(crate) fn of<I: Offloadable>(
+        outcome: &Outcome<I>,
+        place: &Place,
+        stats: &Stats,
+    ) -> anyhow::Result<Self> {
+        let session = &outcome.session;
+        let progress = &session.progress;
+        let per_step = session.config.tokens_per_step();
+        let typical = Typical::of(outcome.taken.get(1..).unwrap_or_default());
+        let median = typical.map(|typical| typical.seconds * 1e3);
+        Ok(Self {
+            outcome: outcome.ending.name(),
+            device: place.name.clone(),
+            parameters: session.parameters,
+            steps: progress.step,
+            tokens: per_step * progress.step,
+            seconds: progress.seconds,
+            step_ms_median: median,
+            tokens_per_second: median.map(|ms| per_step as f64 * 1e3 / ms),
+            loss: outcome.last_loss,
+            val_loss: outcome.evaluation.map(|evaluation| evaluation.loss),
+            bits_per_byte: outcome.evaluation.and_then(|evaluation| evaluation.bits_per_byte),
+            losses_sha256: progress.losses.clone(),
+            weights_sha256: weights_digest(&outcome.learner)?,
+            peak_device_bytes: stats.device.peak,
+            peak_host_bytes: stats.host.peak,
+            bytes_out: stats.bytes_out,
+            bytes_in: stats.bytes_in,
+            evictions: stats.evictions,
+            restores: stats.restores,
+            stall_seconds: stats.stall.as_secs_f64(),
+            largest_launch: stats.largest_launch,
+            device_budget: stats.device.budget,
+            quiz: None,
+            typical,
+            checkpoint_bytes: outcome.checkpoint_bytes,
+        })
+    }
+
+    pub(crate) fn write(&self, run: &Path) -> anyhow::Result<()> {
+        let path = run.join("summary.json");
+        fs::write(&path, self.to_json()? + "\n").with_context(|| format!("writing {}", path.display()))
+    }
+
+    pub(crate) fn to_json(&self) -> anyhow::Result<String> {
+        serde_json::to_string_pretty(self).context("describing the run")
+    }
+
+    /// What the plan foretold, as it came; `None` after fewer than two steps.
+    pub(crate) fn measured(&self) -> Option<Measured> {
+        let typical = self.typical?;
+        Some(Measured {
+            peak_device_bytes: self.peak_device_bytes,
+            peak_host_bytes: self.peak_host_bytes,
+            bytes_in_per_step: typical.bytes_in,
+            bytes_out_per_step: typical.bytes_out,
+            step_seconds: typical.seconds,
+            largest_operation: self.largest_launch,
+            checkpoint_bytes: self.checkpoint_bytes,
+        })
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} steps, {} tokens, {:.0} s", self.outcome, self.steps, self.tokens, self.seconds)?;
+        if let Some(rate) = self.tokens_per_second {
+            write!(f, ", {rate:.0} tokens/s")?;
+        }
+        if let (Some(loss), Some(val)) = (self.loss, self.val_loss) {
+            write!(f, "\nloss {loss:.4}, validation loss {val:.4}")?;
+        }
+        if let Some(bits) = self.bits_per_byte {
+            write!(f, ", {bits:.4} bits per byte")?;
+        }
+        let budget = self.device_budget.map_or("no budget".to_owned(), |budget| Bytes(budget).to_string());
+        write!(
+            f,
+            "\ndevice peak {} of {budget}, host peak {}; {} evictions and {} restores moved {} out and {} in",
+            Bytes(self.peak_device_bytes),
+            Bytes(self.peak_host_bytes),
+            self.evictions,
+            self.restores,
+            Bytes(self.bytes_out),
+            Bytes(self.bytes_in)
+        )?;
+        if let Some(quiz) = self.quiz {
+            write!(
+                f,
+                "\nquestions never asked in training: {} of {} right; in phrasings never seen: {} of {}",
+                quiz.held_out.right,
+                quiz.held_out.asked,
+                quiz.unseen_phrasings.right,
+                quiz.unseen_phrasings.asked
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Over the bits of every parameter, in the order of the network, one tensor at a time.
+fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
+    let mut digest = WeightsDigest { sha: Sha256::new(), failure: None };
+    learner.gpt.visit(&mut digest);
+    match digest.failure {
+        Some(failure) => anyhow::bail!("reading the trained weights: {failure}"),
+        None => Ok(hex(&digest.sha.finalize())),
+    }
+}
+
+struct WeightsDigest {
+    sha: Sha256,
+    failure: Option<String>,
+}
+
+impl<B: Backend> ModuleVisitor<B> for WeightsDigest {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        match param.val().try_into_data() {
+            Ok(data) => self.sha.update(&*data.bytes),
+            Err(error) => self.failure = Some(error.to_string()),
+        }
+    }
+}

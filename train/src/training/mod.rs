@@ -1,0 +1,19 @@
+//! The run itself, behind Burn's training interface.
+
+mod evaluation;
+mod learner;
+mod report;
+mod samples;
+mod session;
+mod snapshot;
+mod steps;
+mod strategy;
+
+pub(crate) use evaluation::{TokenBytes, evaluate};
+pub(crate) use learner::Learner;
+pub(crate) use report::{Report, Validation};
+pub(crate) use samples::{QuizScore, Speaker, quiz};
+pub(crate) use session::{Progress, Session, hex};
+pub(crate) use snapshot::{CONFIG, TOKENIZER, WEIGHTS, load_weights, restore, save};
+pub(crate) use steps::Run;
+pub(crate) use strategy::{Display, Outcome, Taken, Tape, launch};

@@ -1,0 +1,106 @@
+//! Everything a run is but its tensors: its settings, where it stands, and what it must tell.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokenizer::Cursor;
+
+use crate::config::Config;
+use crate::data::{Data, TrainingWindows, ValidationWindows};
+
+/// A run as the loop sees it.
+pub(crate) struct Session {
+    pub(crate) config: Config,
+    /// The run directory.
+    pub(crate) run: PathBuf,
+    pub(crate) data: Data,
+    pub(crate) training: Arc<TrainingWindows>,
+    pub(crate) validation: Arc<ValidationWindows>,
+    pub(crate) progress: Progress,
+    pub(crate) parameters: u64,
+    /// Floating-point operations of one optimizer step, and those per second of a plain product.
+    pub(crate) flops: (f64, Option<f64>),
+    /// Raised by the first signal.
+    pub(crate) stop: Arc<AtomicBool>,
+}
+
+/// Where a run stands. Saved with every checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Progress {
+    /// Steps taken.
+    pub(crate) step: u64,
+    /// Where the stream of sequences goes on.
+    pub(crate) cursor: Cursor,
+    pub(crate) seconds: f64,
+    pub(crate) best: Option<Best>,
+    /// Steps in a row whose update was withheld.
+    pub(crate) withheld: u64,
+    /// A digest over the bits of all losses.
+    pub(crate) losses: String,
+}
+
+/// The lowest validation loss.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Best {
+    pub(crate) step: u64,
+    pub(crate) loss: f32,
+}
+
+impl Progress {
+    /// Before step 1.
+    pub(crate) fn start(seed: u64) -> Self {
+        Self { cursor: Cursor::start(seed), ..Self::default() }
+    }
+
+    /// Takes a step into account.
+    pub(crate) fn advance(&mut self, loss: f32, seconds: f64, cursor: Cursor) {
+        let mut digest = Sha256::new();
+        digest.update(self.losses.as_bytes());
+        digest.update(loss.to_bits().to_le_bytes());
+        self.losses = hex(&digest.finalize());
+        self.step += 1;
+        self.seconds += seconds;
+        self.cursor = cursor;
+    }
+
+    /// Whether `loss` is the lowest so far; remembers it if so.
+    pub(crate) fn is_best(&mut self, loss: f64) -> bool {
+        let loss = loss as f32;
+        let best = loss.is_finite() && self.best.is_none_or(|best| loss < best.loss);
+        if best {
+            self.best = Some(Best { step: self.step, loss });
+        }
+        best
+    }
+}
+
+impl Session {
+    pub(crate) fn steps(&self) -> u64 {
+        self.config.train.steps
+    }
+
+    pub(crate) fn should_stop(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Whether something that happens every `every` steps does so now. The last step has its own place.
+    pub(crate) fn due(&self, every: u64) -> bool {
+        every > 0 && self.progress.step.is_multiple_of(every) && self.progress.step < self.steps()
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a string takes everything");
+        text
+    })
+}

@@ -1,0 +1,213 @@
+//! A run on disk and back: weights, moments, and the few numbers beside them.
+//!
+//! Tensors are fetched one at a time, when they are written, so a spilled state is saved with one tensor of extra host
+//! memory. Nothing random is saved: everything drawn follows from the seed and the step.
+
+use std::{
+    borrow::Cow,
+    cell::RefCell,
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{Read, Seek, SeekFrom},
+    path::Path,
+};
+
+use anyhow::{Context, bail, ensure};
+use burn::tensor::{DType, TensorData, TensorMetadata, backend::Backend, ops::FloatTensor, try_read_sync};
+use models::{
+    Gpt, GptConfig,
+    weights::{self, Layout, Stored},
+};
+use safetensors::{Dtype, SafeTensors, View, serialize_to_file, tensor::Metadata};
+use serde::{Deserialize, Serialize};
+use tokenizer::Tokenizer;
+
+use super::Progress;
+use crate::config::{Config, OptimizerKind};
+use crate::exit::BadInput;
+use crate::optimizer::{Moments, Optimizer};
+
+/// The files of a checkpoint.
+pub(crate) const WEIGHTS: &str = "model.safetensors";
+pub(crate) const CONFIG: &str = "config.json";
+pub(crate) const TOKENIZER: &str = "tokenizer";
+const PARTS: [&str; 2] = ["first", "second"];
+const MOMENTS: &str = "optimizer.safetensors";
+const STATE: &str = "state.json";
+const FORMAT: u32 = 1;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
+    format: u32,
+    optimizer: OptimizerKind,
+    progress: Progress,
+    /// Steps each parameter has taken.
+    times: BTreeMap<String, usize>,
+}
+
+/// Writes everything a resumed run needs into `folder`.
+pub(crate) fn save<I: Backend, B: Backend>(
+    folder: &Path,
+    gpt: &Gpt<B>,
+    optimizer: &Optimizer<I>,
+    config: &Config,
+    progress: &Progress,
+    tokenizer: &Tokenizer,
+) -> anyhow::Result<()> {
+    weights::save(gpt, &folder.join(WEIGHTS), Layout::Native, Stored::F32)?;
+    let failure = RefCell::new(None);
+    let mut moments = BTreeMap::new();
+    for (name, kept) in &optimizer.moments {
+        let parts = [Some(&kept.first), kept.second.as_ref()];
+        for (part, tensor) in PARTS.into_iter().zip(parts) {
+            if let Some(tensor) = tensor {
+                let shape = tensor.shape().to_vec();
+                moments.insert(format!("{name}.{part}"), Moment::<'_, I> { tensor, shape, failure: &failure });
+            }
+        }
+    }
+    serialize_to_file(moments, None, &folder.join(MOMENTS)).context("writing the optimizer's moments")?;
+    if let Some(failure) = failure.take() {
+        bail!("reading the optimizer's moments from the device: {failure}");
+    }
+    let state = State {
+        format: FORMAT,
+        optimizer: config.train.optimizer,
+        progress: progress.clone(),
+        times: optimizer.moments.iter().map(|(name, moments)| (name.clone(), moments.time)).collect(),
+    };
+    fs::write(folder.join(STATE), serde_json::to_vec_pretty(&state)?).context("writing the state")?;
+    fs::write(folder.join(CONFIG), config.to_json()).context("writing the configuration")?;
+    tokenizer.save(folder.join(TOKENIZER))?;
+    Ok(())
+}
+
+/// The weights in `folder`, whose bytes were checked before.
+pub(crate) fn load_weights<B: Backend>(
+    folder: &Path,
+    wanted: &GptConfig,
+    device: &B::Device,
+) -> anyhow::Result<Gpt<B>> {
+    let gpt = weights::load_native::<B>(&folder.join(WEIGHTS), device)?;
+    let shape = |config: &GptConfig| GptConfig { compute: wanted.compute, ..config.clone() };
+    if shape(gpt.config()) != *wanted {
+        return Err(BadInput(format!(
+            "the checkpoint {} holds another model than the configuration describes; resume with the configuration \
+             in its config.json, or start in another directory",
+            folder.display()
+        ))
+        .into());
+    }
+    // The file's description may name another type for products; the weights are the same.
+    Ok(weights::load(wanted, &[&folder.join(WEIGHTS)], Layout::Native, device)?)
+}
+
+/// Where the run in `folder` stood, and its optimizer.
+pub(crate) fn restore<I: Backend>(
+    folder: &Path,
+    config: &Config,
+    device: &I::Device,
+) -> anyhow::Result<(Progress, Optimizer<I>)> {
+    let read = || format!("reading {}", folder.display());
+    let state: State =
+        serde_json::from_slice(&fs::read(folder.join(STATE)).with_context(read)?).with_context(read)?;
+    ensure!(
+        state.format == FORMAT,
+        "the checkpoint {} has format {}, this program reads {FORMAT}",
+        folder.display(),
+        state.format
+    );
+    let wanted = config.train.optimizer;
+    if state.optimizer != wanted {
+        return Err(BadInput(format!(
+            "the checkpoint {} was trained with {:?} and cannot go on with {wanted:?}",
+            folder.display(),
+            state.optimizer
+        ))
+        .into());
+    }
+    let mut optimizer = Optimizer::new(&config.train);
+    let mut stored = TensorFile::open(&folder.join(MOMENTS))?;
+    for (name, time) in state.times {
+        let [first, second] = PARTS.map(|part| format!("{name}.{part}"));
+        let first = stored.tensor::<I>(&first, device)?.with_context(|| format!("{first} is missing"))?;
+        let second = stored.tensor::<I>(&second, device)?;
+        optimizer.moments.insert(name, Moments { time, first, second });
+    }
+    Ok((state.progress, optimizer))
+}
+
+/// One tensor of the file to be, fetched when it is written.
+struct Moment<'m, I: Backend> {
+    tensor: &'m FloatTensor<I>,
+    shape: Vec<usize>,
+    failure: &'m RefCell<Option<String>>,
+}
+
+impl<I: Backend> View for Moment<'_, I> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The interface knows no failure: zeros take the place of what could not be read, and the file is thrown away.
+    fn data(&self) -> Cow<'_, [u8]> {
+        let data = try_read_sync(I::float_into_data(self.tensor.clone()));
+        Cow::Owned(match data {
+            Some(Ok(data)) => data.convert_dtype(DType::F32).into_bytes().to_vec(),
+            other => {
+                let reason = other.map_or("it cannot be read at once".to_owned(), |read| {
+                    read.expect_err("the other case is matched above").to_string()
+                });
+                self.failure.borrow_mut().get_or_insert(reason);
+                vec![0; self.data_len()]
+            }
+        })
+    }
+
+    fn data_len(&self) -> usize {
+        self.shape.iter().product::<usize>() * size_of::<f32>()
+    }
+}
+
+/// A file of tensors, read one tensor at a time.
+struct TensorFile {
+    file: File,
+    header: Metadata,
+    /// Where the first tensor begins.
+    begin: u64,
+}
+
+impl TensorFile {
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        let attempt = || -> anyhow::Result<Self> {
+            let mut file = File::open(path)?;
+            let mut length = [0; 8];
+            file.read_exact(&mut length)?;
+            let header = u64::from_le_bytes(length);
+            ensure!(header < file.metadata()?.len(), "the header is longer than the file");
+            let mut bytes = length.to_vec();
+            file.by_ref().take(header).read_to_end(&mut bytes)?;
+            let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
+            Ok(Self { file, header: metadata, begin: header + 8 })
+        };
+        attempt().with_context(|| format!("reading {}", path.display()))
+    }
+
+    fn tensor<I: Backend>(
+        &mut self,
+        name: &str,
+        device: &I::Device,
+    ) -> anyhow::Result<Option<FloatTensor<I>>> {
+        let Some(info) = self.header.info(name) else { return Ok(None) };
+        let (from, to) = info.data_offsets;
+        let mut bytes = vec![0; to - from];
+        self.file.seek(SeekFrom::Start(self.begin + from as u64))?;
+        self.file.read_exact(&mut bytes).with_context(|| format!("reading {name}"))?;
+        let data = TensorData::from_bytes_vec(bytes, info.shape.clone(), DType::F32);
+        Ok(Some(I::float_from_data(data, device)))
+    }
+}

@@ -1,0 +1,144 @@
+//! The loop, as a strategy of Burn's training.
+//!
+//! Burn's own loop thinks in epochs, clones the model to step it and returns no errors. This one is handed over to
+//! Burn for its metrics, renderers and interrupter; it takes the model, drops the learner that held it, and owns what
+//! steps it. Its error waits beside the strategy until Burn has returned.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Context;
+use backend_offload::{Offload, Offloadable};
+use burn::backend::Autodiff;
+use burn::lr_scheduler::constant::ConstantLr;
+use burn::optim::{Sgd, SgdConfig, adaptor::OptimizerAdaptor};
+use burn_dataset::Dataset;
+use burn_train::{
+    Interrupter, LearningComponentsMarker, SupervisedLearningStrategy, SupervisedTraining,
+    SupervisedTrainingEventProcessor, TrainLoader, TrainingComponents, TrainingStrategy, ValidLoader,
+};
+
+use super::evaluation::Evaluation;
+use super::steps::Run;
+use super::{Learner, Session};
+use crate::data::StepLoader;
+use crate::exit::Ending;
+use crate::progress::{Lines, NoLogger, PlainRenderer, terminal, train_scalars, valid_loss};
+
+/// The backend that is trained on.
+pub(crate) type Tape<I> = Autodiff<Offload<I>>;
+
+/// Burn's learner wants an optimizer and a schedule by type. These two hold nothing and are dropped unused.
+pub(super) type Components<I> = LearningComponentsMarker<
+    Tape<I>,
+    ConstantLr,
+    Learner<Tape<I>>,
+    OptimizerAdaptor<Sgd<Offload<I>>, Learner<Tape<I>>, Tape<I>>,
+>;
+
+/// Where a step's numbers are sent.
+pub(super) type Events<I> = SupervisedTrainingEventProcessor<Components<I>>;
+
+/// How progress is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Display {
+    /// A line per step.
+    Plain,
+    /// Burn's terminal interface.
+    Terminal,
+}
+
+/// What a run leaves in memory.
+pub(crate) struct Outcome<I: Offloadable> {
+    pub(crate) learner: Learner<Offload<I>>,
+    pub(crate) session: Session,
+    pub(crate) ending: Ending,
+    /// The last evaluation.
+    pub(crate) evaluation: Option<Evaluation>,
+    /// Of the last step taken here.
+    pub(crate) last_loss: Option<f32>,
+    /// Every step taken here.
+    pub(crate) taken: Vec<Taken>,
+    /// Bytes of the last checkpoint saved here.
+    pub(crate) checkpoint_bytes: Option<u64>,
+}
+
+/// What a step took.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taken {
+    pub(crate) seconds: f64,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+}
+
+struct Strategy<I: Offloadable> {
+    run: Mutex<Option<Run<I>>>,
+    ended: Mutex<Option<(Run<I>, anyhow::Result<Ending>)>>,
+}
+
+/// Trains `learner` under Burn's metrics, and shows it as asked.
+pub(crate) fn launch<I: Offloadable>(
+    learner: Learner<Tape<I>>,
+    run: Run<I>,
+    display: Display,
+    interrupter: Interrupter,
+) -> anyhow::Result<Outcome<I>> {
+    let session = &run.session;
+    let steps = session.progress.step as usize..session.steps() as usize;
+    let train = StepLoader::new(Arc::clone(&session.training), steps);
+    let valid = StepLoader::new(Arc::clone(&session.validation), 0..session.validation.len());
+    let directory = session.run.clone();
+    let strategy = Arc::new(Strategy { run: Mutex::new(Some(run)), ended: Mutex::new(None) });
+    let mut training: SupervisedTraining<Components<I>> =
+        SupervisedTraining::new(directory, Arc::new(train), Arc::new(valid))
+            .with_training_strategy(TrainingStrategy::Custom(Arc::clone(&strategy) as Arc<_>))
+            .with_metric_logger(NoLogger)
+            .with_application_logger(None)
+            .with_interrupter(interrupter.clone())
+            .metric_train(Lines)
+            .metric_valid_numeric(valid_loss());
+    for scalar in train_scalars() {
+        training = training.metric_train_numeric(scalar);
+    }
+    let training = match display {
+        Display::Plain => training.renderer(PlainRenderer::default()),
+        Display::Terminal => training.renderer(terminal(interrupter)),
+    };
+    let unused = SgdConfig::new().init();
+    let trained = training.launch(burn_train::Learner::new(learner, unused, ConstantLr::new(0.0)));
+    // The terminal is the user's again before anything else is printed.
+    drop(trained.renderer);
+    let (run, ending) = lock(&strategy.ended).take().context("the training ended without a result")?;
+    Ok(Outcome {
+        learner: trained.model,
+        session: run.session,
+        ending: ending?,
+        evaluation: run.evaluation,
+        last_loss: run.last_loss,
+        taken: run.taken,
+        checkpoint_bytes: run.checkpoint_bytes,
+    })
+}
+
+impl<I: Offloadable> SupervisedLearningStrategy<Components<I>> for Strategy<I> {
+    fn fit(
+        &self,
+        components: TrainingComponents<Components<I>>,
+        learner: burn_train::Learner<Components<I>>,
+        train: TrainLoader<Components<I>>,
+        _valid: ValidLoader<Components<I>>,
+        _first_epoch: usize,
+    ) -> (Learner<Tape<I>>, Events<I>) {
+        let model = learner.model();
+        // The only other holder of the weights: they are stepped in place of the old ones, not beside them.
+        drop(learner);
+        let mut events = components.event_processor;
+        let mut run = lock(&self.run).take().expect("a strategy is fitted once");
+        let (model, ending) = run.all_steps(model, train.as_ref(), &mut events, &components.interrupter);
+        *lock(&self.ended) = Some((run, ending));
+        (model, events)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,72 @@
+//! Arguments that several verbs share.
+
+use std::path::PathBuf;
+
+use models::Sampling;
+
+use crate::device::DeviceChoice;
+
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct ConfigArgs {
+    /// A JSON file, or a preset: toy, shakespeare-char, gpt-124m, gpt-350m, gpt-1.5b, gpt-7b. By default `toy`, or
+    /// what the run at hand was begun with.
+    #[arg(long, value_name = "NAME|PATH")]
+    pub(crate) config: Option<String>,
+    /// Sets one value of the configuration; may be repeated.
+    #[arg(long, value_name = "section.key=value")]
+    pub(crate) set: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckpointArgs {
+    /// A run's directory, whose latest checkpoint is taken, or a checkpoint. By default the last run of the
+    /// configuration's name in `runs/`.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) from: Option<PathBuf>,
+    /// The checkpoint with the lowest validation loss instead of the latest.
+    #[arg(long)]
+    pub(crate) best: bool,
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+    /// auto, cuda, cuda:N, vulkan or cpu.
+    #[arg(long, default_value_t)]
+    pub(crate) device: DeviceChoice,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SamplingArgs {
+    /// Divides the logits; 0 always takes the likeliest token.
+    #[arg(long, default_value_t = 0.8)]
+    temperature: f64,
+    /// Only the `k` likeliest tokens.
+    #[arg(long)]
+    top_k: Option<usize>,
+    /// Only the likeliest tokens that together reach this probability.
+    #[arg(long)]
+    top_p: Option<f64>,
+    /// Only tokens at least this likely relative to the likeliest.
+    #[arg(long)]
+    min_p: Option<f64>,
+    /// Makes tokens that occurred less likely.
+    #[arg(long)]
+    repetition_penalty: Option<f64>,
+    /// Fixes the random choices.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Tokens at most.
+    #[arg(long, default_value_t = 128)]
+    pub(crate) max_new_tokens: usize,
+}
+
+impl SamplingArgs {
+    pub(crate) fn sampling(&self) -> Sampling {
+        Sampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            seed: self.seed,
+        }
+    }
+}

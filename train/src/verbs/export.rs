@@ -1,0 +1,85 @@
+//! `train export`: a checkpoint as others read it.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use backend_offload::{Offload, Offloadable};
+use clap::ValueEnum;
+use models::weights::{self, Layout, Stored};
+
+use super::CheckpointArgs;
+use crate::device::{self, Place, Work};
+use crate::exit::BadInput;
+use crate::run_directory::Trained;
+use crate::training::{WEIGHTS, load_weights};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    checkpoint: CheckpointArgs,
+    /// The folder to make.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// How tensors are named and laid out.
+    #[arg(long, value_enum, default_value_t = Names::HuggingFace)]
+    layout: Names,
+    /// The type numbers are written in.
+    #[arg(long, value_enum, default_value_t = Type::F32)]
+    dtype: Type,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Names {
+    /// GPT-2 and Llama shapes as `transformers` loads them.
+    HuggingFace,
+    /// Every model of this trainer.
+    Native,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Type {
+    F32,
+    Bf16,
+    F16,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let there = args.out.join(WEIGHTS);
+    if there.exists() {
+        return Err(BadInput(format!("{} exists; choose another --out", there.display())).into());
+    }
+    let trained = Trained::open(&args.checkpoint)?;
+    let memory = trained.config.memory.clone();
+    device::with(args.checkpoint.device, &memory, Exporting { args, trained })
+}
+
+struct Exporting<'a> {
+    args: &'a Args,
+    trained: Trained,
+}
+
+impl Work for Exporting<'_> {
+    type Output = ();
+
+    fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
+        let Self { args, trained } = self;
+        let gpt = load_weights::<Offload<I>>(&trained.checkpoint.path, &trained.config.model, device)?;
+        let stored = match args.dtype {
+            Type::F32 => Stored::F32,
+            Type::Bf16 => Stored::Bf16,
+            Type::F16 => Stored::F16,
+        };
+        if args.layout == Names::HuggingFace {
+            // Before anything is made: a shape that cannot be expressed leaves no empty folder.
+            weights::config_to_hugging_face(gpt.config()).map_err(|error| BadInput(error.to_string()))?;
+        }
+        std::fs::create_dir_all(&args.out).with_context(|| format!("making {}", args.out.display()))?;
+        match args.layout {
+            Names::HuggingFace => weights::save_pretrained(&gpt, &args.out, stored)?,
+            Names::Native => weights::save(&gpt, &args.out.join(WEIGHTS), Layout::Native, stored)?,
+        }
+        trained.tokenizer.save(&args.out)?;
+        println!("{}: weights and tokenizer of step {}", args.out.display(), trained.checkpoint.step);
+        Ok(())
+    }
+}

@@ -1,0 +1,15 @@
+//! One verb, one file: its arguments and what it does with them.
+
+mod arguments;
+pub(crate) mod chat;
+pub(crate) mod eval;
+pub(crate) mod export;
+pub(crate) mod import;
+pub(crate) mod inspect;
+pub(crate) mod plan;
+pub(crate) mod prepare;
+pub(crate) mod run;
+pub(crate) mod sample;
+pub(crate) mod tokenizer_train;
+
+pub(crate) use arguments::{CheckpointArgs, ConfigArgs, SamplingArgs};

@@ -1,0 +1,54 @@
+//! `train plan`: what a run would need and take on this machine.
+
+use std::path::Path;
+
+use anyhow::Context;
+use backend_offload::Offloadable;
+use models::Footprint;
+
+use super::{ConfigArgs, run::refuse};
+use crate::config::Config;
+use crate::device::{self, DeviceChoice, Place, Work};
+use crate::machine;
+use crate::plan::Plan;
+use crate::run_directory::DEFAULT;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// auto, cuda, cuda:N, vulkan or cpu.
+    #[arg(long, default_value_t)]
+    device: DeviceChoice,
+    /// Print the plan as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let ConfigArgs { config, set } = &args.config;
+    let config = Config::load(config.as_deref().unwrap_or(DEFAULT), set)?;
+    let memory = config.memory.clone();
+    device::with(args.device, &memory, Planning { config, json: args.json })
+}
+
+struct Planning {
+    config: Config,
+    json: bool,
+}
+
+impl Work for Planning {
+    type Output = ();
+
+    fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<()> {
+        let footprint = Footprint::of(&self.config.model)?;
+        let machine = machine::survey::<I>(device, place, Path::new("."));
+        let plan = Plan::new(&self.config, &footprint, &machine);
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&plan).context("describing the plan")?);
+        } else {
+            println!("{plan}");
+        }
+        refuse(&plan)
+    }
+}

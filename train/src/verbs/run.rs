@@ -1,0 +1,176 @@
+//! `train run`: the whole of a training run, top to bottom.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use backend_offload::{Offload, Offloadable, stats};
+use burn::tensor::backend::Backend;
+use burn_train::Interrupter;
+use models::{Footprint, Gpt};
+use serde_json::json;
+
+use super::ConfigArgs;
+use crate::data::{self, TrainingWindows, ValidationWindows};
+use crate::device::{self, DeviceChoice, Place, Work};
+use crate::exit::{BadInput, Ending};
+use crate::journal::Journal;
+use crate::machine;
+use crate::optimizer::Optimizer;
+use crate::plan::Plan;
+use crate::run_directory::{Resume, RunDirectory};
+use crate::summary::Summary;
+use crate::training::{self, Display, Learner, Progress, Run, Session, Tape};
+use crate::{interrupt, report};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// The run's directory; by default `runs/` and the configuration's name.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Go on where a run stopped: `auto` for the latest checkpoint in the run's directory, or a path to either.
+    #[arg(long, value_name = "auto|PATH")]
+    resume: Option<Resume>,
+    /// auto, cuda, cuda:N, vulkan or cpu.
+    #[arg(long, default_value_t)]
+    device: DeviceChoice,
+    /// Print the summary as JSON on standard output, and nothing else there.
+    #[arg(long)]
+    json: bool,
+    /// Burn's terminal interface instead of a line per step.
+    #[arg(long)]
+    tui: bool,
+    /// Print the plan and stop.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Ending> {
+    let stop = interrupt::flag()?;
+    let ConfigArgs { config, set } = &args.config;
+    let directory = RunDirectory::find(config.as_deref(), set, args.out.as_deref(), args.resume.as_ref())?;
+    let memory = directory.config.memory.clone();
+    device::with(args.device, &memory, Training { args, directory, stop })
+}
+
+struct Training<'a> {
+    args: &'a Args,
+    directory: RunDirectory,
+    stop: Arc<AtomicBool>,
+}
+
+impl Work for Training<'_> {
+    type Output = Ending;
+
+    fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<Ending> {
+        let Self { args, directory, stop } = self;
+        let config = directory.config.clone();
+        let run = directory.path.clone();
+
+        let footprint = Footprint::of(&config.model)?;
+        let machine = machine::survey::<I>(device, place, &run);
+        let plan = Plan::new(&config, &footprint, &machine);
+        eprintln!("{plan}");
+        refuse(&plan)?;
+        if args.dry_run {
+            return Ok(Ending::Done);
+        }
+
+        directory.begin()?;
+        let data = data::prepare(&config, &run, &stop)?;
+        let training = Arc::new(TrainingWindows::open(&config, &data)?);
+        let validation = Arc::new(ValidationWindows::open(&config, &data, config.eval.sequences)?);
+        eprintln!(
+            "data: {} training sequences per epoch, {} to validate with; vocabulary of {}",
+            training.sequences(),
+            validation.sequences,
+            data.tokenizer.vocab_size()
+        );
+
+        let (gpt, optimizer, progress) = match &directory.from {
+            Some(checkpoint) => {
+                eprintln!("going on after step {} of {}", checkpoint.step, checkpoint.path.display());
+                let (progress, optimizer) = training::restore(&checkpoint.path, &config, device)?;
+                let gpt = training::load_weights::<Tape<I>>(&checkpoint.path, &config.model, device)?;
+                (gpt, optimizer, progress)
+            }
+            None => {
+                let gpt = Gpt::new(&config.model, config.train.seed, device)?;
+                (gpt, Optimizer::<Offload<I>>::new(&config.train), Progress::start(config.train.seed))
+            }
+        };
+
+        let mut journal = Journal::open(&run, progress.step)?;
+        journal.write(
+            "start",
+            &json!({
+                "step": progress.step,
+                "device": place.name,
+                "parameters": footprint.parameters,
+                "tokens_per_step": config.tokens_per_step(),
+                "device_budget": place.budget,
+                "resumed": directory.from.is_some(),
+            }),
+        )?;
+        let flops = footprint.flops_per_token(config.sequence(), config.train.recompute.is_some());
+        let session = Session {
+            flops: (flops * config.tokens_per_step() as f64, machine.flops_per_second),
+            parameters: footprint.parameters,
+            run: run.clone(),
+            config,
+            data,
+            training,
+            validation,
+            progress,
+            stop,
+        };
+        let learner = Learner::new(gpt, &session.config);
+        let display = if args.tui { Display::Terminal } else { Display::Plain };
+        let running = Run::new(session, optimizer, journal, device.clone());
+        let outcome = training::launch::<I>(learner, running, display, Interrupter::new())?;
+
+        let mut summary = Summary::of(&outcome, place, &stats::<I>(device))?;
+        if outcome.ending == Ending::Done {
+            summary.quiz = quiz(&outcome.learner, &outcome.session)?;
+        }
+        summary.write(&run)?;
+        report::write(&run)?;
+        if let Some(measured) = summary.measured() {
+            eprintln!("{}", plan.compare(&measured));
+        }
+        eprintln!("{summary}");
+        eprintln!("{}: checkpoints, metrics.jsonl and report.html", run.display());
+        if args.json {
+            println!("{}", summary.to_json()?);
+        }
+        Ok(outcome.ending)
+    }
+}
+
+/// What cannot work is not begun.
+pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
+    let refusals = plan.refusals();
+    if refusals.is_empty() {
+        return Ok(());
+    }
+    Err(BadInput(format!("this run cannot work here:\n  {}", refusals.join("\n  "))).into())
+}
+
+fn quiz<B: Backend>(
+    learner: &Learner<B>,
+    session: &Session,
+) -> anyhow::Result<Option<training::QuizScore>> {
+    let eval = &session.config.eval;
+    if eval.quiz == 0 {
+        return Ok(None);
+    }
+    let tokenizer = &session.data.tokenizer;
+    let score = training::quiz(&learner.gpt, tokenizer, eval.quiz, eval.max_new_tokens)?;
+    let mut journal = Journal::open(&session.run, u64::MAX)?;
+    let mut record = json!(score);
+    record["step"] = json!(session.progress.step);
+    journal.write("quiz", &record)?;
+    Ok(Some(score))
+}
