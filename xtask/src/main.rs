@@ -4,6 +4,7 @@ mod ci;
 mod gpu_check;
 mod invocation;
 mod readme;
+mod records;
 mod tidy;
 mod workspace;
 

@@ -33,6 +33,14 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a member below the root")
 }
 
+/// The commit that is checked out; `-dirty` where tracked files differ from it.
+pub(crate) fn commit() -> Result<String> {
+    let described = Invocation::new("git")
+        .arguments(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"])
+        .output(root())?;
+    Ok(described.trim().to_owned())
+}
+
 impl Workspace {
     pub(crate) fn read() -> Result<Self> {
         let metadata = Invocation::cargo("metadata --no-deps --format-version 1").output(root())?;

@@ -15,9 +15,7 @@ const RUN: &str = include_str!("run.sh");
 pub(super) fn lay() -> Result<PathBuf> {
     let root = workspace::root();
     let target = Workspace::read()?.target;
-    let commit = Invocation::new("git")
-        .arguments(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"])
-        .output(root)?;
+    let commit = workspace::commit()?;
     Invocation::cargo("build --release --package examples --features cuda --bin")
         .arguments([BINARY])
         .run(root)?;

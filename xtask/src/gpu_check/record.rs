@@ -1,14 +1,10 @@
 //! Turns the lines of a run into a dated record that a stranger can judge and repeat.
 
-use std::{
-    fmt::Write,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fmt::Write, fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 
-use crate::workspace;
+use crate::records;
 
 use super::run::{Outcome, Run};
 
@@ -16,7 +12,7 @@ pub(super) fn make(raw: &Path, device: Option<&str>) -> Result<()> {
     let lines = fs::read_to_string(raw).with_context(|| format!("{} is unreadable", raw.display()))?;
     let run = Run::parse(&lines).with_context(|| format!("{} holds no run", raw.display()))?;
     let device = device.or(run.gpu()).context("the run names no GPU: name it with --device")?;
-    let folder = fresh_folder(&workspace::root().join("benchmarks/runs"), &run.date, device)?;
+    let folder = records::fresh_folder(&records::runs(), &run.date, device)?;
     fs::write(folder.join("README.md"), page(&run, device))?;
     fs::write(folder.join("raw.jsonl"), lines)?;
     println!("recorded in {}", folder.display());
@@ -24,25 +20,6 @@ pub(super) fn make(raw: &Path, device: Option<&str>) -> Result<()> {
         None => Ok(()),
         Some(shortcoming) => bail!("{shortcoming}; see {}", folder.display()),
     }
-}
-
-/// A record is never overwritten: a second run of the same day gets a number.
-fn fresh_folder(runs: &Path, date: &str, device: &str) -> Result<PathBuf> {
-    let name = format!("{date}-{}", slug(device));
-    let numbered = (2..).map(|number| format!("{name}-{number}"));
-    let folder = std::iter::once(name.clone())
-        .chain(numbered)
-        .map(|name| runs.join(name))
-        .find(|folder| !folder.exists())
-        .expect("numbers do not run out");
-    fs::create_dir_all(&folder).with_context(|| format!("{} could not be made", folder.display()))?;
-    Ok(folder)
-}
-
-fn slug(device: &str) -> String {
-    let lower = device.to_lowercase();
-    let words = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
-    words.collect::<Vec<_>>().join("-")
 }
 
 fn page(run: &Run, device: &str) -> String {
@@ -99,19 +76,5 @@ mod tests {
         for expected in said {
             assert!(page.contains(expected), "{expected} is missing from:\n{page}");
         }
-    }
-
-    #[test]
-    fn a_second_run_of_the_day_leaves_the_first_record_alone() {
-        let runs = std::env::temp_dir().join(format!("gpu-check-records-{}", std::process::id()));
-        let names: Vec<_> = (0..3)
-            .map(|_| fresh_folder(&runs, "2026-01-02", "NVIDIA H200 (NVL)").unwrap())
-            .map(|folder| folder.file_name().unwrap().to_string_lossy().into_owned())
-            .collect();
-        fs::remove_dir_all(&runs).unwrap();
-        assert_eq!(
-            names,
-            ["2026-01-02-nvidia-h200-nvl", "2026-01-02-nvidia-h200-nvl-2", "2026-01-02-nvidia-h200-nvl-3"]
-        );
     }
 }
