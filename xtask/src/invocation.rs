@@ -11,13 +11,14 @@ use anyhow::{Context, Result, bail};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Invocation {
     environment: Vec<(&'static str, &'static str)>,
+    withheld: &'static [&'static str],
     program: String,
     arguments: Vec<String>,
 }
 
 impl Invocation {
     pub(crate) fn new(program: impl Into<String>) -> Self {
-        Self { environment: Vec::new(), program: program.into(), arguments: Vec::new() }
+        Self { environment: Vec::new(), withheld: &[], program: program.into(), arguments: Vec::new() }
     }
 
     /// `cargo` with the words of `line` as its arguments.
@@ -32,6 +33,12 @@ impl Invocation {
 
     pub(crate) fn environment(mut self, name: &'static str, value: &'static str) -> Self {
         self.environment.push((name, value));
+        self
+    }
+
+    /// Variables of our own environment that the program must not see.
+    pub(crate) fn withhold(mut self, names: &'static [&'static str]) -> Self {
+        self.withheld = names;
         self
     }
 
@@ -59,9 +66,12 @@ impl Invocation {
             .with_context(|| format!("`{self}` printed something that is not UTF-8"))
     }
 
-    fn command(&self, directory: &Path) -> Command {
+    pub(crate) fn command(&self, directory: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).envs(self.environment.iter().copied()).current_dir(directory);
+        for name in self.withheld {
+            command.env_remove(name);
+        }
         command
     }
 }
@@ -102,5 +112,15 @@ mod tests {
     fn a_missing_program_is_an_error_that_names_it() {
         let error = Invocation::new("no-such-program").output(Path::new(".")).unwrap_err().to_string();
         assert_eq!(error, "`no-such-program` could not be started");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_withheld_variable_does_not_reach_the_program() {
+        let show = Invocation::new("sh").arguments(["-c", "echo ${PATH-withheld}"]);
+        assert_ne!(show.output(Path::new(".")).unwrap(), "withheld\n");
+        // `sh` puts a path of its own where it got none, but does not export it.
+        let show = Invocation::new("sh").arguments(["-c", "exec /usr/bin/env"]).withhold(&["PATH"]);
+        assert!(!show.output(Path::new(".")).unwrap().contains("\nPATH="));
     }
 }

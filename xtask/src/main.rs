@@ -1,5 +1,6 @@
 //! Developer commands: `cargo xtask <command>`. One file per command; this one only dispatches.
 
+mod bench_vram;
 mod ci;
 mod gpu_check;
 mod invocation;
@@ -21,6 +22,8 @@ enum Command {
     Tidy,
     /// Check on a CUDA machine that spilling changes no number, and record what it costs
     GpuCheck(gpu_check::GpuCheck),
+    /// Measure what device budgets cost, and record it
+    BenchVram(bench_vram::BenchVram),
 }
 
 fn main() -> ExitCode {
@@ -28,6 +31,7 @@ fn main() -> ExitCode {
         Command::Ci(ci) => ci.run(),
         Command::Tidy => tidy::run(),
         Command::GpuCheck(gpu_check) => gpu_check.run(),
+        Command::BenchVram(bench_vram) => bench_vram.run(),
     };
     if let Err(error) = outcome {
         // Causes on one line, and no backtrace even where RUST_BACKTRACE asks for one: these are no bugs of ours.

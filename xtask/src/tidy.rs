@@ -72,6 +72,9 @@ fn findings() -> Result<Vec<Finding>> {
         if matches!(file.path, "README.md" | "ARCHITECTURE.md") {
             findings.extend(documents::code_map(&file, &tree));
         }
+        if file.path == "README.md" {
+            findings.extend(documents::measured_table(&file, &tree));
+        }
         if file.path.starts_with("train/configs/") && file.has_extension("json") {
             findings.extend(documents::json_object(&file));
         }

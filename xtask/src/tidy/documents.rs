@@ -1,7 +1,9 @@
 //! Rules for what is read outside of a compiler: links lead somewhere, nothing names one machine's folders,
-//! configurations are JSON objects.
+//! configurations are JSON objects, measurements are those of a record.
 
 use std::{collections::BTreeMap, path::Path};
+
+use crate::bench_vram;
 
 use super::{File, Finding, Tree};
 
@@ -129,6 +131,11 @@ fn names_root_folder(line: &str, name: &str) -> bool {
     let path = format!("/{name}/");
     let inside_a_path = |c: char| c.is_alphanumeric() || "._-~*})]>".contains(c);
     line.match_indices(&path).any(|(at, _)| !line[..at].ends_with(inside_a_path))
+}
+
+pub(super) fn measured_table(file: &File, tree: &Tree) -> Option<Finding> {
+    let fault = bench_vram::readme_fault(file.text, |path| tree.get(path).map(String::as_str));
+    fault.map(|(line, reason)| file.finding(line, "bench-vram", reason))
 }
 
 pub(super) fn json_object(file: &File) -> Option<Finding> {

@@ -1,0 +1,117 @@
+//! `cargo xtask bench-vram`: what a device budget costs. One clean process of the release trainer per cell, a model
+//! at a budget, each compared with the same model without a limit. Every sweep becomes a dated record.
+//!
+//! Deciding (`budget`, `suite`, `limits`, `bisection`) and showing (`table`, `plot`, `svg`, `csv`) are pure; only `trainer`,
+//! `process`, `machine` and `record` touch the machine.
+
+mod bisection;
+mod budget;
+mod cell;
+mod csv;
+mod limits;
+mod machine;
+mod max_params;
+mod plot;
+mod process;
+mod readme_table;
+mod record;
+mod suite;
+mod summary;
+mod svg;
+mod sweep;
+mod table;
+mod trainer;
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use budget::Budget;
+use limits::Limits;
+use machine::Machine;
+use record::Record;
+use suite::Place;
+use trainer::Trainer;
+
+pub(crate) use readme_table::fault as readme_fault;
+
+#[derive(Args)]
+pub(crate) struct BenchVram {
+    /// A preset or a file; may be repeated. By default what this machine can do in ten minutes
+    #[arg(long = "config", value_name = "NAME")]
+    configs: Vec<String>,
+    /// Bytes, or shares of the peak without a limit
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "100%,75%,50%,25%")]
+    budgets: Vec<Budget>,
+    /// Steps per cell; speed is that of the median step, the first one left out
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
+    steps: Option<u64>,
+    /// The record's folder; by default `benchmarks/runs/<date>-<device>`
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// auto, cpu, vulkan, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// A further change to every configuration; may be repeated
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    settings: Vec<String>,
+    /// A trainer that is built already
+    #[arg(long, value_name = "PATH")]
+    train: Option<PathBuf>,
+    /// A cell is stopped after this long
+    #[arg(long, value_name = "N", default_value_t = 180)]
+    seconds_per_cell: u64,
+    /// Cells that have not begun by then are skipped
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    minutes: u64,
+    /// Find the deepest model that trains in `--budget`, without spilling and with it
+    #[arg(long, requires = "budget", conflicts_with_all = ["budgets", "steps", "out"])]
+    max_params: bool,
+    /// Device memory for `--max-params`, in bytes
+    #[arg(long, value_name = "BYTES", requires = "max_params")]
+    budget: Option<Budget>,
+    /// Measure nothing: put this record's table into README.md
+    #[arg(long, value_name = "RECORD", exclusive = true)]
+    readme: Option<PathBuf>,
+}
+
+impl BenchVram {
+    pub(crate) fn run(self) -> Result<()> {
+        if let Some(record) = &self.readme {
+            return readme_table::rewrite(record);
+        }
+        let machine = Machine::probe();
+        let place = Place::choose(&self.device, &machine);
+        println!("{}; device {}", machine.evidence, place.device);
+        if !place.has_gpu && place.device == "cpu" {
+            println!(
+                "the CPU's memory plays the device: budgets and bits are real, speeds say nothing about a GPU"
+            );
+        }
+        let models = suite::models(&self.configs, self.steps, &self.settings, &place);
+        let limits = || {
+            Limits::begin(Duration::from_secs(self.seconds_per_cell), Duration::from_secs(60 * self.minutes))
+        };
+        if let Some(budget) = self.budget {
+            let Budget::Bytes(budget) = budget else { bail!("--max-params needs a --budget in bytes: 8GiB") };
+            let model = models.first().context("there is no model")?;
+            let trainer = Trainer::get(self.train.as_deref(), &place.device)?;
+            return max_params::run(&trainer, model, budget, &limits());
+        }
+        let planned = sweep::size(&models, &self.budgets);
+        let trainer = Trainer::get(self.train.as_deref(), &place.device)?;
+        let record = Record::begin(self.out.as_deref(), &machine, &place, &models, planned)?;
+        let cells = sweep::run(&trainer, &models, &self.budgets, &limits(), |cells| record.write(cells))?;
+        println!("\n{}", table::terminal(&cells));
+        for reason in table::reasons(&cells) {
+            println!("{reason}");
+        }
+        println!("recorded in {}", record.folder.display());
+        let failed = cells.iter().filter(|cell| matches!(cell.outcome, cell::Outcome::Failed(_))).count();
+        if failed > 0 {
+            bail!("{failed} of {planned} cells failed for reasons other than memory");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! One process under a time limit: how it ended, and what it said.
+
+use std::{
+    fs::{self, File},
+    path::Path,
+    process::{Child, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+
+use crate::invocation::Invocation;
+
+pub(super) struct Ended {
+    /// Nothing where it was stopped at the limit.
+    pub(super) status: Option<ExitStatus>,
+    pub(super) printed: String,
+    /// The last line on standard error that says something.
+    pub(super) complaint: String,
+}
+
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
+/// Runs it in the folder this command was started in, where relative paths of its arguments lead somewhere.
+pub(super) fn run(invocation: &Invocation, scratch: &Path, limit: Duration) -> Result<Ended> {
+    // Files instead of pipes: no process can fill them and wait, and none that outlives the limit can hold them open.
+    let [printed, said] = ["stdout", "stderr"].map(|name| scratch.join(name));
+    let file =
+        |path| File::create(path).with_context(|| format!("no room for output in {}", scratch.display()));
+    let mut child = invocation
+        .command(Path::new("."))
+        .stdin(Stdio::null())
+        .stdout(file(&printed)?)
+        .stderr(file(&said)?)
+        .spawn()
+        .with_context(|| format!("`{invocation}` could not be started"))?;
+    let status =
+        wait(&mut child, limit).with_context(|| format!("`{invocation}` could not be waited for"))?;
+    let text = |path| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    Ok(Ended { status, printed: text(&printed)?, complaint: last_line(&text(&said)?) })
+}
+
+fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        let Some(left) = limit.checked_sub(started.elapsed()) else {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        };
+        thread::sleep(left.min(BETWEEN_LOOKS));
+    }
+}
+
+/// Without the program's name in front, and without what Rust adds after a panic.
+fn last_line(text: &str) -> String {
+    let says_something = |line: &&str| !line.is_empty() && !line.starts_with("note: run with");
+    let line = text.lines().map(str::trim).rfind(says_something).unwrap_or_default();
+    let without_name = ["train: ", "error: ", "Error: "].iter().find_map(|prefix| line.strip_prefix(prefix));
+    without_name.unwrap_or(line).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_that_says_something_is_the_complaint() {
+        assert_eq!(last_line("step 1\ntrain: no room\n\n"), "no room");
+        let panic = "thread 'main' panicked at a.rs:1:\nno device\nnote: run with `RUST_BACKTRACE=1`\n";
+        assert_eq!(last_line(panic), "no device");
+        assert_eq!(last_line(""), "");
+    }
+}

@@ -1,0 +1,132 @@
+//! The README's table of measurements, made from a record that the page itself names. No number in it is typed.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::workspace;
+
+use super::{cell, table};
+
+const OPENS: &str = "<!-- bench-vram: ";
+const CLOSES: &str = "<!-- /bench-vram -->";
+const TO_WRITE: &str = "give it these two lines: `<!-- bench-vram: RECORD -->` and `<!-- /bench-vram -->`";
+
+/// A page around its table.
+struct Page<'a> {
+    before: &'a str,
+    /// Where the record lies, from the root.
+    record: &'a str,
+    table: &'a str,
+    after: &'a str,
+}
+
+impl<'a> Page<'a> {
+    /// Nothing where the page has no table.
+    fn split(text: &'a str) -> Result<Option<Self>> {
+        let Some((before, rest)) = text.split_once(OPENS) else { return Ok(None) };
+        let (record, rest) =
+            rest.split_once(" -->\n").with_context(|| format!("`{OPENS}` is not closed by ` -->`"))?;
+        let (table, after) =
+            rest.split_once(CLOSES).with_context(|| format!("`{CLOSES}` does not follow the table"))?;
+        ensure!(!after.contains(OPENS), "there are two tables; one is kept up to date");
+        Ok(Some(Self { before, record, table, after }))
+    }
+
+    fn with_table(&self, record: &str, table: &str) -> String {
+        format!("{}{OPENS}{record} -->\n{table}{CLOSES}{}", self.before, self.after)
+    }
+}
+
+fn render(record: &str, csv: &str) -> Result<String> {
+    let cells = cell::from_csv(csv).with_context(|| format!("{record}/cells.csv"))?;
+    let table = table::markdown(&cells);
+    Ok(format!("\n{table}\n[Command, machine, caveats and raw data]({record}/README.md).\n\n"))
+}
+
+/// `cargo xtask bench-vram --readme RECORD`.
+pub(super) fn rewrite(record: &Path) -> Result<()> {
+    let root = workspace::root().canonicalize()?;
+    let folder =
+        record.canonicalize().with_context(|| format!("there is no record at {}", record.display()))?;
+    let name = folder.strip_prefix(&root).with_context(|| {
+        format!("{} lies outside of the repository, where readers have it not", record.display())
+    })?;
+    let name = name.to_string_lossy().replace('\\', "/");
+    let csv = fs::read_to_string(folder.join("cells.csv"))
+        .with_context(|| format!("{} holds no cells.csv", record.display()))?;
+    let path = root.join("README.md");
+    let text = fs::read_to_string(&path).context("README.md is unreadable")?;
+    let page = Page::split(&text).context("README.md")?;
+    let page = page.with_context(|| format!("README.md has no place for the table; {TO_WRITE}"))?;
+    fs::write(&path, page.with_table(&name, &render(&name, &csv)?))
+        .context("README.md could not be written")?;
+    println!("README.md shows {name}");
+    Ok(())
+}
+
+/// The line and the fault of a table that is not what its record gives. `read` finds a file from the root.
+pub(crate) fn fault<'a>(text: &str, read: impl Fn(&str) -> Option<&'a str>) -> Option<(usize, String)> {
+    let line = text.lines().position(|line| line.contains(OPENS))? + 1;
+    let check = || {
+        let page = Page::split(text)?.context("the table is cut off")?;
+        let csv = read(&format!("{}/cells.csv", page.record));
+        let csv = csv.with_context(|| format!("`{}` holds no cells.csv", page.record))?;
+        let again = format!("run `cargo xtask bench-vram --readme {}`", page.record);
+        ensure!(page.table == render(page.record, csv)?, "the table differs from its record; {again}");
+        Ok(())
+    };
+    check().err().map(|error: anyhow::Error| (line, format!("{error:#}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::cell::tests::three, *};
+
+    const EMPTY: &str = "# Title\n\n<!-- bench-vram: none -->\n<!-- /bench-vram -->\n\nMore.\n";
+
+    fn csv() -> String {
+        cell::to_csv(&three())
+    }
+
+    fn filled() -> String {
+        let table = render("runs/a", &csv()).unwrap();
+        Page::split(EMPTY).unwrap().unwrap().with_table("runs/a", &table)
+    }
+
+    fn fault_of(text: &str) -> Option<(usize, String)> {
+        let csv = csv();
+        fault(text, |path| (path == "runs/a/cells.csv").then_some(csv.as_str()))
+    }
+
+    #[test]
+    fn only_what_lies_between_the_markers_is_rewritten() {
+        let filled = filled();
+        assert!(filled.starts_with("# Title\n\n<!-- bench-vram: runs/a -->\n\n| Model |"), "{filled}");
+        assert!(filled.contains("| toy (1.2M) | 50% = 19.1 MiB | yes |"), "{filled}");
+        assert!(filled.ends_with("](runs/a/README.md).\n\n<!-- /bench-vram -->\n\nMore.\n"), "{filled}");
+        let page = Page::split(&filled).unwrap().unwrap();
+        assert_eq!(page.with_table("runs/a", &render("runs/a", &csv()).unwrap()), filled);
+    }
+
+    #[test]
+    fn a_table_that_equals_its_record_passes() {
+        assert_eq!(fault_of(&filled()), None);
+        assert_eq!(fault_of("# A page without a table\n"), None);
+    }
+
+    #[test]
+    fn a_number_typed_by_hand_is_found() {
+        let (line, fault) = fault_of(&filled().replace("0.72", "0.99")).unwrap();
+        assert_eq!(line, 3);
+        assert!(fault.contains("cargo xtask bench-vram --readme runs/a"), "{fault}");
+    }
+
+    #[test]
+    fn a_table_without_its_record_or_its_end_is_found() {
+        let fault = |text: &str| fault_of(text).unwrap().1;
+        assert!(fault(&filled().replace("runs/a -->", "runs/b -->")).contains("`runs/b` holds no cells.csv"));
+        assert!(fault(&filled().replace(CLOSES, "")).contains("does not follow the table"));
+        assert!(fault(&(filled() + &filled())).contains("two tables"));
+    }
+}

@@ -1,0 +1,201 @@
+//! The dated record of a sweep: a page, the raw cells and a picture, written again after every cell.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{invocation::Invocation, records, workspace};
+
+use super::{
+    cell::{self, Cell},
+    machine::Machine,
+    plot,
+    suite::{Model, Place},
+    table, trainer,
+};
+
+pub(super) struct Record {
+    pub(super) folder: PathBuf,
+    heading: String,
+    /// What stays the same from cell to cell: how it was measured, and what to bear in mind.
+    circumstances: String,
+    planned: usize,
+}
+
+const CELLS: &str = "cells.csv";
+
+impl Record {
+    /// Takes a folder before anything is measured, so that no measurement is lost to a folder that cannot be had.
+    pub(super) fn begin(
+        out: Option<&Path>,
+        machine: &Machine,
+        place: &Place,
+        models: &[Model],
+        planned: usize,
+    ) -> Result<Self> {
+        let date = records::today()?;
+        let device = place.name(machine);
+        let folder = match out {
+            Some(folder) => claim(folder)?,
+            None => records::fresh_folder(&records::runs(), &date, &device)?,
+        };
+        let heading = format!("# Device budgets: {device}, {date}\n\n{}", origin()?);
+        Ok(Self { folder, heading, circumstances: circumstances(machine, place, models), planned })
+    }
+
+    pub(super) fn write(&self, cells: &[Cell]) -> Result<()> {
+        let files =
+            [(CELLS, cell::to_csv(cells)), ("plot.svg", plot::svg(cells)), ("README.md", self.page(cells))];
+        for (name, text) in files {
+            let path = self.folder.join(name);
+            fs::write(&path, text).with_context(|| format!("{} could not be written", path.display()))?;
+        }
+        Ok(())
+    }
+
+    fn page(&self, cells: &[Cell]) -> String {
+        let unfinished = match cells.len() {
+            done if done < self.planned => {
+                format!("**Not finished: {done} of {} cells were measured.**\n\n", self.planned)
+            }
+            _ => String::new(),
+        };
+        let reasons = match table::reasons(cells) {
+            none if none.is_empty() => String::new(),
+            reasons => format!("\nNot measured:\n\n{}\n", bullets(&reasons)),
+        };
+        format!(
+            "{}Raw data: [{CELLS}]({CELLS}).\n\n{unfinished}{}{reasons}\n![Speed and peak memory against the budget]\
+             (plot.svg)\n\n{}",
+            self.heading,
+            table::markdown(cells),
+            self.circumstances
+        )
+    }
+}
+
+/// Records are never overwritten.
+fn claim(folder: &Path) -> Result<PathBuf> {
+    for name in [CELLS, "README.md"] {
+        if folder.join(name).exists() {
+            bail!(
+                "{} holds a record already, and records are never overwritten; name another folder",
+                folder.display()
+            );
+        }
+    }
+    fs::create_dir_all(folder).with_context(|| format!("{} could not be made", folder.display()))?;
+    Ok(folder.to_owned())
+}
+
+fn origin() -> Result<String> {
+    let typed = env::args().skip(1).map(|argument| anywhere(&argument));
+    let command = Invocation::cargo("xtask").arguments(typed);
+    Ok(format!("`{command}` at commit {}. ", workspace::commit()?))
+}
+
+/// Folders of this machine mean nothing elsewhere.
+fn anywhere(argument: &str) -> String {
+    let (option, path) =
+        argument.split_once('=').filter(|_| argument.starts_with("--")).unwrap_or(("", argument));
+    let path = Path::new(path);
+    let Some(name) = path.file_name().filter(|_| path.is_absolute()) else { return argument.to_owned() };
+    let equals = if option.is_empty() { "" } else { "=" };
+    format!("{option}{equals}{}", name.to_string_lossy())
+}
+
+fn circumstances(machine: &Machine, place: &Place, models: &[Model]) -> String {
+    let facts: Vec<_> = machine.facts.iter().map(|(name, value)| format!("| {name} | {value} |")).collect();
+    let commands: Vec<_> = models.iter().map(|model| trainer::shown(model, &place.device)).collect();
+    let caveats: Vec<_> =
+        if place.has_gpu { CAVEATS.to_vec() } else { [&CAVEATS[..], &[WITHOUT_GPU]].concat() };
+    format!(
+        "## How\n\n| Machine | |\n|---|---|\n{}\n\nEach cell is one process, started once:\n\n```sh\n{}\n```\n\n\
+         ## Bear in mind\n\n{}\n",
+        facts.join("\n"),
+        commands.join("\n"),
+        bullets(&caveats)
+    )
+}
+
+fn bullets(items: &[impl AsRef<str>]) -> String {
+    let items: Vec<_> = items.iter().map(|item| format!("- {}", item.as_ref())).collect();
+    items.join("\n")
+}
+
+const CAVEATS: [&str; 4] = [
+    "Percentages are of the peak device bytes of the same model's unlimited run, which is the one that losses, weights \
+     and speed are compared with.",
+    "Tokens/s are those of the median step, the first one left out. A cell is measured once: differences of a few \
+     percent are noise.",
+    "Moved per step and stall are means over the whole run, its start included; moved counts both directions.",
+    "Few steps, no evaluation and no sampling: nothing is said about what the models learn.",
+];
+
+const WITHOUT_GPU: &str = "The CPU's memory plays the device, and sequences of large models are short. Peaks \
+     show that budgets hold, and losses and weights that no bit changed; speeds say nothing about a GPU.";
+
+#[cfg(test)]
+mod tests {
+    use super::{super::cell::tests::three, *};
+
+    fn machine() -> Machine {
+        Machine {
+            gpu: None,
+            evidence: String::new(),
+            processor: "Some CPU".to_owned(),
+            facts: vec![("processor", "Some CPU".to_owned()), ("cores", "2".to_owned())],
+        }
+    }
+
+    fn record(out: &Path) -> Result<Record> {
+        let machine = machine();
+        let place = Place::choose("auto", &machine);
+        let models = super::super::suite::models(&["toy".to_owned()], Some(5), &[], &place);
+        Record::begin(Some(out), &machine, &place, &models, 3)
+    }
+
+    #[test]
+    fn a_record_says_command_commit_machine_numbers_and_caveats() {
+        let folder = env::temp_dir().join(format!("bench-vram-record-{}", std::process::id()));
+        let record = record(&folder).unwrap();
+        record.write(&three()[..2]).unwrap();
+        let early = fs::read_to_string(folder.join("README.md")).unwrap();
+        record.write(&three()).unwrap();
+        let page = fs::read_to_string(folder.join("README.md")).unwrap();
+        let cells = cell::from_csv(&fs::read_to_string(folder.join(CELLS)).unwrap()).unwrap();
+        let again = Record::begin(Some(&folder), &machine(), &Place::choose("cpu", &machine()), &[], 3).err();
+        fs::remove_dir_all(&folder).unwrap();
+
+        assert!(early.contains("**Not finished: 2 of 3 cells were measured.**"), "{early}");
+        assert!(!page.contains("Not finished"));
+        let said = [
+            "# Device budgets: Some CPU, ",
+            "`cargo xtask",
+            "at commit ",
+            "| cores | 2 |",
+            "| toy (1.2M) | 50% = 19.1 MiB | yes |",
+            "- toy at 25%, does not fit: step 1",
+            "train run --config toy --device cpu --out DIR --json --set train.steps=5",
+            "--set memory.device_budget=BUDGET\n",
+            "speeds say nothing about a GPU",
+        ];
+        for expected in said {
+            assert!(page.contains(expected), "{expected} is missing from:\n{page}");
+        }
+        assert_eq!(cells, three());
+        assert!(again.unwrap().to_string().contains("never overwritten"));
+    }
+
+    #[test]
+    fn a_command_shows_no_folder_of_this_machine() {
+        assert_eq!(anywhere("/somewhere/else/train"), "train");
+        assert_eq!(anywhere("--out=/somewhere/record"), "--out=record");
+        for kept in ["bench-vram", "--steps", "--set=a.b=c", "configs/mine.json"] {
+            assert_eq!(anywhere(kept), kept);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What a machine can measure in about ten minutes: models, and what is changed in each so that it is quick.
+
+use std::path::Path;
+
+use super::machine::Machine;
+
+pub(super) struct Model {
+    pub(super) name: String,
+    /// As the trainer is asked for it: a path or a preset.
+    pub(super) config: String,
+    pub(super) settings: Vec<String>,
+}
+
+/// Where the cells run.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// For the trainer's `--device`. Always named, so that all cells run on the same one.
+    pub(super) device: String,
+    pub(super) has_gpu: bool,
+}
+
+/// What every cell does without: nothing but training steps is measured.
+const STEPS_ONLY: [&str; 7] = [
+    "eval.every=0",
+    "eval.sequences=1",
+    "eval.sample_every=0",
+    "eval.prompts=[]",
+    "eval.questions=[]",
+    "eval.quiz=0",
+    "checkpoint.every=0",
+];
+
+/// Tokens that need no learning, and as much text as the steps read: neither changes what a step costs.
+const QUICK_START: [&str; 3] = ["tokenizer.kind=bytes", "data.dialogues=5000", "train.accumulate=1"];
+
+/// For a CPU, which computes in no smaller type than this.
+const SHORT_STEPS: [&str; 3] = ["train.micro_batch=1", "train.sequence=64", "model.compute=f32"];
+
+impl Place {
+    pub(super) fn choose(asked: &str, machine: &Machine) -> Self {
+        let found = if machine.gpu.is_some() { "cuda" } else { "cpu" };
+        let device = if asked == "auto" { found } else { asked };
+        Self { device: device.to_owned(), has_gpu: device != "cpu" && machine.gpu.is_some() }
+    }
+
+    /// What a record of this place is called.
+    pub(super) fn name(&self, machine: &Machine) -> String {
+        let gpu = machine.gpu.clone().filter(|_| self.has_gpu);
+        gpu.unwrap_or_else(|| machine.processor.clone())
+    }
+
+    fn models(&self) -> &'static [&'static str] {
+        if self.has_gpu { &["gpt-124m", "gpt-350m", "gpt-1.5b"] } else { &["toy", "gpt-124m"] }
+    }
+}
+
+/// The models `asked` for, or those that suit the place. `settings` come last and win.
+pub(super) fn models(asked: &[String], steps: Option<u64>, settings: &[String], place: &Place) -> Vec<Model> {
+    let chosen: Vec<String> = match asked {
+        [] => place.models().iter().map(|&name| name.to_owned()).collect(),
+        asked => asked.to_vec(),
+    };
+    chosen.into_iter().map(|config| Model::new(config, steps, settings, place)).collect()
+}
+
+impl Model {
+    fn new(config: String, steps: Option<u64>, further: &[String], place: &Place) -> Self {
+        let stem =
+            Path::new(&config).file_name().map_or(config.as_str().into(), |name| name.to_string_lossy());
+        let name = stem.strip_suffix(".json").unwrap_or(&stem).to_owned();
+        // A configuration of one's own is run as it is.
+        let is_large_preset = name.starts_with("gpt-") && !Path::new(&config).exists();
+        let (usual_steps, own): (u64, Vec<&str>) = match (name.as_str(), is_large_preset, place.has_gpu) {
+            (_, true, true) => (8, QUICK_START.to_vec()),
+            (_, true, false) => (5, [QUICK_START, SHORT_STEPS].concat()),
+            ("toy", ..) => (30, Vec::new()),
+            _ => (10, Vec::new()),
+        };
+        let steps =
+            [format!("train.steps={}", steps.unwrap_or(usual_steps)), "train.schedule.warmup=1".to_owned()];
+        let fixed = STEPS_ONLY.iter().copied().chain(own).map(str::to_owned);
+        let settings = steps.into_iter().chain(fixed).chain(further.iter().cloned()).collect();
+        Self { name, config, settings }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(gpu: Option<&str>) -> Machine {
+        Machine {
+            gpu: gpu.map(str::to_owned),
+            evidence: String::new(),
+            processor: "Some CPU".to_owned(),
+            facts: Vec::new(),
+        }
+    }
+
+    fn names(asked: &[String], place: &Place) -> Vec<String> {
+        models(asked, None, &[], place).into_iter().map(|model| model.name).collect()
+    }
+
+    #[test]
+    fn a_gpu_is_used_where_there_is_one_and_nothing_else_was_asked_for() {
+        let with = machine(Some("NVIDIA L4"));
+        let place = Place::choose("auto", &with);
+        assert_eq!((place.device.as_str(), place.name(&with).as_str()), ("cuda", "NVIDIA L4"));
+        assert_eq!(names(&[], &place), ["gpt-124m", "gpt-350m", "gpt-1.5b"]);
+        let place = Place::choose("cpu", &with);
+        assert_eq!((place.has_gpu, place.name(&with).as_str()), (false, "Some CPU"));
+        assert_eq!(Place::choose("cuda:1", &with).device, "cuda:1");
+    }
+
+    #[test]
+    fn without_a_gpu_the_models_are_small_and_the_sequences_short() {
+        let place = Place::choose("auto", &machine(None));
+        assert_eq!(place.device, "cpu");
+        let models = models(&[], None, &[], &place);
+        assert_eq!(models.iter().map(|model| model.name.as_str()).collect::<Vec<_>>(), ["toy", "gpt-124m"]);
+        assert!(models[1].settings.contains(&"train.sequence=64".to_owned()));
+        assert!(!models[0].settings.contains(&"train.sequence=64".to_owned()));
+    }
+
+    #[test]
+    fn a_software_vulkan_does_not_get_the_work_of_a_gpu() {
+        assert!(!Place::choose("vulkan", &machine(None)).has_gpu);
+    }
+
+    #[test]
+    fn what_is_asked_for_wins_over_what_is_usual() {
+        let place = Place::choose("cpu", &machine(None));
+        let asked = ["sizes/gpt-mine.json".to_owned()];
+        let models = models(&asked, Some(3), &["train.micro_batch=4".to_owned()], &place);
+        let settings = &models[0].settings;
+        assert_eq!((models[0].name.as_str(), models[0].config.as_str()), ("gpt-mine", "sizes/gpt-mine.json"));
+        assert!(settings.contains(&"train.steps=3".to_owned()));
+        assert_eq!(settings.last().unwrap(), "train.micro_batch=4");
+    }
+}

@@ -1,0 +1,142 @@
+//! What the trainer says of a run that it finished, as far as the benchmark reads it. The same names are read from
+//! its JSON and are the columns of a record.
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+/// Lists the fields once: as a structure, as columns, and from columns.
+macro_rules! summary {
+    ($($(#[$doc:meta])* $field:ident: $kind:ty,)*) => {
+        /// Further keys of the JSON are let pass.
+        #[derive(Debug, Clone, PartialEq, Deserialize)]
+        pub(super) struct Summary {
+            $($(#[$doc])* pub(super) $field: $kind,)*
+        }
+
+        impl Summary {
+            pub(super) const COLUMNS: &'static [&'static str] = &[$(stringify!($field)),*];
+
+            pub(super) fn to_columns(&self) -> Vec<String> {
+                vec![$(self.$field.to_column()),*]
+            }
+
+            pub(super) fn from_columns<'a>(text: impl Fn(&str) -> Result<&'a str>) -> Result<Self> {
+                Ok(Self { $($field: Column::from_column(text(stringify!($field))?)
+                    .with_context(|| format!("column `{}`", stringify!($field)))?,)* })
+            }
+        }
+    };
+}
+
+summary! {
+    device: String,
+    parameters: u64,
+    steps: u64,
+    tokens: u64,
+    seconds: f64,
+    step_ms_median: Option<f64>,
+    tokens_per_second: f64,
+    /// Nothing where the last loss is no number.
+    loss: Option<f64>,
+    losses_sha256: String,
+    weights_sha256: String,
+    peak_device_bytes: u64,
+    peak_host_bytes: u64,
+    bytes_out: u64,
+    bytes_in: u64,
+    evictions: u64,
+    restores: u64,
+    stall_seconds: f64,
+    largest_launch: u64,
+}
+
+impl Summary {
+    pub(super) fn parse(printed: &str) -> Result<Self> {
+        serde_json::from_str(printed.trim()).context("what it printed is no summary")
+    }
+
+    pub(super) fn bytes_per_step(&self) -> u64 {
+        (self.bytes_out + self.bytes_in).checked_div(self.steps).unwrap_or_default()
+    }
+
+    /// The part of the run that was spent waiting for bytes.
+    pub(super) fn stall_share(&self) -> f64 {
+        self.stall_seconds / self.seconds.max(f64::MIN_POSITIVE)
+    }
+}
+
+/// A value in a record's table. Whatever is written is read back as the same value, to the last bit.
+trait Column: Sized {
+    fn to_column(&self) -> String;
+    fn from_column(text: &str) -> Result<Self>;
+}
+
+impl Column for String {
+    fn to_column(&self) -> String {
+        self.clone()
+    }
+
+    fn from_column(text: &str) -> Result<Self> {
+        Ok(text.to_owned())
+    }
+}
+
+impl Column for u64 {
+    fn to_column(&self) -> String {
+        self.to_string()
+    }
+
+    fn from_column(text: &str) -> Result<Self> {
+        text.parse().with_context(|| format!("`{text}` is no whole number"))
+    }
+}
+
+impl Column for f64 {
+    fn to_column(&self) -> String {
+        self.to_string()
+    }
+
+    fn from_column(text: &str) -> Result<Self> {
+        text.parse().with_context(|| format!("`{text}` is no number"))
+    }
+}
+
+impl Column for Option<f64> {
+    fn to_column(&self) -> String {
+        self.map(|number| number.to_column()).unwrap_or_default()
+    }
+
+    fn from_column(text: &str) -> Result<Self> {
+        if text.is_empty() { Ok(None) } else { f64::from_column(text).map(Some) }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// As the trainer prints it, with a key that the benchmark does not read.
+    pub(in super::super) const PRINTED: &str = r#"{"outcome": "done", "device": "cpu", "parameters": 1200000,
+        "steps": 10, "tokens": 10240, "seconds": 4.0, "step_ms_median": 350.5, "tokens_per_second": 3000.0,
+        "loss": 0.1, "val_loss": null, "losses_sha256": "aa", "weights_sha256": "bb",
+        "peak_device_bytes": 40000000, "peak_host_bytes": 0, "bytes_out": 0, "bytes_in": 0, "evictions": 0,
+        "restores": 0, "stall_seconds": 0.0, "largest_launch": 9000000, "device_budget": null, "quiz": null}"#;
+
+    pub(in super::super) fn summary() -> Summary {
+        Summary::parse(PRINTED).unwrap()
+    }
+
+    #[test]
+    fn keys_that_are_not_read_are_let_pass_and_missing_ones_named() {
+        assert_eq!(summary().parameters, 1_200_000);
+        let error = Summary::parse(&PRINTED.replace("\"steps\"", "\"stops\"")).unwrap_err();
+        assert!(format!("{error:#}").contains("missing field `steps`"), "{error:#}");
+    }
+
+    #[test]
+    fn shares_are_of_the_whole_run() {
+        let run = Summary { bytes_out: 100, bytes_in: 200, stall_seconds: 1.0, ..summary() };
+        assert_eq!((run.bytes_per_step(), run.stall_share()), (30, 0.25));
+        assert_eq!(Summary { steps: 0, ..run }.bytes_per_step(), 0);
+    }
+}

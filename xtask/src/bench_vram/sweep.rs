@@ -1,0 +1,145 @@
+//! All cells, one after another. A model's unlimited run comes first, since shares are shares of its peak.
+
+use std::io::{self, Write as _};
+
+use anyhow::Result;
+
+use super::{
+    budget::{Budget, Bytes, Limit},
+    cell::{Cell, Outcome},
+    limits::Limits,
+    suite::Model,
+    table,
+    trainer::Trainer,
+};
+
+/// Calls `after_each` with all cells so far: what was measured outlives what breaks later.
+pub(super) fn run(
+    trainer: &Trainer,
+    models: &[Model],
+    budgets: &[Budget],
+    limits: &Limits,
+    mut after_each: impl FnMut(&[Cell]) -> Result<()>,
+) -> Result<Vec<Cell>> {
+    let mut cells: Vec<Cell> = Vec::new();
+    for model in models {
+        let first = cells.len();
+        for budget in with_reference(budgets) {
+            let peak = cells.get(first).and_then(|reference| Some(reference.summary()?.peak_device_bytes));
+            let (limit, outcome) = match budget.resolve(peak) {
+                Ok(limit) => (limit, measure(trainer, model, budget, limit, limits)?),
+                Err(reason) => (None, Outcome::Skipped(reason.to_string())),
+            };
+            cells.push(Cell { model: model.name.clone(), budget, limit, outcome });
+            println!("{}", table::short(cells.last().expect("one was pushed"), &cells));
+            after_each(&cells)?;
+        }
+    }
+    Ok(cells)
+}
+
+/// How many cells `run` will leave.
+pub(super) fn size(models: &[Model], budgets: &[Budget]) -> usize {
+    models.len() * with_reference(budgets).count()
+}
+
+fn with_reference(budgets: &[Budget]) -> impl Iterator<Item = Budget> {
+    let limited = budgets.iter().copied().filter(|budget| *budget != Budget::Unlimited);
+    std::iter::once(Budget::Unlimited).chain(limited)
+}
+
+fn measure(
+    trainer: &Trainer,
+    model: &Model,
+    budget: Budget,
+    limit: Limit,
+    limits: &Limits,
+) -> Result<Outcome> {
+    let time = match limits.next() {
+        Ok(time) => time,
+        Err(reason) => return Ok(Outcome::Skipped(reason)),
+    };
+    let bytes = limit.map(|bytes| format!(" = {}", Bytes(bytes))).unwrap_or_default();
+    print!("{} at {budget}{bytes} … ", model.name);
+    io::stdout().flush()?;
+    trainer.train(model, limit, &[], time)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::time::Duration;
+
+    use super::{
+        super::{
+            summary::tests::PRINTED,
+            trainer::tests::{StandIn, toy},
+        },
+        *,
+    };
+
+    /// Peaks at 40 MB, or at its budget; does not fit into less than 15 MB.
+    fn fits_above_15_mb() -> String {
+        let summary = PRINTED.replace("40000000", "$peak");
+        let summary = summary.replace('\n', "");
+        format!(
+            "for word; do case $word in memory.device_budget=*) budget=${{word#*=}};; esac; done\n\
+             peak=${{budget%B}}; [ $peak = unlimited ] && peak=40000000\n\
+             if [ $peak -lt 15000000 ]; then echo 'train: no room' >&2; exit 1; fi\n\
+             cat <<END\n{summary}\nEND\n"
+        )
+    }
+
+    fn sweep(test: &str, script: &str, budgets: &[&str], limits: &Limits) -> Vec<Cell> {
+        let stand_in = StandIn::new(test, script);
+        let budgets: Vec<Budget> = budgets.iter().map(|text| text.parse().unwrap()).collect();
+        let mut kept = Vec::new();
+        let cells = run(&stand_in.trainer, &[toy()], &budgets, limits, |cells| {
+            kept = cells.to_vec();
+            Ok(())
+        });
+        let cells = cells.unwrap();
+        assert_eq!(kept, cells, "the last record holds every cell");
+        assert_eq!(cells.len(), size(&[toy()], &budgets));
+        cells
+    }
+
+    fn outcomes(cells: &[Cell]) -> Vec<(String, Limit, &'static str)> {
+        cells.iter().map(|cell| (cell.budget.to_string(), cell.limit, cell.outcome.name())).collect()
+    }
+
+    fn hour() -> Limits {
+        Limits::begin(Duration::from_hours(1), Duration::from_hours(1))
+    }
+
+    #[test]
+    fn shares_are_of_the_peak_that_the_unlimited_run_measured() {
+        let cells = sweep("shares", &fits_above_15_mb(), &["50%", "unlimited", "25%", "1GiB"], &hour());
+        let expected = [
+            ("unlimited", None, "fits"),
+            ("50%", Some(20_000_000), "fits"),
+            ("25%", Some(10_000_000), "does not fit"),
+            ("1GiB", Some(1 << 30), "fits"),
+        ];
+        assert_eq!(outcomes(&cells), expected.map(|(budget, limit, name)| (budget.to_owned(), limit, name)));
+        assert_eq!(cells[1].summary().map(|run| run.peak_device_bytes), Some(20_000_000));
+    }
+
+    #[test]
+    fn without_an_unlimited_run_shares_are_skipped_and_bytes_still_measured() {
+        let script = fits_above_15_mb().replace("&& peak=40000000", "&& exit 1");
+        let cells = sweep("no-reference", &script, &["50%", "20MB"], &hour());
+        let names: Vec<_> = cells.iter().map(|cell| cell.outcome.name()).collect();
+        assert_eq!(names, ["does not fit", "skipped", "fits"]);
+        assert!(cells[1].outcome.reason().unwrap().contains("give bytes"));
+    }
+
+    #[test]
+    fn cells_for_which_no_time_is_left_are_said_to_be_skipped() {
+        let none = Limits::begin(Duration::from_mins(1), Duration::ZERO);
+        let cells = sweep("no-time", &fits_above_15_mb(), &["20MB"], &none);
+        for cell in &cells {
+            assert_eq!(cell.outcome.reason(), Some("the 0 s for all cells were used up"));
+        }
+        assert_eq!(cells.len(), 2);
+    }
+}

@@ -1,0 +1,227 @@
+//! The trainer as a program: one clean process per run, so that every peak is that run's own.
+
+use std::{
+    env::consts::EXE_SUFFIX,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::{
+    invocation::Invocation,
+    workspace::{self, Workspace},
+};
+
+use super::{
+    budget::Limit,
+    cell::Outcome,
+    process::{self, Ended},
+    suite::Model,
+    summary::Summary,
+};
+
+pub(super) struct Trainer {
+    program: Invocation,
+    device: String,
+    /// On the disk the build lies on: a temporary folder may be host memory, which is being measured.
+    scratch: PathBuf,
+}
+
+/// They would take the place of what a cell is told, or slow it down.
+const WITHHELD: [&str; 3] = ["OFFLOAD_DEVICE_BUDGET", "OFFLOAD_HOST_BUDGET", "OFFLOAD_PARANOID"];
+
+impl Trainer {
+    /// Builds the release binary, unless one is given.
+    pub(super) fn get(given: Option<&Path>, device: &str) -> Result<Self> {
+        let target = Workspace::read()?.target;
+        let binary = match given {
+            Some(path) => {
+                path.canonicalize().with_context(|| format!("there is no trainer at {}", path.display()))?
+            }
+            None => build(&target, device)?,
+        };
+        Ok(Self::new(Invocation::new(binary.to_string_lossy()), device, target.join("bench-vram")))
+    }
+
+    fn new(program: Invocation, device: &str, scratch: PathBuf) -> Self {
+        Self { program: program.withhold(&WITHHELD), device: device.to_owned(), scratch }
+    }
+
+    /// What `model` does at `limit`, in `time` at most.
+    pub(super) fn train(
+        &self,
+        model: &Model,
+        limit: Limit,
+        further: &[String],
+        time: Duration,
+    ) -> Result<Outcome> {
+        // Two benchmarks at once would spoil each other's numbers; at least they keep each other's files.
+        let scratch = self.scratch.join(std::process::id().to_string());
+        fs::create_dir_all(&scratch).with_context(|| format!("{} could not be made", scratch.display()))?;
+        let budget = limit.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes}B"));
+        let run = scratch.join("run").to_string_lossy().into_owned();
+        let arguments = arguments(model, &self.device, &budget, further, &run);
+        let ended = process::run(&self.program.clone().arguments(arguments), &scratch, time);
+        fs::remove_dir_all(&scratch)
+            .with_context(|| format!("{} could not be removed", scratch.display()))?;
+        Ok(judge(&ended?, time, &run))
+    }
+}
+
+/// The command line of a cell as a stranger would type it.
+pub(super) fn shown(model: &Model, device: &str) -> String {
+    Invocation::new("train").arguments(arguments(model, device, "BUDGET", &[], "DIR")).to_string()
+}
+
+fn arguments(model: &Model, device: &str, budget: &str, further: &[String], run: &str) -> Vec<String> {
+    let settings = model.settings.iter().chain(further).cloned();
+    let settings = settings.chain([format!("memory.device_budget={budget}")]);
+    let fixed = ["run", "--config", &model.config, "--device", device, "--out", run, "--json"];
+    fixed
+        .map(str::to_owned)
+        .into_iter()
+        .chain(settings.flat_map(|setting| ["--set".to_owned(), setting]))
+        .collect()
+}
+
+fn build(target: &Path, device: &str) -> Result<PathBuf> {
+    let build = Invocation::cargo("build --release --package train");
+    let feature = (device == "vulkan").then_some(["--features", "vulkan"]);
+    build.arguments(feature.into_iter().flatten()).run(workspace::root())?;
+    Ok(target.join("release").join(format!("train{EXE_SUFFIX}")))
+}
+
+fn judge(ended: &Ended, time: Duration, run: &str) -> Outcome {
+    // Where this run happened to lie means nothing to a reader of the record.
+    let complaint = ended.complaint.replace(run, "DIR");
+    let Some(status) = ended.status else {
+        return Outcome::OutOfTime(format!("stopped after {} s", time.as_secs()));
+    };
+    match status.code() {
+        Some(0) => match finished(&ended.printed) {
+            Ok(summary) => Outcome::Fits(Box::new(summary)),
+            Err(error) => Outcome::Failed(format!("{error:#}")),
+        },
+        Some(1) => Outcome::DoesNotFit(complaint),
+        Some(_) => Outcome::Failed(format!("{status}: {complaint}")),
+        None => Outcome::Killed(status.to_string()),
+    }
+}
+
+fn finished(printed: &str) -> Result<Summary> {
+    let said: Value = serde_json::from_str(printed.trim()).context("it printed no JSON")?;
+    anyhow::ensure!(said["outcome"] == "done", "its outcome is {}, not \"done\"", said["outcome"]);
+    Summary::parse(printed)
+}
+
+#[cfg(all(test, unix))]
+pub(super) mod tests {
+    use super::{super::summary::tests::PRINTED, *};
+
+    /// A program in the trainer's place, and the folder of this test alone that it lies in.
+    pub(in super::super) struct StandIn {
+        pub(in super::super) trainer: Trainer,
+        pub(in super::super) folder: PathBuf,
+    }
+
+    impl StandIn {
+        pub(in super::super) fn new(test: &str, script: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("bench-vram-{test}-{}", std::process::id()));
+            fs::create_dir_all(&folder).unwrap();
+            let path = folder.join("train.sh");
+            fs::write(&path, script).unwrap();
+            let program = Invocation::new("sh").arguments([path.to_string_lossy()]);
+            Self { trainer: Trainer::new(program, "cpu", folder.join("scratch")), folder }
+        }
+    }
+
+    impl Drop for StandIn {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.folder).unwrap();
+        }
+    }
+
+    pub(in super::super) fn toy() -> Model {
+        Model { name: "toy".into(), config: "toy".into(), settings: vec!["train.steps=2".into()] }
+    }
+
+    fn outcome(test: &str, script: &str) -> Outcome {
+        let stand_in = StandIn::new(test, script);
+        stand_in.trainer.train(&toy(), Some(4096), &[], Duration::from_mins(1)).unwrap()
+    }
+
+    fn finishing(printed: &str) -> String {
+        format!("echo 'step 1' >&2\ncat <<'END'\n{printed}\nEND\n")
+    }
+
+    #[test]
+    fn a_run_that_finishes_is_its_summary() {
+        let outcome = outcome("finished", &finishing(PRINTED));
+        assert_eq!(outcome.summary().map(|run| run.steps), Some(10));
+    }
+
+    #[test]
+    fn exit_1_does_not_fit_for_the_reason_it_gave() {
+        let script = "echo 'step 1' >&2\necho \"train: step 1 in $7: no room\" >&2\nexit 1\n";
+        assert_eq!(outcome("no-room", script), Outcome::DoesNotFit("step 1 in DIR: no room".to_owned()));
+    }
+
+    #[test]
+    fn other_exits_say_nothing_about_memory() {
+        let failed = |test, script: &str| match outcome(test, script) {
+            Outcome::Failed(reason) => reason,
+            other => panic!("{other:?}"),
+        };
+        let bad_input = failed("bad-input", "echo 'train: unknown key' >&2; exit 2");
+        assert_eq!(bad_input, "exit status: 2: unknown key");
+        assert!(failed("silent", "exit 0").starts_with("it printed no JSON"));
+        assert!(failed("cut-off", "echo '{\"outcome\": '").starts_with("it printed no JSON"));
+        let stopped = failed("stopped", &finishing(&PRINTED.replace("\"done\"", "\"interrupted\"")));
+        assert_eq!(stopped, "its outcome is \"interrupted\", not \"done\"");
+        let other = failed("other-json", &finishing("{\"outcome\": \"done\"}"));
+        assert!(other.contains("missing field"), "{other}");
+    }
+
+    #[test]
+    fn a_signal_is_named() {
+        let Outcome::Killed(reason) = outcome("killed", "kill -9 $$") else { panic!("it was killed") };
+        assert!(reason.contains('9'), "{reason}");
+    }
+
+    #[test]
+    fn a_run_is_stopped_at_its_limit_even_if_its_children_go_on_and_it_prints_without_end() {
+        let script = "sleep 30 &\nwhile :; do echo still here; echo still here >&2; sleep 0.01; done";
+        let stand_in = StandIn::new("endless", script);
+        let outcome = stand_in.trainer.train(&toy(), None, &[], Duration::from_millis(200)).unwrap();
+        assert!(matches!(outcome, Outcome::OutOfTime(_)), "{outcome:?}");
+    }
+
+    #[test]
+    fn a_cell_leaves_no_files_behind() {
+        let stand_in =
+            StandIn::new("files", &format!("mkdir -p $7; echo weights > $7/model\n{}", finishing(PRINTED)));
+        let outcome = stand_in.trainer.train(&toy(), None, &[], Duration::from_mins(1)).unwrap();
+        assert!(outcome.summary().is_some(), "{outcome:?}");
+        assert_eq!(fs::read_dir(stand_in.folder.join("scratch")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_trainer_is_told_model_device_changes_and_budget() {
+        let further = ["model.n_layer=3".to_owned()];
+        let words = arguments(&toy(), "cpu", "4096B", &further, "DIR").join(" ");
+        assert_eq!(
+            words,
+            "run --config toy --device cpu --out DIR --json --set train.steps=2 --set model.n_layer=3 \
+             --set memory.device_budget=4096B"
+        );
+    }
+
+    #[test]
+    fn a_program_that_is_missing_is_an_error_that_names_it() {
+        let error = Trainer::get(Some(Path::new("no/such/train")), "cpu").err().unwrap();
+        assert_eq!(error.to_string(), "there is no trainer at no/such/train");
+    }
+}
