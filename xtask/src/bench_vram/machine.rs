@@ -37,6 +37,8 @@ impl Machine {
             facts.push(("gpu", gpu.clone().unwrap_or_else(|| "none".into())));
         }
         facts.push(("system", ask("uname", "-sr").unwrap_or_default()));
+        let load = read("/proc/loadavg").split_whitespace().next().unwrap_or("unknown").to_owned();
+        facts.push(("load before", load));
         Self { gpu, evidence, processor, facts }
     }
 }

@@ -16,9 +16,12 @@ pub(super) struct Ended {
     /// Nothing where it was stopped at the limit.
     pub(super) status: Option<ExitStatus>,
     pub(super) printed: String,
-    /// The last line on standard error that says something.
+    /// The error it ended with, or else the last line on standard error that says something.
     pub(super) complaint: String,
 }
+
+/// What the trainer puts before an error.
+const NAME: &str = "train: ";
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
@@ -38,7 +41,7 @@ pub(super) fn run(invocation: &Invocation, scratch: &Path, limit: Duration) -> R
     let status =
         wait(&mut child, limit).with_context(|| format!("`{invocation}` could not be waited for"))?;
     let text = |path| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    Ok(Ended { status, printed: text(&printed)?, complaint: last_line(&text(&said)?) })
+    Ok(Ended { status, printed: text(&printed)?, complaint: complaint(&text(&said)?) })
 }
 
 fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
@@ -56,12 +59,14 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     }
 }
 
-/// Without the program's name in front, and without what Rust adds after a panic.
-fn last_line(text: &str) -> String {
-    let says_something = |line: &&str| !line.is_empty() && !line.starts_with("note: run with");
-    let line = text.lines().map(str::trim).rfind(says_something).unwrap_or_default();
-    let without_name = ["train: ", "error: ", "Error: "].iter().find_map(|prefix| line.strip_prefix(prefix));
-    without_name.unwrap_or(line).to_owned()
+/// In one line, without the program's name in front and without what Rust adds after a panic.
+fn complaint(said: &str) -> String {
+    let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    if let Some(start) = lines.iter().rposition(|line| line.starts_with(NAME)) {
+        return lines[start..].join(" ")[NAME.len()..].to_owned();
+    }
+    let last = lines.iter().rfind(|line| !line.starts_with("note: run with"));
+    last.copied().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
@@ -69,10 +74,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_line_that_says_something_is_the_complaint() {
-        assert_eq!(last_line("step 1\ntrain: no room\n\n"), "no room");
+    fn an_error_of_several_lines_becomes_one() {
+        let said = "step 1\ntrain: step 2 could not run: failed\nCaused by:\n  mul: no room\n\n";
+        assert_eq!(complaint(said), "step 2 could not run: failed Caused by: mul: no room");
+    }
+
+    #[test]
+    fn without_an_error_the_last_line_that_says_something_is_the_complaint() {
         let panic = "thread 'main' panicked at a.rs:1:\nno device\nnote: run with `RUST_BACKTRACE=1`\n";
-        assert_eq!(last_line(panic), "no device");
-        assert_eq!(last_line(""), "");
+        assert_eq!(complaint(panic), "no device");
+        assert_eq!(complaint(""), "");
     }
 }

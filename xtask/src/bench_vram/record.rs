@@ -129,8 +129,8 @@ fn bullets(items: &[impl AsRef<str>]) -> String {
 const CAVEATS: [&str; 4] = [
     "Percentages are of the peak device bytes of the same model's unlimited run, which is the one that losses, weights \
      and speed are compared with.",
-    "Tokens/s are those of the median step, the first one left out. A cell is measured once: differences of a few \
-     percent are noise.",
+    "Tokens/s are those of the median step, the first one left out. A cell is measured once: small differences are \
+     noise, and on a machine that does other work large ones are too.",
     "Moved per step and stall are means over the whole run, its start included; moved counts both directions.",
     "Few steps, no evaluation and no sampling: nothing is said about what the models learn.",
 ];

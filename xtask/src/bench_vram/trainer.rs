@@ -94,6 +94,9 @@ fn build(target: &Path, device: &str) -> Result<PathBuf> {
     Ok(target.join("release").join(format!("train{EXE_SUFFIX}")))
 }
 
+/// Otherwise bad input is a fault of the command, not of the budget.
+const PLAN_REFUSES: &str = "this run cannot work here";
+
 fn judge(ended: &Ended, time: Duration, run: &str) -> Outcome {
     // Where this run happened to lie means nothing to a reader of the record.
     let complaint = ended.complaint.replace(run, "DIR");
@@ -106,6 +109,7 @@ fn judge(ended: &Ended, time: Duration, run: &str) -> Outcome {
             Err(error) => Outcome::Failed(format!("{error:#}")),
         },
         Some(1) => Outcome::DoesNotFit(complaint),
+        Some(2) if complaint.starts_with(PLAN_REFUSES) => Outcome::DoesNotFit(complaint),
         Some(_) => Outcome::Failed(format!("{status}: {complaint}")),
         None => Outcome::Killed(status.to_string()),
     }
@@ -167,6 +171,13 @@ pub(super) mod tests {
     fn exit_1_does_not_fit_for_the_reason_it_gave() {
         let script = "echo 'step 1' >&2\necho \"train: step 1 in $7: no room\" >&2\nexit 1\n";
         assert_eq!(outcome("no-room", script), Outcome::DoesNotFit("step 1 in DIR: no room".to_owned()));
+    }
+
+    #[test]
+    fn a_plan_that_refuses_does_not_fit() {
+        let script = "printf 'train: this run cannot work here:\\n  too large\\n  no disk\\n' >&2\nexit 2\n";
+        let refused = "this run cannot work here: too large no disk".to_owned();
+        assert_eq!(outcome("refused", script), Outcome::DoesNotFit(refused));
     }
 
     #[test]
