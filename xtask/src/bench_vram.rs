@@ -56,7 +56,7 @@ pub(crate) struct BenchVram {
     /// A further change to every configuration; may be repeated
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     settings: Vec<String>,
-    /// A trainer that is built already
+    /// A trainer that is built already; a record then cannot name its commit
     #[arg(long, value_name = "PATH")]
     train: Option<PathBuf>,
     /// A cell is stopped after this long
@@ -101,7 +101,7 @@ impl BenchVram {
         }
         let planned = sweep::size(&models, &self.budgets);
         let trainer = Trainer::get(self.train.as_deref(), &place.device)?;
-        let record = Record::begin(self.out.as_deref(), &machine, &place, &models, planned)?;
+        let record = Record::begin(self.out.as_deref(), &machine, &place, &models, &trainer.origin, planned)?;
         let cells = sweep::run(&trainer, &models, &self.budgets, &limits(), |cells| record.write(cells))?;
         println!("\n{}", table::terminal(&cells));
         for reason in table::reasons(&cells) {

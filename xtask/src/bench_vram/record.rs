@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{invocation::Invocation, records, workspace};
+use crate::{invocation::Invocation, records};
 
 use super::{
     cell::{self, Cell},
@@ -34,6 +34,7 @@ impl Record {
         machine: &Machine,
         place: &Place,
         models: &[Model],
+        trainer: &str,
         planned: usize,
     ) -> Result<Self> {
         let date = records::today()?;
@@ -42,7 +43,7 @@ impl Record {
             Some(folder) => claim(folder)?,
             None => records::fresh_folder(&records::runs(), &date, &device)?,
         };
-        let heading = format!("# Device budgets: {device}, {date}\n\n{}", origin()?);
+        let heading = format!("# Device budgets: {device}, {date}\n\n`{}`, {trainer}. ", command());
         Ok(Self { folder, heading, circumstances: circumstances(machine, place, models), planned })
     }
 
@@ -91,10 +92,9 @@ fn claim(folder: &Path) -> Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-fn origin() -> Result<String> {
+fn command() -> Invocation {
     let typed = env::args().skip(1).map(|argument| anywhere(&argument));
-    let command = Invocation::cargo("xtask").arguments(typed);
-    Ok(format!("`{command}` at commit {}. ", workspace::commit()?))
+    Invocation::cargo("xtask").arguments(typed)
 }
 
 /// Folders of this machine mean nothing elsewhere.
@@ -155,7 +155,7 @@ mod tests {
         let machine = machine();
         let place = Place::choose("auto", &machine);
         let models = super::super::suite::models(&["toy".to_owned()], Some(5), &[], &place);
-        Record::begin(Some(out), &machine, &place, &models, 3)
+        Record::begin(Some(out), &machine, &place, &models, "built at commit abc", 3)
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
         record.write(&three()).unwrap();
         let page = fs::read_to_string(folder.join("README.md")).unwrap();
         let cells = cell::from_csv(&fs::read_to_string(folder.join(CELLS)).unwrap()).unwrap();
-        let again = Record::begin(Some(&folder), &machine(), &Place::choose("cpu", &machine()), &[], 3).err();
+        let again = self::record(&folder).err();
         fs::remove_dir_all(&folder).unwrap();
 
         assert!(early.contains("**Not finished: 2 of 3 cells were measured.**"), "{early}");
@@ -175,7 +175,7 @@ mod tests {
         let said = [
             "# Device budgets: Some CPU, ",
             "`cargo xtask",
-            "at commit ",
+            "built at commit abc. Raw data",
             "| cores | 2 |",
             "| toy (1.2M) | 50% = 19.1 MiB | yes |",
             "- toy at 25%, does not fit: step 1",

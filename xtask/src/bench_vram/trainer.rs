@@ -24,6 +24,8 @@ use super::{
 };
 
 pub(super) struct Trainer {
+    /// What it was built from, as far as that is known.
+    pub(super) origin: String,
     program: Invocation,
     device: String,
     /// On the disk the build lies on: a temporary folder may be host memory, which is being measured.
@@ -37,17 +39,18 @@ impl Trainer {
     /// Builds the release binary, unless one is given.
     pub(super) fn get(given: Option<&Path>, device: &str) -> Result<Self> {
         let target = Workspace::read()?.target;
-        let binary = match given {
-            Some(path) => {
-                path.canonicalize().with_context(|| format!("there is no trainer at {}", path.display()))?
-            }
-            None => build(&target, device)?,
+        let (binary, origin) = if let Some(path) = given {
+            let missing = || format!("there is no trainer at {}", path.display());
+            (path.canonicalize().with_context(missing)?, "with a trainer built elsewhere".to_owned())
+        } else {
+            let commit = workspace::commit()?;
+            (build(&target, device)?, format!("built at commit {commit}"))
         };
-        Ok(Self::new(Invocation::new(binary.to_string_lossy()), device, target.join("bench-vram")))
+        Ok(Self::new(Invocation::new(binary.to_string_lossy()), origin, device, target.join("bench-vram")))
     }
 
-    fn new(program: Invocation, device: &str, scratch: PathBuf) -> Self {
-        Self { program: program.withhold(&WITHHELD), device: device.to_owned(), scratch }
+    fn new(program: Invocation, origin: String, device: &str, scratch: PathBuf) -> Self {
+        Self { origin, program: program.withhold(&WITHHELD), device: device.to_owned(), scratch }
     }
 
     /// What `model` does at `limit`, in `time` at most.
@@ -138,7 +141,7 @@ pub(super) mod tests {
             let path = folder.join("train.sh");
             fs::write(&path, script).unwrap();
             let program = Invocation::new("sh").arguments([path.to_string_lossy()]);
-            Self { trainer: Trainer::new(program, "cpu", folder.join("scratch")), folder }
+            Self { trainer: Trainer::new(program, String::new(), "cpu", folder.join("scratch")), folder }
         }
     }
 
