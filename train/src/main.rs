@@ -22,6 +22,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+
 use exit::Ending;
 use verbs::{chat, eval, export, import, inspect, plan as planning, prepare, run, sample, tokenizer_train};
 
@@ -71,6 +73,8 @@ enum TokenizerVerb {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    logging();
+    interrupt::survive_file_limits();
     let done = match cli.verb.unwrap_or(Verb::Run(cli.run)) {
         Verb::Run(args) => run::run(&args),
         Verb::Plan(args) => planning::run(&args).map(done),
@@ -90,6 +94,12 @@ fn main() -> ExitCode {
             exit::code_of(&error)
         }
     }
+}
+
+/// Warnings of the libraries on standard error, or what `RUST_LOG` asks for.
+fn logging() {
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }
 
 fn done((): ()) -> Ending {

@@ -136,10 +136,11 @@ impl Trained {
             let run = path.parent().and_then(Path::parent).unwrap_or(&path);
             (run.to_owned(), Checkpoints::open(&path)?)
         } else {
-            let found = if args.best {
-                Some(Checkpoints::in_run(&path).find(Which::Best)?)
-            } else {
-                latest(&path)?
+            let checkpoints = Checkpoints::in_run(&path);
+            let found = match (args.best, args.step) {
+                (true, _) => Some(checkpoints.find(Which::Best)?),
+                (false, Some(step)) => Some(checkpoints.find(Which::Step(step))?),
+                (false, None) => latest(&path)?,
             };
             let found = found.ok_or_else(|| {
                 let path = path.display();

@@ -7,7 +7,6 @@ use crate::registry::DeviceFacts;
 use cubecl_core::server::ComputeServer;
 use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
 
-#[expect(private_interfaces, reason = "the trait is sealed: its methods are for this crate")]
 impl InnerRuntime for WgpuRuntime {
     const READS_TAKE_ERRORS: bool = false;
 

@@ -58,7 +58,7 @@ use crate::config::OffloadConfig;
 use crate::error::{Holder, OffloadError};
 use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::stats::Stats;
-use burn_backend::{Device as _, DeviceOps};
+use burn_backend::DeviceOps;
 use burn_flex::Flex;
 use burn_router::{BackendRouter, get_client};
 use channel::OffloadChannel;
@@ -118,6 +118,6 @@ fn key<D: 'static, T: DeviceOps>(device: &T) -> DeviceKey {
 }
 
 fn facts<B: SharedStorage>(device: &B::Device) -> DeviceFacts {
-    let name = format!("{} (simulated device {:?})", B::name(device), device.to_id());
+    let name = format!("the CPU (simulated device {} of {})", device.id().index_id, B::name(device));
     DeviceFacts { name, memory: None, default_budget: Budget::Unlimited }
 }

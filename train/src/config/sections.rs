@@ -187,6 +187,8 @@ pub(crate) struct CheckpointSection {
     pub(crate) keep_last: usize,
     /// Checkpoints at multiples of this are never removed.
     pub(crate) keep_every: Option<u64>,
+    /// Whether the run ends with one. A run that is interrupted always does.
+    pub(crate) last: bool,
 }
 
 /// How much memory may be used.
@@ -268,7 +270,7 @@ impl Default for EvalSection {
 
 impl Default for CheckpointSection {
     fn default() -> Self {
-        Self { every: 250, keep_last: 2, keep_every: None }
+        Self { every: 250, keep_last: 2, keep_every: None, last: true }
     }
 }
 

@@ -206,12 +206,14 @@ impl<I: Offloadable> Run<I> {
     fn finish(&mut self, model: &Learner<Tape<I>>, events: &mut Events<I>) -> anyhow::Result<Ending> {
         let best = self.evaluate(model, events)?;
         self.sample(model)?;
-        self.save(model);
-        if !self.saved_now()? {
-            return Err(self.unsaved());
-        }
-        if best {
-            self.checkpoints.mark_best(self.session.progress.step)?;
+        if self.session.config.checkpoint.last {
+            self.save(model);
+            if !self.saved_now()? {
+                return Err(self.unsaved());
+            }
+            if best {
+                self.checkpoints.mark_best(self.session.progress.step)?;
+            }
         }
         Ok(Ending::Done)
     }

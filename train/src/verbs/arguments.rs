@@ -24,8 +24,11 @@ pub(crate) struct CheckpointArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) from: Option<PathBuf>,
     /// The checkpoint with the lowest validation loss instead of the latest.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "step")]
     pub(crate) best: bool,
+    /// The checkpoint of this step instead of the latest.
+    #[arg(long)]
+    pub(crate) step: Option<u64>,
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
     /// auto, cuda, cuda:N, vulkan or cpu.

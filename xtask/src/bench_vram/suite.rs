@@ -20,7 +20,7 @@ pub(super) struct Place {
 }
 
 /// What every cell does without: nothing but training steps is measured.
-const STEPS_ONLY: [&str; 7] = [
+const STEPS_ONLY: [&str; 8] = [
     "eval.every=0",
     "eval.sequences=1",
     "eval.sample_every=0",
@@ -28,6 +28,7 @@ const STEPS_ONLY: [&str; 7] = [
     "eval.questions=[]",
     "eval.quiz=0",
     "checkpoint.every=0",
+    "checkpoint.last=false",
 ];
 
 /// Tokens that need no learning, and as much text as the steps read: neither changes what a step costs.

@@ -54,7 +54,7 @@ fn budgets_come_from_the_environment_and_cannot_change_after_the_start() {
     let child = Child::new("router: environment").environment("OFFLOAD_DEVICE_BUDGET", "3MiB");
     let report = child.environment("OFFLOAD_HOST_BUDGET", "5MiB").run();
     assert_eq!((report.number("device"), report.number("host")), (3 << 20, 5 << 20));
-    assert!(report.text("install").contains("flex (simulated device"), "{}", report.text("install"));
+    assert!(report.text("install").contains("the CPU (simulated device"), "{}", report.text("install"));
     assert!(report.text("install").contains("already started"), "{}", report.text("install"));
 }
 
