@@ -19,6 +19,7 @@ pub struct OffloadConfig {
     pub(crate) max_bindings: Option<u32>,
     pub(crate) smallest_block: Option<u64>,
     pub(crate) paranoid: Option<bool>,
+    pub(crate) exact_f32: bool,
     #[cfg(feature = "test-util")]
     pub(crate) faults: crate::faults::Faults,
     #[cfg(feature = "test-util")]
@@ -73,6 +74,14 @@ impl OffloadConfig {
     #[must_use]
     pub fn smallest_block(mut self, bytes: u64) -> Self {
         self.smallest_block = Some(bytes.max(1));
+        self
+    }
+
+    /// Multiplies f32 matrices in true f32. By default a CUDA device may round their factors to TF32, ten bits of
+    /// mantissa, on tensor cores, as the plain backend may: several times faster. No effect on other devices.
+    #[must_use]
+    pub fn exact_f32(mut self, exact: bool) -> Self {
+        self.exact_f32 = exact;
         self
     }
 

@@ -113,16 +113,16 @@ pub use backend::{Door, Offload, Offloadable, largest_holders, mark_step, probe,
 pub use backend::{events, runtime_peaks};
 pub use bytes::{Budget, BudgetError, Bytes};
 pub use config::OffloadConfig;
-#[cfg(feature = "cube")]
-pub use cube::{CubeDoor, InnerRuntime, OffloadRuntime};
 #[cfg(feature = "cuda")]
 pub use cube::cuda_driver_found;
+#[cfg(feature = "cube")]
+pub use cube::{CubeDoor, InnerRuntime, OffloadRuntime};
 pub use error::{Holder, OffloadError, Situation, Tier};
 #[cfg(feature = "test-util")]
 pub use faults::{Faults, RuntimePeaks};
+pub use host::available_memory as available_host_memory;
 #[cfg(feature = "test-util")]
 pub use journal::Event;
-pub use host::available_memory as available_host_memory;
 pub use pager::{Oversized, Policy};
 pub use registry::{DeviceFacts, DeviceMemory};
 pub use stats::{Stats, TierStats};

@@ -20,6 +20,7 @@ pub(crate) struct Settings {
     pub max_bindings: Option<u32>,
     pub smallest_block: u64,
     pub paranoid: bool,
+    pub exact_f32: bool,
     pub host: Arc<HostTier>,
     #[cfg(feature = "test-util")]
     pub faults: crate::faults::Faults,
@@ -131,6 +132,7 @@ impl Registry {
             max_bindings: config.max_bindings,
             smallest_block,
             paranoid: config.paranoid.unwrap_or(false),
+            exact_f32: config.exact_f32,
             host: self.host(config.host_budget)?,
             #[cfg(feature = "test-util")]
             faults: config.faults,

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use backend_offload::{DeviceMemory, OffloadConfig, Offloadable, probe, stats};
 use burn::backend::{Flex, flex::FlexDevice};
 
-use crate::config::MemorySection;
+use crate::config::{Config, MemorySection};
 use crate::exit::BadInput;
 
 /// What the user asks for.
@@ -31,6 +31,26 @@ pub(crate) struct Place {
     pub(crate) shares_host: bool,
 }
 
+/// What a device is told before it starts.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    memory: MemorySection,
+    tf32: bool,
+}
+
+impl From<&Config> for Setup {
+    fn from(config: &Config) -> Self {
+        Self { memory: config.memory.clone(), tf32: config.train.tf32 }
+    }
+}
+
+impl Setup {
+    /// Everything as the device would have it.
+    pub(crate) fn unlimited() -> Self {
+        Self { memory: MemorySection::default(), tf32: true }
+    }
+}
+
 /// Something to do on a device, whichever it is.
 pub(crate) trait Work {
     type Output;
@@ -38,16 +58,12 @@ pub(crate) trait Work {
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<Self::Output>;
 }
 
-/// Opens the device under the budgets of `memory` and does the work there.
-pub(crate) fn with<W: Work>(
-    choice: DeviceChoice,
-    memory: &MemorySection,
-    work: W,
-) -> anyhow::Result<W::Output> {
+/// Opens the device and does the work there.
+pub(crate) fn with<W: Work>(choice: DeviceChoice, setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     match choice.settled() {
-        DeviceChoice::Cpu | DeviceChoice::Auto => open::<Flex, W>(FlexDevice, true, memory, work),
-        DeviceChoice::Cuda(index) => cuda(index, memory, work),
-        DeviceChoice::Vulkan => vulkan(memory, work),
+        DeviceChoice::Cpu | DeviceChoice::Auto => open::<Flex, W>(FlexDevice, true, setup, work),
+        DeviceChoice::Cuda(index) => cuda(index, setup, work),
+        DeviceChoice::Vulkan => vulkan(setup, work),
     }
 }
 
@@ -68,24 +84,24 @@ impl DeviceChoice {
 }
 
 #[cfg(feature = "cuda")]
-fn cuda<W: Work>(index: usize, memory: &MemorySection, work: W) -> anyhow::Result<W::Output> {
+fn cuda<W: Work>(index: usize, setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     use burn::backend::{Cuda, cuda::CudaDevice};
-    open::<Cuda, W>(CudaDevice::new(index), false, memory, work)
+    open::<Cuda, W>(CudaDevice::new(index), false, setup, work)
 }
 
 #[cfg(not(feature = "cuda"))]
-fn cuda<W: Work>(_: usize, _: &MemorySection, _: W) -> anyhow::Result<W::Output> {
+fn cuda<W: Work>(_: usize, _: &Setup, _: W) -> anyhow::Result<W::Output> {
     bail!(missing("cuda"))
 }
 
 #[cfg(feature = "vulkan")]
-fn vulkan<W: Work>(memory: &MemorySection, work: W) -> anyhow::Result<W::Output> {
+fn vulkan<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     use burn::backend::{Wgpu, wgpu::WgpuDevice};
-    open::<Wgpu, W>(WgpuDevice::DefaultDevice, false, memory, work)
+    open::<Wgpu, W>(WgpuDevice::DefaultDevice, false, setup, work)
 }
 
 #[cfg(not(feature = "vulkan"))]
-fn vulkan<W: Work>(_: &MemorySection, _: W) -> anyhow::Result<W::Output> {
+fn vulkan<W: Work>(_: &Setup, _: W) -> anyhow::Result<W::Output> {
     bail!(missing("vulkan"))
 }
 
@@ -100,15 +116,15 @@ fn missing(feature: &str) -> BadInput {
 fn open<I: Offloadable, W: Work>(
     device: I::Device,
     shares_host: bool,
-    memory: &MemorySection,
+    setup: &Setup,
     work: W,
 ) -> anyhow::Result<W::Output> {
     let facts = probe::<I>(&device)?;
-    let mut config = OffloadConfig::new();
-    if let Some(budget) = memory.device_budget()? {
+    let mut config = OffloadConfig::new().exact_f32(!setup.tf32);
+    if let Some(budget) = setup.memory.device_budget()? {
         config = config.device_budget(budget);
     }
-    if let Some(budget) = memory.host_budget()? {
+    if let Some(budget) = setup.memory.host_budget()? {
         config = config.host_budget(budget);
     }
     config.install::<I>(&device).with_context(|| format!("preparing {}", facts.name))?;

@@ -79,8 +79,11 @@ mod tests {
         for step in 1..=4 {
             journal.write("step", &serde_json::json!({ "step": step, "loss": f32::NAN })).expect("written");
         }
-        fs::write(run.path().join(FILE), [fs::read(run.path().join(FILE)).unwrap(), b"{\"kind\":".to_vec()].concat())
-            .expect("torn");
+        fs::write(
+            run.path().join(FILE),
+            [fs::read(run.path().join(FILE)).unwrap(), b"{\"kind\":".to_vec()].concat(),
+        )
+        .expect("torn");
         let mut journal = Journal::open(run.path(), 2).expect("a file");
         journal.write("step", &serde_json::json!({ "step": 3 })).expect("written");
         let text = fs::read_to_string(run.path().join(FILE)).expect("text");

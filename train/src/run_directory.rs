@@ -55,7 +55,11 @@ impl RunDirectory {
             Some(Resume::Auto) => {
                 let named = stem(name);
                 let path = out.map_or_else(|| latest_named(&named), Path::to_owned);
-                if path.join(CONFIG).exists() { Self::at(&path, name, set) } else { Self::fresh(path, name, set) }
+                if path.join(CONFIG).exists() {
+                    Self::at(&path, name, set)
+                } else {
+                    Self::fresh(path, name, set)
+                }
             }
             None => {
                 let path = match out {

@@ -13,6 +13,7 @@ use std::ptr::NonNull;
 #[expect(private_interfaces, reason = "the trait is sealed: its methods are for this crate")]
 impl InnerRuntime for CudaRuntime {
     const READS_TAKE_ERRORS: bool = true;
+    const WITHOUT_TF32: &'static str = "cuda<f32>";
 
     fn runtime_name((): &<Self::Server as ComputeServer>::Info) -> &'static str {
         "cuda"

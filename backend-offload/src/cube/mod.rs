@@ -37,6 +37,7 @@ mod failures;
 mod io;
 mod launch;
 mod logical;
+mod precision;
 mod profile;
 mod room;
 mod runtime;

@@ -1,6 +1,7 @@
 //! The CubeCL runtime that Burn sees: the inner one with our server and our compiler.
 
 use super::door::prepare;
+use super::precision::has_tf32;
 use super::server::{InnerInfo, OffloadServer};
 use super::visibility::NotingCompiler;
 use crate::error::OffloadError;
@@ -24,6 +25,10 @@ pub trait InnerRuntime: Runtime {
     /// keys the autotune cache, which is to be shared with the plain runtime.
     #[doc(hidden)]
     fn runtime_name(info: &<Self::Server as cubecl_core::server::ComputeServer>::Info) -> &'static str;
+
+    /// Its name where TF32 is switched off: the fastest kernel is then another.
+    #[doc(hidden)]
+    const WITHOUT_TF32: &'static str;
 
     /// What can be told about a device before it starts, or what it lacks to start.
     #[doc(hidden)]
@@ -54,7 +59,11 @@ impl<R: InnerRuntime> Runtime for OffloadRuntime<R> {
     }
 
     fn name(client: &ComputeClient<Self>) -> &'static str {
-        R::runtime_name(&client.info().0.info)
+        let theirs = &client.info().0;
+        if has_tf32(&theirs.properties.features) && !has_tf32(&client.properties().features) {
+            return R::WITHOUT_TF32;
+        }
+        R::runtime_name(&theirs.info)
     }
 
     fn require_array_lengths() -> bool {

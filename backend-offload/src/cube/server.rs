@@ -4,6 +4,7 @@
 use super::arenas::Arenas;
 use super::door::{key, prepare};
 use super::failures::Failures;
+use super::precision::forget_tf32;
 use super::profile::ProfileWatch;
 use super::runtime::InnerRuntime;
 use super::table::{Buffer, Table};
@@ -115,6 +116,9 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let mut properties = theirs.properties.clone();
         let bindings = &mut properties.hardware.max_bindings;
         *bindings = (*bindings).min(max_bindings(&settings));
+        if settings.exact_f32 {
+            forget_tf32(&mut properties.features);
+        }
         let utilities = Arc::new(ServerUtilities::new(
             properties,
             theirs.logger.clone(),

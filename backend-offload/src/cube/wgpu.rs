@@ -9,6 +9,7 @@ use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
 
 impl InnerRuntime for WgpuRuntime {
     const READS_TAKE_ERRORS: bool = false;
+    const WITHOUT_TF32: &'static str = "wgpu<f32>";
 
     fn runtime_name(info: &<Self::Server as ComputeServer>::Info) -> &'static str {
         // As `WgpuRuntime::name` says; the type of the backend is not nameable without depending on wgpu.

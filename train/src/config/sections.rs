@@ -109,6 +109,8 @@ pub(crate) struct TrainSection {
     pub(crate) schedule: ScheduleSection,
     /// Blocks that are run twice instead of kept, at a time; `null` keeps all.
     pub(crate) recompute: Option<usize>,
+    /// Whether a GPU may round the factors of f32 products to TF32, as Burn does by itself.
+    pub(crate) tf32: bool,
     /// Weight of the squared log-partition in the loss.
     pub(crate) z_loss: f64,
     pub(crate) seed: u64,
@@ -238,6 +240,7 @@ impl Default for TrainSection {
             grad_clip: Some(1.0),
             schedule: ScheduleSection::default(),
             recompute: None,
+            tf32: true,
             z_loss: 0.0,
             seed: 1337,
             overfit_one_batch: false,

@@ -13,10 +13,7 @@ pub(crate) struct Question {
 const SEED: u64 = 0x5155_495A;
 
 /// `count` questions asked in forms that training knows, and `count` in forms it does not.
-pub(crate) fn questions(
-    tokenizer: &Tokenizer,
-    count: usize,
-) -> Result<[Vec<Question>; 2], tokenizer::Error> {
+pub(crate) fn questions(tokenizer: &Tokenizer, count: usize) -> Result<[Vec<Question>; 2], tokenizer::Error> {
     let of = |dialogues: Dialogues| {
         dialogues.take(count).map(|messages| question(tokenizer, &messages)).collect::<Result<Vec<_>, _>>()
     };

@@ -21,7 +21,11 @@ impl<I: Backend> Moments<I> {
 
     pub(super) fn of_adamw<const D: usize>(state: AdamWState<I, D>) -> Self {
         let momentum = state.momentum;
-        Self { time: momentum.time, first: erased(momentum.moment_1), second: Some(erased(momentum.moment_2)) }
+        Self {
+            time: momentum.time,
+            first: erased(momentum.moment_1),
+            second: Some(erased(momentum.moment_2)),
+        }
     }
 
     /// Panics where a checkpoint of another optimizer was not refused on loading.

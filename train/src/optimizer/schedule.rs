@@ -46,7 +46,8 @@ mod tests {
 
     #[test]
     fn without_warm_up_the_first_step_is_at_the_peak() {
-        let schedule = ScheduleSection { warmup: 0, kind: ScheduleKind::Linear, ..ScheduleSection::default() };
+        let schedule =
+            ScheduleSection { warmup: 0, kind: ScheduleKind::Linear, ..ScheduleSection::default() };
         assert!((schedule.share(1, 100) - 1.0).abs() < 1e-12);
     }
 }

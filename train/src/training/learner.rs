@@ -72,9 +72,7 @@ impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
                 let loss = numbers[..losses].iter().sum();
                 Report { step: data.step, loss, gnorm: numbers[losses], ..Report::default() }
             }
-            Err(error) => {
-                Report { step: data.step, failure: Some(error.to_string()), ..Report::default() }
-            }
+            Err(error) => Report { step: data.step, failure: Some(error.to_string()), ..Report::default() },
         };
         TrainOutput { grads, item }
     }
@@ -122,9 +120,7 @@ impl<B: Backend> InferenceStep for Learner<B> {
 impl MicroBatch {
     fn upload<B: Backend>(&self, device: &B::Device) -> Batch<B> {
         let shape = [self.rows, self.inputs.len() / self.rows];
-        let ids = |ids: &[i32]| {
-            Tensor::<B, 2, Int>::from_data(TensorData::new(ids.to_vec(), shape), device)
-        };
+        let ids = |ids: &[i32]| Tensor::<B, 2, Int>::from_data(TensorData::new(ids.to_vec(), shape), device);
         Batch {
             inputs: ids(&self.inputs),
             targets: ids(&self.targets),

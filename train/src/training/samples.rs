@@ -45,12 +45,7 @@ pub(crate) struct QuizScore {
 
 impl<'a, B: Backend> Speaker<'a, B> {
     /// As a run's samples are made.
-    pub(crate) fn sampling(
-        gpt: &'a Gpt<B>,
-        tokenizer: &'a Tokenizer,
-        eval: &EvalSection,
-        seed: u64,
-    ) -> Self {
+    pub(crate) fn sampling(gpt: &'a Gpt<B>, tokenizer: &'a Tokenizer, eval: &EvalSection, seed: u64) -> Self {
         let sampling =
             Sampling { temperature: eval.temperature, top_k: eval.top_k, seed, ..Sampling::default() };
         Self { gpt, tokenizer, sampling, max_new_tokens: eval.max_new_tokens }

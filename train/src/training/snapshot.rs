@@ -62,7 +62,8 @@ pub(crate) fn save<I: Backend, B: Backend>(
         for (part, tensor) in PARTS.into_iter().zip(parts) {
             if let Some(tensor) = tensor {
                 let shape = tensor.shape().to_vec();
-                moments.insert(format!("{name}.{part}"), Moment::<'_, I> { tensor, shape, failure: &failure });
+                moments
+                    .insert(format!("{name}.{part}"), Moment::<'_, I> { tensor, shape, failure: &failure });
             }
         }
     }

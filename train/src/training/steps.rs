@@ -155,10 +155,7 @@ impl<I: Offloadable> Run<I> {
         } else {
             self.session.progress.withheld += 1;
             let reason = "the loss or a gradient is not a finite number; the weights are as before";
-            eprintln!(
-                "step {}: loss {}, gradient norm {}: {reason}",
-                report.step, report.loss, report.gnorm
-            );
+            eprintln!("step {}: loss {}, gradient norm {}: {reason}", report.step, report.loss, report.gnorm);
             let record =
                 json!({ "step": report.step, "loss": report.loss, "gnorm": report.gnorm, "reason": reason });
             self.journal.write("withheld", &record)?;
@@ -231,8 +228,7 @@ impl<I: Offloadable> Run<I> {
         let show = |validation: &Validation| {
             seen += 1;
             let items = Items::new(seen, all);
-            let item =
-                TrainingItem::new(validation.clone(), items.clone(), items, Some(step as usize), None);
+            let item = TrainingItem::new(validation.clone(), items.clone(), items, Some(step as usize), None);
             events.process_valid(LearnerEvent::ProcessedItem(item));
         };
         let windows = &self.session.validation;

@@ -7,7 +7,7 @@ use backend_offload::{Offload, Offloadable};
 use tokenizer::{Message, Role};
 
 use super::{CheckpointArgs, SamplingArgs};
-use crate::device::{self, Place, Work};
+use crate::device::{self, Place, Setup, Work};
 use crate::exit::BadInput;
 use crate::run_directory::Trained;
 use crate::training::{Speaker, load_weights};
@@ -25,8 +25,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let trained = Trained::open(&args.checkpoint)?;
-    let memory = trained.config.memory.clone();
-    device::with(args.checkpoint.device, &memory, Conversation { args, trained })
+    let setup = Setup::from(&trained.config);
+    device::with(args.checkpoint.device, &setup, Conversation { args, trained })
 }
 
 struct Conversation<'a> {

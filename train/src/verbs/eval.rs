@@ -8,7 +8,7 @@ use serde_json::json;
 use super::CheckpointArgs;
 use crate::config::DataSource;
 use crate::data::{Data, ValidationWindows};
-use crate::device::{self, Place, Work};
+use crate::device::{self, Place, Setup, Work};
 use crate::interrupt;
 use crate::run_directory::Trained;
 use crate::training::{Learner, TokenBytes, evaluate, load_weights, quiz};
@@ -24,8 +24,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let trained = Trained::open(&args.checkpoint)?;
-    let memory = trained.config.memory.clone();
-    device::with(args.checkpoint.device, &memory, Measuring { trained, json: args.json })
+    let setup = Setup::from(&trained.config);
+    device::with(args.checkpoint.device, &setup, Measuring { trained, json: args.json })
 }
 
 struct Measuring {

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use models::weights::{self, Layout, Stored};
 
 use super::CheckpointArgs;
-use crate::device::{self, Place, Work};
+use crate::device::{self, Place, Setup, Work};
 use crate::exit::BadInput;
 use crate::run_directory::Trained;
 use crate::training::{WEIGHTS, load_weights};
@@ -49,8 +49,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         return Err(BadInput(format!("{} exists; choose another --out", there.display())).into());
     }
     let trained = Trained::open(&args.checkpoint)?;
-    let memory = trained.config.memory.clone();
-    device::with(args.checkpoint.device, &memory, Exporting { args, trained })
+    let setup = Setup::from(&trained.config);
+    device::with(args.checkpoint.device, &setup, Exporting { args, trained })
 }
 
 struct Exporting<'a> {

@@ -9,8 +9,8 @@ use tokenizer::Tokenizer;
 
 use super::ConfigArgs;
 use crate::checkpoint::Checkpoints;
-use crate::config::{Config, MemorySection, TokenizerKind};
-use crate::device::{self, DeviceChoice, Place, Work};
+use crate::config::{Config, TokenizerKind};
+use crate::device::{self, DeviceChoice, Place, Setup, Work};
 use crate::exit::BadInput;
 use crate::optimizer::Optimizer;
 use crate::run_directory::{DEFAULT, RunDirectory};
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let out = args.out.display();
         return Err(BadInput(format!("{out} holds a run; choose another --out")).into());
     }
-    device::with(DeviceChoice::Cpu, &MemorySection::default(), Importing { args })
+    device::with(DeviceChoice::Cpu, &Setup::unlimited(), Importing { args })
 }
 
 struct Importing<'a> {

@@ -23,7 +23,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let path = &args.path;
     if !path.join(CONFIG).exists() {
-        return Err(BadInput(format!("{} is neither a run's directory nor a checkpoint", path.display())).into());
+        return Err(
+            BadInput(format!("{} is neither a run's directory nor a checkpoint", path.display())).into()
+        );
     }
     let config = Config::load(&path.join(CONFIG).to_string_lossy(), &[])?;
     let parameters = Footprint::of(&config.model)?.parameters;
@@ -36,14 +38,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let damaged = checkpoints.iter().filter(|(_, verified)| verified.is_err()).count();
     if args.json {
-        let described: Vec<Value> = checkpoints.iter().map(|(path, verified)| describe(path, verified)).collect();
-        let record = json!({ "parameters": parameters, "steps": config.train.steps, "checkpoints": described });
+        let described: Vec<Value> =
+            checkpoints.iter().map(|(path, verified)| describe(path, verified)).collect();
+        let record =
+            json!({ "parameters": parameters, "steps": config.train.steps, "checkpoints": described });
         println!("{record:#}");
     } else {
         println!("{}: {parameters} parameters, {} steps planned", path.display(), config.train.steps);
         for (path, verified) in &checkpoints {
             match verified {
-                Ok(found) => println!("{}: step {}, {}, whole", path.display(), found.step, Bytes(found.bytes)),
+                Ok(found) => {
+                    println!("{}: step {}, {}, whole", path.display(), found.step, Bytes(found.bytes))
+                }
                 Err(error) => println!("{}: {error}", path.display()),
             }
         }

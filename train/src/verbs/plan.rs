@@ -8,7 +8,7 @@ use models::Footprint;
 
 use super::{ConfigArgs, run::refuse};
 use crate::config::Config;
-use crate::device::{self, DeviceChoice, Place, Work};
+use crate::device::{self, DeviceChoice, Place, Setup, Work};
 use crate::machine;
 use crate::plan::Plan;
 use crate::run_directory::DEFAULT;
@@ -28,8 +28,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let ConfigArgs { config, set } = &args.config;
     let config = Config::load(config.as_deref().unwrap_or(DEFAULT), set)?;
-    let memory = config.memory.clone();
-    device::with(args.device, &memory, Planning { config, json: args.json })
+    let setup = Setup::from(&config);
+    device::with(args.device, &setup, Planning { config, json: args.json })
 }
 
 struct Planning {

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::ConfigArgs;
 use crate::data::{self, TrainingWindows, ValidationWindows};
-use crate::device::{self, DeviceChoice, Place, Work};
+use crate::device::{self, DeviceChoice, Place, Setup, Work};
 use crate::exit::{BadInput, Ending};
 use crate::journal::Journal;
 use crate::machine;
@@ -51,8 +51,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Ending> {
     let stop = interrupt::flag()?;
     let ConfigArgs { config, set } = &args.config;
     let directory = RunDirectory::find(config.as_deref(), set, args.out.as_deref(), args.resume.as_ref())?;
-    let memory = directory.config.memory.clone();
-    device::with(args.device, &memory, Training { args, directory, stop })
+    let setup = Setup::from(&directory.config);
+    device::with(args.device, &setup, Training { args, directory, stop })
 }
 
 struct Training<'a> {
@@ -158,10 +158,7 @@ pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
     Err(BadInput(format!("this run cannot work here:\n  {}", refusals.join("\n  "))).into())
 }
 
-fn quiz<B: Backend>(
-    learner: &Learner<B>,
-    session: &Session,
-) -> anyhow::Result<Option<training::QuizScore>> {
+fn quiz<B: Backend>(learner: &Learner<B>, session: &Session) -> anyhow::Result<Option<training::QuizScore>> {
     let eval = &session.config.eval;
     if eval.quiz == 0 {
         return Ok(None);

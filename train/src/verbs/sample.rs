@@ -9,7 +9,7 @@ use serde_json::json;
 use tokenizer::{Message, Role};
 
 use super::{CheckpointArgs, SamplingArgs};
-use crate::device::{self, Place, Work};
+use crate::device::{self, Place, Setup, Work};
 use crate::run_directory::Trained;
 use crate::training::{Speaker, load_weights};
 
@@ -35,8 +35,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let trained = Trained::open(&args.checkpoint)?;
-    let memory = trained.config.memory.clone();
-    device::with(args.checkpoint.device, &memory, Sampled { args, trained })
+    let setup = Setup::from(&trained.config);
+    device::with(args.checkpoint.device, &setup, Sampled { args, trained })
 }
 
 struct Sampled<'a> {
@@ -58,7 +58,8 @@ impl Work for Sampled<'_> {
             max_new_tokens: args.sampling.max_new_tokens,
         };
         let mut prompts = Vec::new();
-        let begin = if args.prompt.is_empty() && args.question.is_empty() { &[String::new()][..] } else { &[] };
+        let begin =
+            if args.prompt.is_empty() && args.question.is_empty() { &[String::new()][..] } else { &[] };
         for text in args.prompt.iter().chain(begin) {
             let text = prompt(text)?;
             prompts.push((speaker(base).opening(&text)?, text));
@@ -95,7 +96,10 @@ fn say<B: burn::tensor::backend::Backend>(
         let completions = speaker.speak(&[ids.to_vec()], |_| ControlFlow::Continue(()))?;
         let said = speaker.words(&completions[0].tokens)?;
         let finish = format!("{:?}", completions[0].finish).to_lowercase();
-        println!("{}", json!({ "prompt": text, "text": said, "tokens": completions[0].tokens.len(), "finish": finish }));
+        println!(
+            "{}",
+            json!({ "prompt": text, "text": said, "tokens": completions[0].tokens.len(), "finish": finish })
+        );
         return Ok(());
     }
     print!("{text}");
