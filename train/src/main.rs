@@ -6,6 +6,7 @@ mod data;
 mod device;
 mod durable;
 mod exit;
+mod figures;
 mod interrupt;
 mod journal;
 mod machine;

@@ -4,7 +4,8 @@ use backend_offload::Bytes;
 use serde::Serialize;
 
 use super::Plan;
-use super::table::{Table, duration};
+use super::table::Table;
+use crate::figures::duration;
 
 /// What a run took.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

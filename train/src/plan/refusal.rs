@@ -76,7 +76,7 @@ pub(super) fn notes(plan: &Plan) -> Vec<String> {
     {
         notes.push(format!(
             "copies could hide behind arithmetic from {} tokens per step on; raise `train.micro_batch`",
-            super::table::grouped(tokens)
+            crate::figures::grouped(tokens)
         ));
     }
     if machine.disk_free.is_some_and(|free| (plan.checkpoint_bytes..plan.disk_bytes).contains(&free)) {

@@ -5,6 +5,7 @@ use std::fmt;
 use backend_offload::Bytes;
 
 use super::Plan;
+use crate::figures::{duration, grouped};
 
 /// Rows of cells, the first aligned to the left and the others to the right.
 #[derive(Debug, Default)]
@@ -142,19 +143,6 @@ fn span(low: f64, high: f64, text: impl Fn(f64) -> String) -> String {
     if low == high { low } else { format!("{low} to {high}") }
 }
 
-/// With a comma every three digits.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// Three digits and a decimal prefix.
 fn si(value: f64, unit: &str) -> String {
     let mut value = value;
@@ -168,17 +156,4 @@ fn si(value: f64, unit: &str) -> String {
     }
     let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
     format!("{value:.digits$} {prefix}{unit}")
-}
-
-pub(super) fn duration(seconds: f64) -> String {
-    let whole = seconds.round() as u64;
-    match whole {
-        0..1 if seconds < 0.01 => format!("{:.2} ms", seconds * 1e3),
-        0..1 => format!("{:.0} ms", seconds * 1e3),
-        1..10 => format!("{seconds:.1} s"),
-        10..120 => format!("{whole} s"),
-        120..7200 => format!("{} min", whole.div_ceil(60)),
-        7200..172_800 => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
-        _ => format!("{} d {} h", whole / 86_400, whole % 86_400 / 3600),
-    }
 }

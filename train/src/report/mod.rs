@@ -1,5 +1,33 @@
-//! Temporary.
+//! `report.html`: a run in one page, made from `metrics.jsonl` alone.
+//!
+//! The page fetches nothing: charts are drawn here as SVG, and its few lines of script only tell the numbers under the
+//! pointer. Texts that a model wrote are text in it, whatever they contain. The same lines give the same bytes.
+
+mod chart;
+mod curves;
+mod history;
+mod markup;
+mod page;
+mod scale;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod thinning;
+
 use std::path::Path;
-pub(crate) fn write(_: &Path) -> anyhow::Result<()> {
-    Ok(())
+
+use anyhow::Context;
+
+use crate::durable;
+use history::History;
+
+const FILE: &str = "report.html";
+
+/// Writes the page of the run directory `run`, replacing an earlier one.
+pub(crate) fn write(run: &Path) -> anyhow::Result<()> {
+    let history = History::read(run)?;
+    let name = run.canonicalize().ok().and_then(|run| Some(run.file_name()?.to_string_lossy().into_owned()));
+    let page = page::render(name.as_deref().unwrap_or("a run"), &history);
+    let path = run.join(FILE);
+    durable::write(&path, page.as_bytes()).with_context(|| format!("writing {}", path.display()))
 }

@@ -1,0 +1,129 @@
+//! Which curves a run has.
+
+use super::chart::{Chart, Curve, Look, Marks};
+use super::history::{History, Update};
+use super::thinning::{Point, smooth};
+
+/// Values beyond it are not drawn: an axis that reached them would show nothing else.
+const LARGEST: f64 = 1e100;
+
+/// Smoothed curves have about this many independent points.
+const SMOOTHED: usize = 50;
+
+/// Steps from which on a run is looked at more closely.
+const LONG: usize = 100;
+
+pub(super) fn charts(history: &History) -> Vec<Chart> {
+    let steps = &history.steps;
+    let withheld = || Marks {
+        name: "withheld step",
+        class: "withheld",
+        steps: history.withheld.iter().map(|record| record.step).collect(),
+    };
+    let saved = history.checkpoints.iter().filter(|record| record.error.is_none());
+    let checkpoints =
+        Marks { name: "checkpoint", class: "checkpoint", steps: saved.map(|record| record.step).collect() };
+    let validation = Curve {
+        name: "validation".to_owned(),
+        look: Look::SecondDotted,
+        points: points(&history.evals, |eval| eval.step, |eval| eval.loss),
+    };
+
+    let mut loss = chart("Loss", "nats per token", smoothed("training", of(steps, |step| step.loss)));
+    loss.curves.extend(Some(validation).filter(|curve| !curve.points.is_empty()));
+    loss.marks = vec![checkpoints, withheld()];
+    let mut norm = chart("Gradient norm", "before clipping", smoothed("norm", of(steps, |step| step.gnorm)));
+    norm.marks = vec![withheld()];
+    let rate = chart("Learning rate", "", vec![line("rate", Look::First, of(steps, |step| step.lr))]);
+    let speed = smoothed("throughput", of(steps, |step| step.tokens_per_second));
+    let speed = Chart { from_zero: true, ..chart("Throughput", "tokens per second", speed) };
+
+    let mut charts = vec![loss.clone()];
+    charts.extend((steps.len() >= LONG).then(|| second_half(loss)));
+    charts.extend([rate, speed, memory(steps)]);
+    if steps.iter().any(|step| step.bytes_out.or(step.bytes_in).is_some_and(|bytes| bytes > 0)) {
+        charts.push(moved(steps));
+        charts.push(stall(steps));
+    }
+    charts.push(norm);
+    charts.retain(|chart| !chart.is_empty());
+    charts
+}
+
+/// Beside the fall of the first steps, later progress would be flat.
+fn second_half(mut loss: Chart) -> Chart {
+    let last =
+        loss.curves.iter().filter_map(|curve| curve.points.last()).map(|point| point.0).fold(0.0, f64::max);
+    loss.curves.iter_mut().for_each(|curve| curve.points.retain(|point| point.0 >= last / 2.0));
+    Chart { title: "Loss, second half", ..loss }
+}
+
+fn memory(steps: &[Update]) -> Chart {
+    let mut curves = vec![
+        ("device, the most so far", Look::First, bytes(steps, |step| step.device_bytes)),
+        ("device budget", Look::Limit, bytes(steps, |step| step.device_budget)),
+    ];
+    let host = bytes(steps, |step| step.host_bytes);
+    if host.iter().any(|point| point.1 > 0.0) {
+        curves.push(("spilled to the host", Look::Second, host));
+    }
+    sizes("Memory", curves)
+}
+
+fn moved(steps: &[Update]) -> Chart {
+    let curves = vec![
+        ("to the device", Look::First, bytes(steps, |step| step.bytes_in)),
+        ("to the host", Look::Second, bytes(steps, |step| step.bytes_out)),
+    ];
+    sizes("Moved per step", curves)
+}
+
+fn stall(steps: &[Update]) -> Chart {
+    let share = of(steps, |step| Some(100.0 * step.stall_ms? / step.ms.filter(|ms| *ms > 0.0)?));
+    Chart { from_zero: true, ..chart("Waiting for copies", "percent of the step", smoothed("stall", share)) }
+}
+
+fn chart(title: &'static str, unit: &'static str, curves: Vec<Curve>) -> Chart {
+    Chart { title, unit, from_zero: false, curves, marks: Vec::new() }
+}
+
+fn line(name: &str, look: Look, points: Vec<Point>) -> Curve {
+    Curve { name: name.to_owned(), look, points }
+}
+
+/// Bytes in the unit that suits the largest.
+fn sizes(title: &'static str, curves: Vec<(&str, Look, Vec<Point>)>) -> Chart {
+    const UNITS: [(&str, f64); 4] = [("TiB", 40.0), ("GiB", 30.0), ("MiB", 20.0), ("KiB", 10.0)];
+    let largest = curves.iter().flat_map(|curve| &curve.2).map(|point| point.1).fold(0.0, f64::max);
+    let fits = UNITS.into_iter().map(|(name, power)| (name, power.exp2())).find(|unit| largest >= unit.1);
+    let (unit, size) = fits.unwrap_or(("bytes", 1.0));
+    let shrunk = |points: Vec<Point>| points.into_iter().map(|(step, bytes)| (step, bytes / size)).collect();
+    let curves = curves.into_iter().filter(|curve| !curve.2.is_empty());
+    let curves = curves.map(|(name, look, points)| line(name, look, shrunk(points))).collect();
+    Chart { from_zero: true, ..chart(title, unit, curves) }
+}
+
+/// The values, faint, and before them what they come to on average.
+fn smoothed(name: &str, points: Vec<Point>) -> Vec<Curve> {
+    let span = points.len() / SMOOTHED;
+    if span < 2 {
+        return vec![line(name, Look::First, points)];
+    }
+    let average = smooth(&points, span);
+    let averaged = format!("{name}, smoothed over {span} steps");
+    vec![line(name, Look::FirstRaw, points), line(&averaged, Look::First, average)]
+}
+
+fn of(steps: &[Update], value: impl Fn(&Update) -> Option<f64>) -> Vec<Point> {
+    points(steps, |step| step.step, value)
+}
+
+fn bytes(steps: &[Update], value: impl Fn(&Update) -> Option<u64>) -> Vec<Point> {
+    of(steps, |step| value(step).map(|bytes| bytes as f64))
+}
+
+fn points<T>(records: &[T], step: impl Fn(&T) -> u64, value: impl Fn(&T) -> Option<f64>) -> Vec<Point> {
+    let drawn =
+        |record: &T| Some((step(record) as f64, value(record).filter(|value| value.abs() < LARGEST)?));
+    records.iter().filter_map(drawn).collect()
+}

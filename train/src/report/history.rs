@@ -1,0 +1,159 @@
+//! The lines of `metrics.jsonl`, as far as a report tells of them.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader},
+    path::Path,
+};
+
+use anyhow::Context;
+use serde::Deserialize;
+
+use crate::journal;
+
+/// What happened in a run, in order; of steps that were repeated after an interruption, the repetition.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    pub(super) starts: Vec<Start>,
+    pub(super) steps: Vec<Update>,
+    pub(super) evals: Vec<Eval>,
+    pub(super) samples: Vec<Sample>,
+    pub(super) withheld: Vec<Withheld>,
+    pub(super) checkpoints: Vec<Checkpoint>,
+    pub(super) quizzes: Vec<Quiz>,
+    /// Lines before the last that are no records.
+    pub(super) unreadable: usize,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum Record {
+    Start(Start),
+    Step(Box<Update>),
+    Eval(Eval),
+    Sample(Sample),
+    Withheld(Withheld),
+    Checkpoint(Checkpoint),
+    Quiz(Quiz),
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Start {
+    pub(super) step: u64,
+    pub(super) device: String,
+    pub(super) parameters: u64,
+    pub(super) tokens_per_step: u64,
+    pub(super) device_budget: Option<u64>,
+}
+
+/// One step of the optimizer. Numbers that are none in the file (a loss that is not finite) are absent here.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Update {
+    pub(super) step: u64,
+    pub(super) steps: u64,
+    pub(super) loss: Option<f64>,
+    pub(super) lr: Option<f64>,
+    pub(super) gnorm: Option<f64>,
+    pub(super) ms: Option<f64>,
+    pub(super) tokens: Option<u64>,
+    pub(super) tokens_per_second: Option<f64>,
+    pub(super) mfu: Option<f64>,
+    pub(super) device_bytes: Option<u64>,
+    pub(super) device_budget: Option<u64>,
+    pub(super) host_bytes: Option<u64>,
+    pub(super) bytes_out: Option<u64>,
+    pub(super) bytes_in: Option<u64>,
+    pub(super) stall_ms: Option<f64>,
+    pub(super) seconds: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Eval {
+    pub(super) step: u64,
+    pub(super) loss: Option<f64>,
+    pub(super) perplexity: Option<f64>,
+    pub(super) bits_per_byte: Option<f64>,
+    pub(super) sequences: u64,
+    pub(super) best: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Sample {
+    pub(super) step: u64,
+    pub(super) prompt: String,
+    pub(super) text: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Withheld {
+    pub(super) step: u64,
+    pub(super) reason: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Checkpoint {
+    pub(super) step: u64,
+    pub(super) bytes: Option<u64>,
+    pub(super) error: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Quiz {
+    pub(super) step: u64,
+    pub(super) held_out: Score,
+    pub(super) unseen_phrasings: Score,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(super) struct Score {
+    pub(super) right: u64,
+    pub(super) asked: u64,
+}
+
+impl History {
+    pub(super) fn read(run: &Path) -> anyhow::Result<Self> {
+        let path = run.join(journal::FILE);
+        let reading = || format!("reading {}", path.display());
+        let mut lines = BufReader::new(File::open(&path).with_context(reading)?);
+        let mut history = Self::default();
+        let mut line = Vec::new();
+        while lines.read_until(b'\n', &mut line).with_context(reading)? > 0 {
+            match serde_json::from_slice(&line) {
+                Ok(record) => history.add(record),
+                // A last line without an end was cut off while it was written.
+                Err(_) => history.unreadable += usize::from(line.ends_with(b"\n")),
+            }
+            line.clear();
+        }
+        Ok(history)
+    }
+
+    fn add(&mut self, record: Record) {
+        match record {
+            Record::Start(start) => {
+                self.forget_after(start.step);
+                self.starts.push(start);
+            }
+            Record::Step(step) => self.steps.push(*step),
+            Record::Eval(eval) => self.evals.push(eval),
+            Record::Sample(sample) => self.samples.push(sample),
+            Record::Withheld(withheld) => self.withheld.push(withheld),
+            Record::Checkpoint(checkpoint) => self.checkpoints.push(checkpoint),
+            Record::Quiz(quiz) => self.quizzes.push(quiz),
+            Record::Other => {}
+        }
+    }
+
+    /// A run that goes on after `step` repeats what came later.
+    fn forget_after(&mut self, step: u64) {
+        self.steps.retain(|record| record.step <= step);
+        self.evals.retain(|record| record.step <= step);
+        self.samples.retain(|record| record.step <= step);
+        self.withheld.retain(|record| record.step <= step);
+        self.checkpoints.retain(|record| record.step <= step);
+        self.quizzes.retain(|record| record.step <= step);
+    }
+}

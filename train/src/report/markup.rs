@@ -1,0 +1,24 @@
+//! Text inside of markup.
+
+use std::fmt;
+
+/// Text that stays text, in elements and in attributes.
+pub(super) struct Escaped<'t>(pub(super) &'t str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        self.0.chars().try_for_each(|character| match character {
+            '&' => f.write_str("&amp;"),
+            '<' => f.write_str("&lt;"),
+            '>' => f.write_str("&gt;"),
+            '"' => f.write_str("&quot;"),
+            '\'' => f.write_str("&#39;"),
+            '\n' | '\t' => f.write_char(character),
+            control if control.is_control() => f.write_char(char::REPLACEMENT_CHARACTER),
+            // Two code points that are in no document.
+            '\u{FFFE}' | '\u{FFFF}' => f.write_char(char::REPLACEMENT_CHARACTER),
+            other => f.write_char(other),
+        })
+    }
+}

@@ -1,0 +1,45 @@
+//! The page around charts and tables.
+
+use std::fmt::{self, Write};
+
+use super::curves::charts;
+use super::history::History;
+use super::markup::Escaped;
+use super::tables;
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// The whole page. It is well-formed XML too: every element is closed.
+pub(super) fn render(name: &str, history: &History) -> String {
+    let mut page = String::new();
+    write(&mut page, name, history).expect("a string takes everything");
+    page
+}
+
+fn write(page: &mut String, name: &str, history: &History) -> fmt::Result {
+    let name = Escaped(name);
+    writeln!(page, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>")?;
+    writeln!(page, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>")?;
+    writeln!(
+        page,
+        "<title>{name}: training report</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{name}</h1>"
+    )?;
+    writeln!(page, "<dl>")?;
+    for (fact, value) in tables::facts(history) {
+        writeln!(page, "<div><dt>{fact}</dt><dd>{}</dd></div>", Escaped(&value))?;
+    }
+    writeln!(page, "</dl>")?;
+    let charts = charts(history);
+    if charts.is_empty() {
+        writeln!(page, "<p>No step has been taken yet.</p>")?;
+    }
+    writeln!(page, "<div class=\"charts\">")?;
+    charts.iter().try_for_each(|chart| write!(page, "{chart}"))?;
+    writeln!(page, "</div>")?;
+    tables::quiz(page, history)?;
+    tables::samples(page, &history.samples)?;
+    tables::evals(page, &history.evals)?;
+    tables::mishaps(page, history)?;
+    writeln!(page, "<script>\n{SCRIPT}</script>\n</body>\n</html>")
+}

@@ -1,0 +1,249 @@
+//! What the page promises, whatever a run has written.
+
+use std::fmt::Write;
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+const SVG: &str = "xmlns=\"http://www.w3.org/2000/svg\"";
+
+fn page(lines: &str) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("toy");
+    fs::create_dir(&run).expect("a folder");
+    fs::write(run.join("metrics.jsonl"), lines).expect("written");
+    write(&run).expect("a report");
+    let page = fs::read_to_string(run.join("report.html")).expect("it is there");
+    write(&run).expect("a report");
+    assert_eq!(
+        fs::read_to_string(run.join("report.html")).expect("it is there"),
+        page,
+        "it is not reproducible"
+    );
+    assert_well_formed(&page);
+    page
+}
+
+fn jsonl(records: &[Value]) -> String {
+    records.iter().fold(String::new(), |lines, record| lines + &record.to_string() + "\n")
+}
+
+fn start(step: u64) -> Value {
+    json!({"kind": "start", "step": step, "device": "CPU", "parameters": 804_096, "tokens_per_step": 1024,
+        "device_budget": 16 << 20, "resumed": step > 0})
+}
+
+fn step(step: u64, steps: u64) -> Value {
+    let wave = (step * 7919 % 1009) as f64 / 1009.0;
+    json!({"kind": "step", "step": step, "steps": steps, "loss": 1.5 + 8.0 / (step as f64).sqrt() + wave * 0.3,
+        "lr": 0.02 * step as f64 / steps as f64, "gnorm": 0.5 + wave, "ms": 80.0 + wave, "tokens": step * 1024,
+        "tokens_per_second": 12_000.0 + 900.0 * wave, "mfu": 0.31, "device_bytes": (15 << 20) + step,
+        "device_budget": 16 << 20, "host_bytes": 9 << 20, "bytes_out": (3 << 20) + ((step % 17) << 14),
+        "bytes_in": 4 << 20, "evictions": 12, "restores": 13, "stall_ms": 9.0 * wave, "seconds": step as f64 * 0.08})
+}
+
+/// Every construct a page has: a resumed run with a withheld step and a failed save.
+fn eventful() -> Vec<Value> {
+    let mut records = vec![start(0)];
+    records.extend((1..=80).map(|at| step(at, 300)));
+    records.push(start(60));
+    for at in 61..=300 {
+        records.push(step(at, 300));
+        if at == 77 {
+            records.push(
+                json!({"kind": "withheld", "step": 77, "loss": null, "gnorm": null, "reason": "no number"}),
+            );
+        }
+        if at % 100 == 0 {
+            records.push(
+                json!({"kind": "eval", "step": at, "loss": 5.0 - at as f64 / 100.0, "perplexity": 12.5,
+                "bits_per_byte": null, "sequences": 64, "best": at == 200}),
+            );
+            records.push(json!({"kind": "sample", "step": at, "prompt": "What day is it?", "text": format!("Day {at}.")}));
+            records.push(json!({"kind": "checkpoint", "step": at, "bytes": 9_650_000, "ms": 31.0}));
+        }
+    }
+    records.push(json!({"kind": "checkpoint", "step": 300, "error": "the disk is full"}));
+    records.push(json!({"kind": "quiz", "step": 300, "held_out": {"right": 88, "asked": 100},
+        "unseen_phrasings": {"right": 40, "asked": 100}}));
+    records
+}
+
+/// Panics unless every element is closed in order, every attribute is quoted and every `&` belongs to an entity.
+fn assert_well_formed(page: &str) {
+    let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("a document");
+    let mut open = Vec::new();
+    while let Some((text, after)) = rest.split_once('<') {
+        assert_plain(text);
+        let (tag, after) = after.split_once('>').expect("a tag ends");
+        rest = after;
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name));
+            continue;
+        }
+        let (name, attributes) =
+            tag.trim_end_matches('/').split_once(' ').unwrap_or((tag.trim_end_matches('/'), ""));
+        let mut quoted = attributes.split('"').collect::<Vec<_>>();
+        assert_eq!(quoted.pop().map(str::trim), Some(""), "{tag}");
+        for pair in quoted.chunks(2) {
+            assert!(pair[0].trim_start().strip_suffix('=').is_some_and(|name| !name.contains(' ')), "{tag}");
+            assert_plain(pair[1]);
+        }
+        if !tag.ends_with('/') {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "{open:?} stay open");
+}
+
+fn assert_plain(text: &str) {
+    let entities = ["amp;", "lt;", "gt;", "quot;", "#39;"];
+    for after in text.split('&').skip(1) {
+        assert!(entities.iter().any(|entity| after.starts_with(entity)), "&{after}");
+    }
+}
+
+/// Everything outside of tags.
+fn text(page: &str) -> String {
+    page.split('<').filter_map(|part| Some(part.split_once('>')?.1)).collect()
+}
+
+#[test]
+fn a_page_tells_what_happened() {
+    let page = page(&jsonl(&eventful()));
+    let titles: Vec<_> =
+        page.split("<figcaption><b>").skip(1).filter_map(|part| Some(part.split_once("</b>")?.0)).collect();
+    let expected = [
+        "Loss",
+        "Loss, second half",
+        "Learning rate",
+        "Throughput",
+        "Memory",
+        "Moved per step",
+        "Waiting for copies",
+        "Gradient norm",
+    ];
+    assert_eq!(titles, expected);
+    let text = text(&page);
+    for told in [
+        "DeviceCPU",
+        "804,096",
+        "16.00 MiB",
+        "Resumedonce",
+        "300 of 300",
+        "Best validation loss3.0000 at step 200",
+        "Held out, in known forms8810088 %",
+        "Step 77: withheld: no number",
+        "no checkpoint was saved: the disk is full",
+        "Day 300.",
+    ] {
+        assert!(text.contains(told), "{told} is not told");
+    }
+}
+
+#[test]
+fn a_page_fetches_nothing() {
+    let page = page(&jsonl(&eventful())).replace(SVG, "");
+    for way in ["http", "//", "src=", "href", "url(", "@import", "fetch", "import("] {
+        assert!(!page.contains(way), "{way}");
+    }
+}
+
+#[test]
+fn repeated_steps_are_drawn_once() {
+    let page = page(&jsonl(&eventful()));
+    let curve = page
+        .split("data-name=\"rate\" points=\"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next())
+        .expect("it is drawn");
+    assert_eq!(curve.split(' ').count(), 300);
+    let xs: Vec<f64> = curve
+        .split(' ')
+        .map(|point| point.split(',').next().unwrap_or("").parse().expect("a number"))
+        .collect();
+    assert!(xs.is_sorted());
+}
+
+#[test]
+fn what_a_model_says_stays_text() {
+    let hostile =
+        "</pre><script>alert(1)</script><img src=x onerror=\"alert('2')\"> & \u{0} \u{1b}[31m ]]> <!-- 🌊";
+    let sample = json!({"kind": "sample", "step": 1, "prompt": hostile, "text": hostile});
+    let withheld = json!({"kind": "withheld", "step": 1, "reason": hostile});
+    let failed = json!({"kind": "checkpoint", "step": 1, "error": hostile});
+    let mut begin = start(0);
+    begin["device"] = json!(hostile);
+    let page = page(&jsonl(&[begin, step(1, 2), sample, withheld, failed]));
+    assert_eq!(page.matches("&lt;script&gt;alert(1)&lt;/script&gt;&lt;img src=x onerror=&quot;").count(), 5);
+    assert_eq!(page.matches("<script").count(), 1);
+    assert!(
+        !page.contains("<img") && !page.contains('\u{0}') && !page.contains('\u{1b}') && page.contains('🌊')
+    );
+}
+
+#[test]
+fn torn_and_foreign_lines_do_not_hide_the_rest() {
+    let torn = format!("{}{{\"kind\":\"step\",\"st", jsonl(&[start(0), step(1, 3), step(2, 3)]));
+    assert!(!page(&torn).contains("Mishaps"));
+    let foreign = json!({"kind": "weather", "step": 1, "rain": true});
+    let lines = format!("{}nonsense\n\u{0}\n{}", jsonl(&[foreign, step(1, 3)]), jsonl(&[step(2, 3)]));
+    let page = page(&lines);
+    assert!(page.contains("2 lines are unreadable in metrics.jsonl") && page.contains("2 of 3"));
+}
+
+#[test]
+fn a_run_that_has_only_begun_has_a_page() {
+    assert!(page("").contains("No step has been taken yet"));
+    assert!(page(&jsonl(&[start(0)])).contains("804,096"));
+    assert!(page(&jsonl(&[start(0), step(1, 500)])).contains("<polyline"));
+    let run = tempfile::tempdir().expect("a folder");
+    let error = format!("{:#}", write(run.path()).expect_err("there are no metrics"));
+    assert!(error.contains("metrics.jsonl"), "{error}");
+}
+
+#[test]
+fn numbers_that_are_none_or_beyond_all_measure_break_nothing() {
+    let mut records = vec![start(0)];
+    for (at, loss) in [json!(2.5), json!(null), json!(1e300), json!(-1e300), json!(0.0), json!(2.25)]
+        .into_iter()
+        .enumerate()
+    {
+        let mut record = step(at as u64 + 1, 6);
+        record["loss"] = loss;
+        record["gnorm"] = json!(if at == 3 { 1e30 } else { 1.0 });
+        record["lr"] = json!(0.0);
+        records.push(record);
+    }
+    let page = page(&jsonl(&records));
+    assert!(!page.contains("NaN") && !page.contains("inf"));
+    assert!(page.contains("before clipping, powers of ten"));
+}
+
+#[test]
+fn a_hundred_thousand_steps_stay_under_a_megabyte() {
+    let mut lines = jsonl(&[start(0)]);
+    let all = 100_000;
+    let long = "the river rises and falls ".repeat(20);
+    for at in 1..=all {
+        writeln!(lines, "{}", step(at, all)).expect("a string takes everything");
+        if at % 100 == 0 {
+            let records = [
+                json!({"kind": "eval", "step": at, "loss": 2.0, "perplexity": 7.4, "bits_per_byte": 1.1, "sequences": 64,
+                    "best": true}),
+                json!({"kind": "sample", "step": at, "prompt": "Tell me of the river.", "text": long}),
+                json!({"kind": "withheld", "step": at, "loss": null, "gnorm": null, "reason": "no number"}),
+                json!({"kind": "checkpoint", "step": at, "bytes": 1 << 30, "ms": 900.0}),
+            ];
+            lines += &jsonl(&records);
+        }
+    }
+    let page = page(&lines);
+    assert!(page.len() < 1_000_000, "{} bytes", page.len());
+    for points in page.split(" points=\"").skip(1) {
+        let count = points.split('"').next().unwrap_or("").split(' ').count();
+        assert!((500..=2000).contains(&count), "{count} points");
+    }
+}
