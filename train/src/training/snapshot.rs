@@ -18,7 +18,7 @@ use models::{
     Gpt, GptConfig,
     weights::{self, Layout, Stored},
 };
-use safetensors::{Dtype, SafeTensors, View, serialize_to_file, tensor::Metadata};
+use safetensors::{Dtype, View, serialize_to_file, tensor::Metadata};
 use serde::{Deserialize, Serialize};
 use tokenizer::Tokenizer;
 
@@ -190,9 +190,10 @@ impl TensorFile {
             file.read_exact(&mut length)?;
             let header = u64::from_le_bytes(length);
             ensure!(header < file.metadata()?.len(), "the header is longer than the file");
-            let mut bytes = length.to_vec();
+            let mut bytes = Vec::new();
             file.by_ref().take(header).read_to_end(&mut bytes)?;
-            let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
+            // Not the library's own reader of headers: it wants the tensors in the same buffer.
+            let metadata = serde_json::from_slice(&bytes)?;
             Ok(Self { file, header: metadata, begin: header + 8 })
         };
         attempt().with_context(|| format!("reading {}", path.display()))
