@@ -61,7 +61,7 @@ pub(crate) trait Work {
 /// Opens the device and does the work there.
 pub(crate) fn with<W: Work>(choice: DeviceChoice, setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     match choice.settled() {
-        DeviceChoice::Cpu | DeviceChoice::Auto => open::<Flex, W>(FlexDevice, true, setup, work),
+        DeviceChoice::Cpu | DeviceChoice::Auto => open::<Flex, W>(&FlexDevice, true, setup, work),
         DeviceChoice::Cuda(index) => cuda(index, setup, work),
         DeviceChoice::Vulkan => vulkan(setup, work),
     }
@@ -86,7 +86,7 @@ impl DeviceChoice {
 #[cfg(feature = "cuda")]
 fn cuda<W: Work>(index: usize, setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     use burn::backend::{Cuda, cuda::CudaDevice};
-    open::<Cuda, W>(CudaDevice::new(index), false, setup, work)
+    open::<Cuda, W>(&CudaDevice::new(index), false, setup, work)
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -97,7 +97,7 @@ fn cuda<W: Work>(_: usize, _: &Setup, _: W) -> anyhow::Result<W::Output> {
 #[cfg(feature = "vulkan")]
 fn vulkan<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     use burn::backend::{Wgpu, wgpu::WgpuDevice};
-    open::<Wgpu, W>(WgpuDevice::DefaultDevice, false, setup, work)
+    open::<Wgpu, W>(&WgpuDevice::DefaultDevice, false, setup, work)
 }
 
 #[cfg(not(feature = "vulkan"))]
@@ -114,12 +114,12 @@ fn missing(feature: &str) -> BadInput {
 }
 
 fn open<I: Offloadable, W: Work>(
-    device: I::Device,
+    device: &I::Device,
     shares_host: bool,
     setup: &Setup,
     work: W,
 ) -> anyhow::Result<W::Output> {
-    let facts = probe::<I>(&device)?;
+    let facts = probe::<I>(device)?;
     let mut config = OffloadConfig::new().exact_f32(!setup.tf32);
     if let Some(budget) = setup.memory.device_budget()? {
         config = config.device_budget(budget);
@@ -127,10 +127,10 @@ fn open<I: Offloadable, W: Work>(
     if let Some(budget) = setup.memory.host_budget()? {
         config = config.host_budget(budget);
     }
-    config.install::<I>(&device).with_context(|| format!("preparing {}", facts.name))?;
-    let budget = stats::<I>(&device).device.budget;
+    config.install::<I>(device).with_context(|| format!("preparing {}", facts.name))?;
+    let budget = stats::<I>(device).device.budget;
     let place = Place { name: facts.name, memory: facts.memory, budget, shares_host };
-    work.on::<I>(&device, &place)
+    work.on::<I>(device, &place)
 }
 
 impl FromStr for DeviceChoice {

@@ -8,10 +8,11 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Tensor, backend::Backend};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
+use tokenizer::Fingerprint;
 
 use crate::device::Place;
 use crate::plan::Measured;
-use crate::training::{Learner, Outcome, QuizScore, Taken, hex};
+use crate::training::{Learner, Outcome, QuizScore, Taken};
 
 /// Printed at the end, and kept as `summary.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -180,7 +181,7 @@ fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
     learner.gpt.visit(&mut digest);
     match digest.failure {
         Some(failure) => anyhow::bail!("reading the trained weights: {failure}"),
-        None => Ok(hex(&digest.sha.finalize())),
+        None => Ok(Fingerprint::from(<[u8; 32]>::from(digest.sha.finalize())).to_string()),
     }
 }
 

@@ -47,14 +47,11 @@ impl Data {
             ))
             .into());
         }
-        let shards = match (config.data.source, &config.data.path) {
-            (DataSource::Shards, Some(path)) => path.clone(),
-            _ => {
-                let shards = folder.join("shards");
-                cut(config, inputs(config, folder)?, &shards, &tokenizer, stop)?;
-                shards
-            }
-        };
+        if let (DataSource::Shards, Some(path)) = (config.data.source, &config.data.path) {
+            return Ok(Self { tokenizer, shards: path.clone() });
+        }
+        let shards = folder.join("shards");
+        cut(config, inputs(config, folder)?, &shards, &tokenizer, stop)?;
         Ok(Self { tokenizer, shards })
     }
 

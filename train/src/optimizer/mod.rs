@@ -109,10 +109,9 @@ enum Rule {
 
 fn rule(kind: OptimizerKind, name: &str, rank: usize) -> Rule {
     match kind {
-        OptimizerKind::AdamW => Rule::AdamW,
         OptimizerKind::Sgd => Rule::Sgd,
         OptimizerKind::Muon if rank == 2 && name.starts_with("blocks.") => Rule::Muon,
-        OptimizerKind::Muon => Rule::AdamW,
+        OptimizerKind::Muon | OptimizerKind::AdamW => Rule::AdamW,
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) use evaluation::{TokenBytes, evaluate};
 pub(crate) use learner::Learner;
 pub(crate) use report::{Report, Validation};
 pub(crate) use samples::{QuizScore, Speaker, quiz};
-pub(crate) use session::{Progress, Session, hex};
+pub(crate) use session::{Progress, Session};
 pub(crate) use snapshot::{CONFIG, TOKENIZER, WEIGHTS, load_weights, restore, save};
 pub(crate) use steps::Run;
 pub(crate) use strategy::{Display, Outcome, Taken, Tape, launch};

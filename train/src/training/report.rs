@@ -54,7 +54,7 @@ impl Report {
         self.bytes_in = after.bytes_in - before.bytes_in;
         self.evictions = after.evictions - before.evictions;
         self.restores = after.restores - before.restores;
-        self.stall_ms = (after.stall - before.stall).as_secs_f64() * 1e3;
+        self.stall_ms = after.stall.saturating_sub(before.stall).as_secs_f64() * 1e3;
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tokenizer::Cursor;
+use tokenizer::{Cursor, Fingerprint};
 
 use crate::config::Config;
 use crate::data::{Data, TrainingWindows, ValidationWindows};
@@ -65,7 +65,7 @@ impl Progress {
         let mut digest = Sha256::new();
         digest.update(self.losses.as_bytes());
         digest.update(loss.to_bits().to_le_bytes());
-        self.losses = hex(&digest.finalize());
+        self.losses = Fingerprint::from(<[u8; 32]>::from(digest.finalize())).to_string();
         self.step += 1;
         self.seconds += seconds;
         self.cursor = cursor;
@@ -95,12 +95,4 @@ impl Session {
     pub(crate) fn due(&self, every: u64) -> bool {
         every > 0 && self.progress.step.is_multiple_of(every) && self.progress.step < self.steps()
     }
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a string takes everything");
-        text
-    })
 }

@@ -263,7 +263,9 @@ impl<I: Offloadable> Run<I> {
         let mut text = String::new();
         for sample in samples {
             eprintln!("  {} → {}", sample.prompt, sample.text);
-            text += &format!("{}\n{}\n\n", sample.prompt, sample.text);
+            for part in [&sample.prompt, "\n", &sample.text, "\n\n"] {
+                text.push_str(part);
+            }
             let mut record = json!(sample);
             record["step"] = json!(step);
             self.journal.write("sample", &record)?;

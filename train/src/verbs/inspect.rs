@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         for (path, verified) in &checkpoints {
             match verified {
                 Ok(found) => {
-                    println!("{}: step {}, {}, whole", path.display(), found.step, Bytes(found.bytes))
+                    println!("{}: step {}, {}, whole", path.display(), found.step, Bytes(found.bytes));
                 }
                 Err(error) => println!("{}: {error}", path.display()),
             }

@@ -89,17 +89,14 @@ impl Work for Training<'_> {
             data.tokenizer.vocab_size()
         );
 
-        let (gpt, optimizer, progress) = match &directory.from {
-            Some(checkpoint) => {
-                eprintln!("going on after step {} of {}", checkpoint.step, checkpoint.path.display());
-                let (progress, optimizer) = training::restore(&checkpoint.path, &config, device)?;
-                let gpt = training::load_weights::<Tape<I>>(&checkpoint.path, &config.model, device)?;
-                (gpt, optimizer, progress)
-            }
-            None => {
-                let gpt = Gpt::new(&config.model, config.train.seed, device)?;
-                (gpt, Optimizer::<Offload<I>>::new(&config.train), Progress::start(config.train.seed))
-            }
+        let (gpt, optimizer, progress) = if let Some(checkpoint) = &directory.from {
+            eprintln!("going on after step {} of {}", checkpoint.step, checkpoint.path.display());
+            let (progress, optimizer) = training::restore(&checkpoint.path, &config, device)?;
+            let gpt = training::load_weights::<Tape<I>>(&checkpoint.path, &config.model, device)?;
+            (gpt, optimizer, progress)
+        } else {
+            let gpt = Gpt::new(&config.model, config.train.seed, device)?;
+            (gpt, Optimizer::<Offload<I>>::new(&config.train), Progress::start(config.train.seed))
         };
 
         let mut journal = Journal::open(&run, progress.step)?;
