@@ -14,7 +14,7 @@ use serde_json::json;
 use super::evaluation::{Evaluation, TokenBytes, evaluate};
 use super::samples::Speaker;
 use super::snapshot;
-use super::strategy::{Events, Taken, Tape};
+use super::strategy::{Display, Events, Taken, Tape};
 use super::{Learner, Report, Session, Validation};
 use crate::checkpoint::Checkpoints;
 use crate::data::StepData;
@@ -37,6 +37,7 @@ pub(crate) struct Run<I: Offloadable> {
     pub(super) checkpoint_bytes: Option<u64>,
     pub(super) evaluation: Option<Evaluation>,
     checkpoints: Checkpoints,
+    pub(super) display: Display,
 }
 
 impl<I: Offloadable> Run<I> {
@@ -45,6 +46,7 @@ impl<I: Offloadable> Run<I> {
         optimizer: Optimizer<Offload<I>>,
         journal: Journal,
         device: I::Device,
+        display: Display,
     ) -> Self {
         let bytes = TokenBytes::of(&session.data.tokenizer);
         let checkpoints = Checkpoints::in_run(&session.run);
@@ -59,6 +61,7 @@ impl<I: Offloadable> Run<I> {
             checkpoint_bytes: None,
             evaluation: None,
             checkpoints,
+            display,
         }
     }
 
@@ -155,7 +158,10 @@ impl<I: Offloadable> Run<I> {
         } else {
             self.session.progress.withheld += 1;
             let reason = "the loss or a gradient is not a finite number; the weights are as before";
-            eprintln!("step {}: loss {}, gradient norm {}: {reason}", report.step, report.loss, report.gnorm);
+            self.say(&format!(
+                "step {}: loss {}, gradient norm {}: {reason}",
+                report.step, report.loss, report.gnorm
+            ));
             let record =
                 json!({ "step": report.step, "loss": report.loss, "gnorm": report.gnorm, "reason": reason });
             self.journal.write("withheld", &record)?;
@@ -235,12 +241,12 @@ impl<I: Offloadable> Run<I> {
         let evaluation = evaluate(&model.valid(), windows, &self.bytes, usize::MAX, show)?;
         let best = self.session.progress.is_best(evaluation.loss);
         let bits = evaluation.bits_per_byte.map_or(String::new(), |bits| format!(" | {bits:.4} bits/byte"));
-        eprintln!(
+        self.say(&format!(
             "step {step}: validation loss {:.4} | perplexity {:.2}{bits}{}",
             evaluation.loss,
             evaluation.perplexity,
             if best { " | best so far" } else { "" }
-        );
+        ));
         let mut record = json!(evaluation);
         record["step"] = json!(step);
         record["best"] = json!(best);
@@ -262,7 +268,7 @@ impl<I: Offloadable> Run<I> {
         std::fs::create_dir_all(&folder)?;
         let mut text = String::new();
         for sample in samples {
-            eprintln!("  {} → {}", sample.prompt, sample.text);
+            self.say(&format!("  {} → {}", sample.prompt, sample.text));
             for part in [&sample.prompt, "\n", &sample.text, "\n\n"] {
                 text.push_str(part);
             }
@@ -296,14 +302,21 @@ impl<I: Offloadable> Run<I> {
                 json!({ "step": step, "bytes": saved.bytes, "ms": begun.elapsed().as_secs_f64() * 1e3 })
             }
             Err(error) => {
-                eprintln!("step {step}: no checkpoint was saved, training goes on: {error:#}");
+                self.say(&format!("step {step}: no checkpoint was saved, training goes on: {error:#}"));
                 json!({ "step": step, "error": format!("{error:#}") })
             }
         };
         if let Err(error) = self.journal.write("checkpoint", &record) {
-            eprintln!("step {step}: {error:#}");
+            self.say(&format!("step {step}: {error:#}"));
         }
         saved.is_ok()
+    }
+
+    /// Between the lines of steps. The terminal interface owns the whole screen, so there the journal has to do.
+    fn say(&self, text: &str) {
+        if self.display == Display::Plain {
+            eprintln!("{text}");
+        }
     }
 
     fn saved_now(&self) -> anyhow::Result<bool> {

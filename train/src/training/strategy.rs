@@ -79,10 +79,9 @@ struct Strategy<I: Offloadable> {
 pub(crate) fn launch<I: Offloadable>(
     learner: Learner<Tape<I>>,
     run: Run<I>,
-    display: Display,
     interrupter: Interrupter,
 ) -> anyhow::Result<Outcome<I>> {
-    let session = &run.session;
+    let (session, display) = (&run.session, run.display);
     let steps = session.progress.step as usize..session.steps() as usize;
     let train = StepLoader::new(Arc::clone(&session.training), steps);
     let valid = StepLoader::new(Arc::clone(&session.validation), 0..session.validation.len());

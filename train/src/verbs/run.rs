@@ -125,8 +125,8 @@ impl Work for Training<'_> {
         };
         let learner = Learner::new(gpt, &session.config);
         let display = if args.tui { Display::Terminal } else { Display::Plain };
-        let running = Run::new(session, optimizer, journal, device.clone());
-        let outcome = training::launch::<I>(learner, running, display, Interrupter::new())?;
+        let running = Run::new(session, optimizer, journal, device.clone(), display);
+        let outcome = training::launch::<I>(learner, running, Interrupter::new())?;
 
         let mut summary = Summary::of(&outcome, place, &stats::<I>(device))?;
         if outcome.ending == Ending::Done {
