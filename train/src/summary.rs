@@ -162,14 +162,7 @@ impl fmt::Display for Summary {
             Bytes(self.bytes_in)
         )?;
         if let Some(quiz) = self.quiz {
-            write!(
-                f,
-                "\nquestions never asked in training: {} of {} right; in phrasings never seen: {} of {}",
-                quiz.held_out.right,
-                quiz.held_out.asked,
-                quiz.unseen_phrasings.right,
-                quiz.unseen_phrasings.asked
-            )?;
+            write!(f, "\n{quiz}")?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! What the model says: continuations, answers, and how many answers are right.
 
+use std::fmt;
 use std::io::Write;
 use std::ops::ControlFlow;
 
@@ -41,6 +42,17 @@ pub(crate) struct QuizScore {
     pub(crate) held_out: Score,
     /// Asked in forms that training does not know.
     pub(crate) unseen_phrasings: Score,
+}
+
+impl fmt::Display for QuizScore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (held_out, unseen) = (self.held_out, self.unseen_phrasings);
+        write!(
+            f,
+            "questions never asked in training: {} of {} right; in phrasings never seen: {} of {}",
+            held_out.right, held_out.asked, unseen.right, unseen.asked
+        )
+    }
 }
 
 impl<'a, B: Backend> Speaker<'a, B> {

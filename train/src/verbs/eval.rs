@@ -69,13 +69,7 @@ impl Work for Measuring {
             println!("{bits:.4} bits per byte");
         }
         if let Some(score) = score {
-            println!(
-                "questions never asked in training: {} of {} right; in phrasings never seen: {} of {}",
-                score.held_out.right,
-                score.held_out.asked,
-                score.unseen_phrasings.right,
-                score.unseen_phrasings.asked
-            );
+            println!("{score}");
         }
         Ok(())
     }

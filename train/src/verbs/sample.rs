@@ -62,16 +62,16 @@ impl Work for Sampled<'_> {
             if args.prompt.is_empty() && args.question.is_empty() { &[String::new()][..] } else { &[] };
         for text in args.prompt.iter().chain(begin) {
             let text = prompt(text)?;
-            prompts.push((speaker(base).opening(&text)?, text));
+            prompts.push((speaker(base).opening(&text)?, text, ""));
         }
         for question in &args.question {
             let message = Message::new(Role::User, question.clone());
-            prompts.push((trained.tokenizer.encode_prompt(&[message])?, question.clone()));
+            prompts.push((trained.tokenizer.encode_prompt(&[message])?, question.clone(), "\n"));
         }
-        for (ids, text) in prompts {
+        for (ids, text, between) in prompts {
             for n in 0..args.count {
                 let speaker = speaker(Sampling { seed: base.seed.wrapping_add(n), ..base });
-                say(&speaker, &ids, &text, args.json)?;
+                say(&speaker, &ids, (&text, between), args.json)?;
             }
         }
         Ok(())
@@ -89,7 +89,7 @@ fn prompt(text: &str) -> anyhow::Result<String> {
 fn say<B: burn::tensor::backend::Backend>(
     speaker: &Speaker<'_, B>,
     ids: &[u32],
-    text: &str,
+    (text, between): (&str, &str),
     json: bool,
 ) -> anyhow::Result<()> {
     if json {
@@ -102,7 +102,7 @@ fn say<B: burn::tensor::backend::Backend>(
         );
         return Ok(());
     }
-    print!("{text}");
+    print!("{text}{between}");
     speaker.aloud(&[ids.to_vec()], &mut std::io::stdout())?;
     println!("\n");
     std::io::stdout().flush()?;
