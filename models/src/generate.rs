@@ -120,6 +120,12 @@ pub enum GenerateError {
         /// `n_positions`.
         window: usize,
     },
+    /// What the model computed could not be fetched from its device.
+    #[error("could not read what the model computed: {reason}")]
+    Unread {
+        /// What the device said.
+        reason: String,
+    },
     /// A sampling setting outside its meaning.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
@@ -150,12 +156,16 @@ pub fn generate<B: Backend>(
                 let keep = if other.is_none() { window } else { (window / 2).max(1) };
                 // The full cache goes before its successor comes.
                 *other = None;
-                let (fresh, logits) = read(model, &rows, window, keep)?;
+                let longest = rows.iter().map(|row| row.sequence.len().min(keep)).max().unwrap_or(0);
+                let capacity = window.min(longest + request.max_new_tokens);
+                let (fresh, logits) = read(model, &rows, capacity, keep)?;
                 *other = Some(fresh);
                 logits
             }
         };
-        let values: Vec<f32> = logits.to_data().iter::<f32>().collect();
+        let logits = logits.try_into_data();
+        let logits = logits.map_err(|error| GenerateError::Unread { reason: error.to_string() })?;
+        let values: Vec<f32> = logits.iter::<f32>().collect();
         let vocabulary = model.config().vocab_size;
         for (at, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.finish.is_none()) {
             row.advance(&values[at * vocabulary..][..vocabulary], request);
@@ -198,12 +208,12 @@ fn check<B: Backend>(model: &Gpt<B>, request: &Request<'_>) -> Result<(), Genera
 fn read<'a, B: Backend>(
     model: &'a Gpt<B>,
     rows: &[Row],
-    window: usize,
+    capacity: usize,
     keep: usize,
 ) -> Result<(Decoder<'a, B>, Tensor<B, 2>), DecoderFull> {
     let tails: Vec<&[u32]> =
         rows.iter().map(|row| &row.sequence[row.sequence.len().saturating_sub(keep)..]).collect();
-    Decoder::with_prompts(model, &tails, window)
+    Decoder::with_prompts(model, &tails, capacity)
 }
 
 /// One prompt on its way.

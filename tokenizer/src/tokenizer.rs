@@ -239,6 +239,11 @@ impl Tokenizer {
         Error::UnknownId { id, vocabulary: self.size }
     }
 
+    /// Whether `folder` holds both files that [`save`](Self::save) writes, the second of which says that it was done.
+    pub fn is_saved_in(folder: impl AsRef<Path>) -> bool {
+        folder.as_ref().join("tokenizer_config.json").exists()
+    }
+
     /// Writes `tokenizer.json` and `tokenizer_config.json` into `folder`, each complete or not at all.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<(), Error> {
         let folder = folder.as_ref();

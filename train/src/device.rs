@@ -60,27 +60,22 @@ pub(crate) trait Work {
 
 /// Opens the device and does the work there.
 pub(crate) fn with<W: Work>(choice: DeviceChoice, setup: &Setup, work: W) -> anyhow::Result<W::Output> {
-    match choice.settled() {
-        DeviceChoice::Cpu | DeviceChoice::Auto => open::<Flex, W>(&FlexDevice, true, setup, work),
+    match choice {
+        DeviceChoice::Auto if has_cuda() => cuda(0, setup, work),
+        DeviceChoice::Auto | DeviceChoice::Cpu => open::<Flex, W>(&FlexDevice, true, setup, work),
         DeviceChoice::Cuda(index) => cuda(index, setup, work),
         DeviceChoice::Vulkan => vulkan(setup, work),
     }
 }
 
-impl DeviceChoice {
-    #[cfg(feature = "cuda")]
-    fn settled(self) -> Self {
-        match self {
-            Self::Auto if backend_offload::cuda_driver_found() => Self::Cuda(0),
-            Self::Auto => Self::Cpu,
-            named => named,
-        }
-    }
+#[cfg(feature = "cuda")]
+fn has_cuda() -> bool {
+    backend_offload::cuda_driver_found()
+}
 
-    #[cfg(not(feature = "cuda"))]
-    fn settled(self) -> Self {
-        if self == Self::Auto { Self::Cpu } else { self }
-    }
+#[cfg(not(feature = "cuda"))]
+fn has_cuda() -> bool {
+    false
 }
 
 #[cfg(feature = "cuda")]

@@ -1,6 +1,10 @@
 //! What the program's exit code says. Only `main` ends the process with one.
 
-use std::process::ExitCode;
+use std::{io, process::ExitCode};
+
+use backend_offload::OffloadError;
+
+use crate::checkpoint::CheckpointError;
 
 /// How a verb that trains ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +46,30 @@ pub(crate) fn code_of(error: &anyhow::Error) -> ExitCode {
             || cause.is::<crate::config::ConfigError>()
             || cause.is::<backend_offload::BudgetError>()
             || cause.is::<models::ConfigError>()
-            || cause.is::<models::GenerateError>()
+            || matches!(cause.downcast_ref(), Some(CheckpointError::Absent { .. }))
+            || cause.downcast_ref::<models::GenerateError>().is_some_and(can_be_asked_differently)
+            || cause.downcast_ref::<OffloadError>().is_some_and(names_a_wrong_budget)
+            || matches!(cause.downcast_ref(), Some(tokenizer::Error::Option { .. }))
+            || matches!(cause.downcast_ref(), Some(tokenizer::Error::Read { cause, .. }) if is_absent(cause))
     });
     ExitCode::from(if bad_input { 2 } else { 1 })
+}
+
+fn can_be_asked_differently(error: &models::GenerateError) -> bool {
+    !matches!(error, models::GenerateError::Unread { .. })
+}
+
+fn names_a_wrong_budget(error: &OffloadError) -> bool {
+    matches!(
+        error,
+        OffloadError::Budget(_)
+            | OffloadError::BudgetTooSmall { .. }
+            | OffloadError::BudgetAboveDevice { .. }
+            | OffloadError::UnknownShare { .. }
+            | OffloadError::Environment { .. }
+    )
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
 }

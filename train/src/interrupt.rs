@@ -1,14 +1,13 @@
 //! Signals: the first that asks to stop is a flag and asks for a clean end, the second ends the process.
 
-use std::{
-    process,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use anyhow::Context;
+
+use crate::progress::terminal;
 
 /// Lets a write beyond a limit on file sizes fail as any other write, instead of killing the process.
 #[cfg(unix)]
@@ -21,20 +20,30 @@ pub(crate) fn survive_file_limits() {
 #[cfg(not(unix))]
 pub(crate) fn survive_file_limits() {}
 
-/// Set by the first Ctrl-C or request to terminate.
-pub(crate) fn flag() -> anyhow::Result<Arc<AtomicBool>> {
+/// Set by the first Ctrl-C or request to terminate, which is answered by `said`.
+pub(crate) fn flag(said: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let raised = Arc::clone(&flag);
     ctrlc::set_handler(move || {
         if raised.swap(true, Ordering::Relaxed) {
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "the second signal asks to stop at once; files are written aside and renamed, so none is half done"
-            )]
-            process::exit(1);
+            terminal::give_back();
+            end_at_once();
         }
-        eprintln!("\nstopping after this step; once more to stop at once");
+        eprintln!("\n{said}; once more to stop at once");
     })
     .context("listening for signals")?;
     Ok(flag)
+}
+
+/// Without what usually happens at the end: other threads are in the middle of their work. Files are written aside and
+/// renamed, so none is half done.
+#[cfg(unix)]
+fn end_at_once() -> ! {
+    signal_hook::low_level::exit(1)
+}
+
+#[cfg(not(unix))]
+fn end_at_once() -> ! {
+    #[expect(clippy::disallowed_methods, reason = "the second signal asks to stop at once")]
+    std::process::exit(1)
 }

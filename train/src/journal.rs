@@ -20,6 +20,8 @@ pub(crate) const FILE: &str = "metrics.jsonl";
 pub(crate) struct Journal {
     path: PathBuf,
     file: File,
+    /// The last line may have been cut off.
+    torn: bool,
 }
 
 impl Journal {
@@ -43,24 +45,29 @@ impl Journal {
             OpenOptions::new().create(true).append(true).open(&path)
         };
         let file = attempt().with_context(|| format!("opening {}", path.display()))?;
-        Ok(Self { path, file })
+        Ok(Self { path, file, torn: false })
     }
 
     /// Adds a line. `kind` comes first in it.
     pub(crate) fn write<T: Serialize>(&mut self, kind: &str, record: &T) -> anyhow::Result<()> {
-        let mut line = serde_json::json!({ "kind": kind });
-        let fields = serde_json::to_value(record).context("describing a step")?;
-        if let (Value::Object(line), Value::Object(fields)) = (&mut line, fields) {
-            line.extend(fields);
-        }
-        let line = format!("{line}\n");
-        self.file.write_all(line.as_bytes()).with_context(|| format!("writing to {}", self.path.display()))
+        let line = serde_json::to_string(&Line { kind, record }).context("describing a step")? + "\n";
+        let line = if self.torn { format!("\n{line}") } else { line };
+        let written = self.file.write_all(line.as_bytes());
+        self.torn = written.is_err();
+        written.with_context(|| format!("writing to {}", self.path.display()))
     }
 
     /// Makes what was written durable.
     pub(crate) fn sync(&self) -> anyhow::Result<()> {
         self.file.sync_data().with_context(|| format!("writing to {}", self.path.display()))
     }
+}
+
+#[derive(Serialize)]
+struct Line<'a, T> {
+    kind: &'a str,
+    #[serde(flatten)]
+    record: &'a T,
 }
 
 /// The step of a line; `None` for one that is torn or not ours.
@@ -77,7 +84,9 @@ mod tests {
         let run = tempfile::tempdir().expect("a folder");
         let mut journal = Journal::open(run.path(), 0).expect("a file");
         for step in 1..=4 {
-            journal.write("step", &serde_json::json!({ "step": step, "loss": f32::NAN })).expect("written");
+            journal
+                .write("step", &serde_json::json!({ "bytes": 7, "step": step, "loss": f32::NAN }))
+                .expect("written");
         }
         fs::write(
             run.path().join(FILE),
@@ -89,7 +98,8 @@ mod tests {
         let text = fs::read_to_string(run.path().join(FILE)).expect("text");
         assert_eq!(
             text,
-            "{\"kind\":\"step\",\"loss\":null,\"step\":1}\n{\"kind\":\"step\",\"loss\":null,\"step\":2}\n\
+            "{\"kind\":\"step\",\"bytes\":7,\"loss\":null,\"step\":1}\n\
+             {\"kind\":\"step\",\"bytes\":7,\"loss\":null,\"step\":2}\n\
              {\"kind\":\"step\",\"step\":3}\n"
         );
     }

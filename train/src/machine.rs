@@ -3,9 +3,11 @@
 use std::{path::Path, time::Instant};
 
 use backend_offload::{Offload, Offloadable, available_host_memory, stats};
-use burn::tensor::{Tensor, TensorData, backend::Backend};
+use burn::tensor::{FloatDType, Tensor, TensorData, backend::Backend};
+use models::Compute;
 
 use crate::device::Place;
+use crate::durable::free_bytes;
 use crate::plan::Machine;
 
 /// Side of the square matrices that are multiplied and bytes copied there and back, where memory allows. The device's
@@ -14,7 +16,12 @@ const ON_A_GPU: (usize, usize) = (2048, 64 << 20);
 const ON_THE_CPU: (usize, usize) = (384, 1 << 20);
 
 /// Asks the operating system, and the device by a short product and a short copy.
-pub(crate) fn survey<I: Offloadable>(device: &I::Device, place: &Place, run: &Path) -> Machine {
+pub(crate) fn survey<I: Offloadable>(
+    device: &I::Device,
+    place: &Place,
+    compute: Compute,
+    run: &Path,
+) -> Machine {
     let room = place.budget.unwrap_or(u64::MAX);
     let (side, copied) = if place.shares_host { ON_THE_CPU } else { ON_A_GPU };
     let side = (side as u64).min(((room / 32) as f64).sqrt() as u64) as usize;
@@ -26,7 +33,7 @@ pub(crate) fn survey<I: Offloadable>(device: &I::Device, place: &Place, run: &Pa
         device_budget: place.budget,
         shares_host: place.shares_host,
         link_bytes_per_second: link::<Offload<I>>(device, copied),
-        flops_per_second: arithmetic::<Offload<I>>(device, side),
+        flops_per_second: arithmetic::<Offload<I>>(device, side, compute),
         host_free: available_host_memory(),
         host_budget: stats::<I>(device).host.budget,
         disk_free: free_disk(run),
@@ -34,17 +41,20 @@ pub(crate) fn survey<I: Offloadable>(device: &I::Device, place: &Place, run: &Pa
 }
 
 /// Bytes that a program may still write where `path` is or will be.
-pub(crate) fn free_disk(path: &Path) -> Option<u64> {
-    let there = path.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
-    let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
-    let disk = rustix::fs::statvfs(there).ok()?;
-    Some(disk.f_bavail * disk.f_frsize)
+fn free_disk(path: &Path) -> Option<u64> {
+    let path = std::path::absolute(path).ok()?;
+    path.ancestors().find(|folder| folder.exists()).and_then(|folder| free_bytes(folder).ok())
 }
 
 /// The best of three, since the first waits for the kernel to be chosen and compiled.
-fn arithmetic<B: Backend>(device: &B::Device, side: usize) -> Option<f64> {
+fn arithmetic<B: Backend>(device: &B::Device, side: usize, compute: Compute) -> Option<f64> {
     let side = side.max(16);
     let matrix = Tensor::<B, 2>::ones([side, side], device);
+    let matrix = match compute {
+        Compute::F32 => matrix,
+        Compute::Bf16 => matrix.cast(FloatDType::BF16),
+        Compute::F16 => matrix.cast(FloatDType::F16),
+    };
     let seconds = (0..3).map(|_| {
         let begun = Instant::now();
         let product = matrix.clone().matmul(matrix.clone());
@@ -60,8 +70,9 @@ fn link<B: Backend>(device: &B::Device, bytes: usize) -> Option<f64> {
     let data = TensorData::new(vec![0_f32; (bytes / 4).max(1)], [(bytes / 4).max(1)]);
     let mut best = f64::INFINITY;
     for _ in 0..3 {
+        let data = data.clone();
         let begun = Instant::now();
-        Tensor::<B, 1>::from_data(data.clone(), device).try_into_data().ok()?;
+        Tensor::<B, 1>::from_data(data, device).try_into_data().ok()?;
         best = best.min(begun.elapsed().as_secs_f64());
     }
     Some(2.0 * bytes as f64 / best)

@@ -16,6 +16,7 @@ mod progress;
 mod report;
 mod run_directory;
 mod summary;
+mod trained;
 mod training;
 mod verbs;
 

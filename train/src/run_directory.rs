@@ -1,29 +1,35 @@
 //! Where a run lives, and whether it goes on or begins.
+//!
+//! A run that begins is described by a configuration; a run that goes on by the one it saved, changed by `--set` where
+//! that cannot contradict what was learned. The name given with `--config` then only says which run.
 
 use std::{
-    fs,
+    fs::{self, File, TryLockError},
+    io,
     path::{Path, PathBuf},
 };
 
 use anyhow::Context;
-use tokenizer::Tokenizer;
 
 use crate::checkpoint::{CheckpointError, Checkpoints, Verified, Which};
 use crate::config::Config;
 use crate::durable;
 use crate::exit::BadInput;
-use crate::training::{CONFIG, TOKENIZER};
-use crate::verbs::{CheckpointArgs, ConfigArgs};
+use crate::summary;
+use crate::training::CONFIG;
 
 /// Where runs are made that are not told where.
 const RUNS: &str = "runs";
+
+/// The configuration of a run that names none.
+pub(crate) const DEFAULT: &str = "toy.json";
 
 /// What `--resume` asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Resume {
     /// The run directory's latest checkpoint, if there is one.
     Auto,
-    /// A run directory, or one of its checkpoints.
+    /// A run directory, or a checkpoint.
     From(PathBuf),
 }
 
@@ -35,6 +41,10 @@ pub(crate) struct RunDirectory {
     /// The checkpoint to go on from, every byte of it checked.
     pub(crate) from: Option<Verified>,
 }
+
+/// Held while a process trains in a run directory.
+#[derive(Debug)]
+pub(crate) struct Lock(#[expect(dead_code, reason = "the lock lives as long as the open file")] File);
 
 impl From<&str> for Resume {
     fn from(text: &str) -> Self {
@@ -51,168 +61,162 @@ impl RunDirectory {
         resume: Option<&Resume>,
     ) -> anyhow::Result<Self> {
         match resume {
-            Some(Resume::From(path)) => Self::at(path, name, set),
+            Some(Resume::From(path)) => Self::from_path(path, name, set, out),
             Some(Resume::Auto) => {
-                let named = stem(name);
-                let path = out.map_or_else(|| latest_named(&named), Path::to_owned);
+                let path = out.map_or_else(|| latest_named(name), Path::to_owned);
                 if path.join(CONFIG).exists() {
-                    Self::at(&path, name, set)
+                    Self::go_on(&path, set)
                 } else {
                     Self::fresh(path, name, set)
                 }
             }
             None => {
-                let path = match out {
-                    Some(path) if path.join(CONFIG).exists() => {
-                        return Err(BadInput(format!(
-                            "{} holds a run; go on with it by --resume auto, or choose another --out",
-                            path.display()
-                        ))
-                        .into());
-                    }
-                    Some(path) => path.to_owned(),
-                    None => unused(&stem(name)),
-                };
+                let path = out.map_or_else(|| unused(name), Path::to_owned);
+                if path.join(CONFIG).exists() {
+                    let path = path.display();
+                    return Err(BadInput(format!(
+                        "{path} holds a run; go on with it by --resume auto, or choose another --out"
+                    ))
+                    .into());
+                }
                 Self::fresh(path, name, set)
             }
         }
     }
 
-    /// Makes the directory and puts the configuration there, complete.
-    pub(crate) fn begin(&self) -> anyhow::Result<()> {
+    /// Makes the directory, keeps others out of it, and puts the configuration there, complete.
+    pub(crate) fn begin(&self) -> anyhow::Result<Lock> {
+        fs::create_dir_all(&self.path).with_context(|| format!("making {}", self.path.display()))?;
+        let lock = self.lock()?;
         let path = self.path.join(CONFIG);
-        fs::create_dir_all(&self.path)
-            .and_then(|()| durable::write(&path, self.config.to_json().as_bytes()))
-            .with_context(|| format!("writing {}", path.display()))
+        durable::write(&path, self.config.to_json().as_bytes())
+            .with_context(|| format!("writing {}", path.display()))?;
+        summary::remove(&self.path)?;
+        Ok(lock)
+    }
+
+    fn lock(&self) -> anyhow::Result<Lock> {
+        let path = self.path.join("lock");
+        let file = File::create(&path).with_context(|| format!("making {}", path.display()))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Lock(file)),
+            Err(TryLockError::WouldBlock) => {
+                let path = self.path.display();
+                Err(BadInput(format!(
+                    "another process is training in {path}; wait for it or choose another --out"
+                ))
+                .into())
+            }
+            // A file system without locks is no reason not to train.
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(Lock(file)),
+            Err(TryLockError::Error(error)) => {
+                Err(error).with_context(|| format!("locking {}", path.display()))
+            }
+        }
     }
 
     fn fresh(path: PathBuf, name: Option<&str>, set: &[String]) -> anyhow::Result<Self> {
-        Ok(Self { path, config: Config::load(name.unwrap_or(DEFAULT), set)?, from: None })
+        let mut config = Config::load(name.unwrap_or(DEFAULT), set)?;
+        config.resolve_paths()?;
+        Ok(Self { path, config, from: None })
     }
 
-    fn at(path: &Path, name: Option<&str>, set: &[String]) -> anyhow::Result<Self> {
-        let is_run = path.join(CONFIG).exists() && !path.join("manifest.json").exists();
-        let (run, from) = if is_run {
-            (path.to_owned(), latest(path)?)
-        } else {
-            let verified = Checkpoints::open(path)?;
-            let run = path.parent().and_then(Path::parent).unwrap_or(path);
-            (run.to_owned(), Some(verified))
+    fn go_on(run: &Path, set: &[String]) -> anyhow::Result<Self> {
+        Self::with_base(run.to_owned(), &run.join(CONFIG), set, latest(run)?)
+    }
+
+    fn from_path(
+        path: &Path,
+        name: Option<&str>,
+        set: &[String],
+        out: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        if name.is_some() {
+            return Err(BadInput(
+                "--resume PATH goes on with the configuration saved there; leave --config out and change values by \
+                 --set"
+                    .to_owned(),
+            )
+            .into());
+        }
+        if !Checkpoints::is_one(path) {
+            if out.is_some_and(|out| out != path) {
+                let path = path.display();
+                return Err(BadInput(format!(
+                    "{path} is a run; it goes on where it is. To begin another from its weights, give one of its \
+                     checkpoints with --out"
+                ))
+                .into());
+            }
+            if !path.join(CONFIG).exists() {
+                let path = path.display();
+                return Err(BadInput(format!("{path} is neither a run's directory nor a checkpoint")).into());
+            }
+            return Self::go_on(path, set);
+        }
+        let checkpoint = Checkpoints::open(path)?;
+        let run = match out {
+            Some(out) if out.join(CONFIG).exists() => {
+                let out = out.display();
+                return Err(BadInput(format!("{out} holds a run; choose another --out")).into());
+            }
+            Some(out) => out.to_owned(),
+            None => Checkpoints::run_of(path).ok_or_else(|| {
+                BadInput(format!("{} is in no run's directory; say by --out where to go on", path.display()))
+            })?,
         };
-        let saved = run.join(CONFIG).display().to_string();
-        let before = Config::load(&saved, &[])?;
-        let config = match name {
-            Some(name) => Config::load(name, set)?,
-            None => Config::load(&saved, set)?,
-        };
-        let changed = before.changes_what_was_learned(&config);
-        if !changed.is_empty() && from.is_some() {
+        let saved = checkpoint.path.join(CONFIG);
+        Self::with_base(run, &saved, set, Some(checkpoint))
+    }
+
+    fn with_base(
+        path: PathBuf,
+        saved: &Path,
+        set: &[String],
+        from: Option<Verified>,
+    ) -> anyhow::Result<Self> {
+        let mut config = Config::load(&saved.to_string_lossy(), set)?;
+        config.resolve_paths()?;
+        // What the checkpoint was trained by, even where somebody edited the run's own file since.
+        let learned = from.as_ref().map_or_else(|| saved.to_owned(), |from| from.path.join(CONFIG));
+        let before = Config::load(&learned.to_string_lossy(), &[])?;
+        let begun = from.as_ref().is_none_or(|from| from.step > 0);
+        let changed = config.contradicts(&before, begun);
+        if !changed.is_empty() {
+            let (path, learned) = (path.display(), learned.display());
             return Err(BadInput(format!(
-                "{} cannot go on with another {}: what was learned depends on it. Leave it as it is in {saved}, or \
+                "{path} cannot go on with another {}: what is there depends on it. Leave it as it is in {learned}, or \
                  begin another run",
-                run.display(),
                 changed.join(", ")
             ))
             .into());
         }
-        Ok(Self { path: run, config, from })
-    }
-}
-
-/// A checkpoint to work with, and what it was trained by.
-#[derive(Debug)]
-pub(crate) struct Trained {
-    /// The run's directory.
-    pub(crate) run: PathBuf,
-    pub(crate) checkpoint: Verified,
-    pub(crate) config: Config,
-    pub(crate) tokenizer: Tokenizer,
-    /// Whether the configuration still names the data that were learned from.
-    pub(crate) own_data: bool,
-}
-
-impl Trained {
-    /// Finds what `args` name and checks every byte of it.
-    pub(crate) fn open(args: &CheckpointArgs) -> anyhow::Result<Self> {
-        let ConfigArgs { config: name, set } = &args.config;
-        let path = args.from.clone().unwrap_or_else(|| latest_named(&stem(name.as_deref())));
-        let (run, checkpoint) = if path.join("manifest.json").exists() {
-            let run = path.parent().and_then(Path::parent).unwrap_or(&path);
-            (run.to_owned(), Checkpoints::open(&path)?)
-        } else {
-            let checkpoints = Checkpoints::in_run(&path);
-            let found = match (args.best, args.step) {
-                (true, _) => Some(checkpoints.find(Which::Best)?),
-                (false, Some(step)) => Some(checkpoints.find(Which::Step(step))?),
-                (false, None) => latest(&path)?,
-            };
-            let found = found.ok_or_else(|| {
-                let path = path.display();
-                BadInput(format!(
-                    "{path} holds no checkpoint; train one by `train --out {path}`, or name another by --from"
-                ))
-            })?;
-            (path.clone(), found)
-        };
-        let saved = Config::load(&checkpoint.path.join(CONFIG).to_string_lossy(), &[])?;
-        let config = match name {
-            // The run that a name leads to is described by its own file.
-            Some(name) if args.from.is_some() => Config::load(name, set)?,
-            _ => Config::load(&checkpoint.path.join(CONFIG).to_string_lossy(), set)?,
-        };
-        let tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
-        let own_data = config.data == saved.data && config.train.seed == saved.train.seed;
-        Ok(Self { run, checkpoint, config, tokenizer, own_data })
+        Ok(Self { path, config, from })
     }
 }
 
 /// `None` before the first save.
-fn latest(run: &Path) -> Result<Option<Verified>, CheckpointError> {
+pub(crate) fn latest(run: &Path) -> Result<Option<Verified>, CheckpointError> {
     match Checkpoints::in_run(run).find(Which::Latest) {
         Err(CheckpointError::Absent { .. }) => Ok(None),
         found => found.map(Some),
     }
 }
 
-/// The configuration of a run that names none.
-pub(crate) const DEFAULT: &str = "toy.json";
-
-fn stem(name: Option<&str>) -> String {
-    let stem = Path::new(name.unwrap_or(DEFAULT)).file_stem();
-    stem.map_or_else(|| "run".to_owned(), |stem| stem.to_string_lossy().into_owned())
-}
-
 /// `runs/toy`, `runs/toy-2`, …
-fn numbered(stem: &str) -> impl Iterator<Item = PathBuf> {
-    let name = move |n: u32| if n == 1 { stem.to_owned() } else { format!("{stem}-{n}") };
+fn numbered(name: Option<&str>) -> impl Iterator<Item = PathBuf> {
+    let stem = Path::new(name.unwrap_or(DEFAULT)).file_stem();
+    let stem = stem.map_or_else(|| "run".to_owned(), |stem| stem.to_string_lossy().into_owned());
+    let name = move |n: u32| if n == 1 { stem.clone() } else { format!("{stem}-{n}") };
     (1..).map(move |n| Path::new(RUNS).join(name(n)))
 }
 
-fn unused(stem: &str) -> PathBuf {
-    numbered(stem).find(|path| !path.join(CONFIG).exists()).expect("numbers do not run out")
+fn unused(name: Option<&str>) -> PathBuf {
+    numbered(name).find(|path| !path.join(CONFIG).exists()).expect("numbers do not run out")
 }
 
-fn latest_named(stem: &str) -> PathBuf {
-    let first = numbered(stem).next();
-    let last = numbered(stem).take_while(|path| path.join(CONFIG).exists()).last();
-    last.or(first).expect("there is a first name")
-}
-
-impl Config {
-    /// Keys by which two configurations give other weights or other data for steps already taken.
-    fn changes_what_was_learned(&self, other: &Self) -> Vec<&'static str> {
-        let (ours, theirs) = (&self.train, &other.train);
-        let same = [
-            ("model", self.model == other.model),
-            ("tokenizer", self.tokenizer == other.tokenizer),
-            ("data", self.data == other.data),
-            ("train.seed", ours.seed == theirs.seed),
-            ("train.micro_batch", ours.micro_batch == theirs.micro_batch),
-            ("train.accumulate", ours.accumulate == theirs.accumulate),
-            ("train.sequence", self.sequence() == other.sequence()),
-            ("train.optimizer", ours.optimizer == theirs.optimizer),
-            ("train.overfit_one_batch", ours.overfit_one_batch == theirs.overfit_one_batch),
-        ];
-        same.into_iter().filter(|(_, same)| !same).map(|(key, _)| key).collect()
-    }
+/// The last of them that is there, or else the first name.
+pub(crate) fn latest_named(name: Option<&str>) -> PathBuf {
+    let there = numbered(name).take_while(|path| path.join(CONFIG).exists()).last();
+    there.unwrap_or_else(|| unused(name))
 }

@@ -1,6 +1,6 @@
 //! What a run came to, in exact numbers.
 
-use std::{fmt, fs, path::Path};
+use std::{fmt, fs, io, path::Path};
 
 use anyhow::Context;
 use backend_offload::{Bytes, Offloadable, Stats};
@@ -74,6 +74,16 @@ impl Typical {
     }
 }
 
+const FILE: &str = "summary.json";
+
+/// Takes away what an earlier part of a run came to.
+pub(crate) fn remove(run: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(run.join(FILE)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.with_context(|| format!("removing {}", run.join(FILE).display())),
+    }
+}
+
 impl Summary {
     pub(crate) fn of<I: Offloadable>(
         outcome: &Outcome<I>,
@@ -115,7 +125,7 @@ impl Summary {
     }
 
     pub(crate) fn write(&self, run: &Path) -> anyhow::Result<()> {
-        let path = run.join("summary.json");
+        let path = run.join(FILE);
         fs::write(&path, self.to_json()? + "\n").with_context(|| format!("writing {}", path.display()))
     }
 

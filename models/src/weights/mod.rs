@@ -21,7 +21,7 @@ use thiserror::Error;
 use crate::error::ConfigError;
 pub use hugging_face::{config_from_hugging_face, config_to_hugging_face, load_pretrained, save_pretrained};
 pub use report::Report;
-pub use store::{Stored, load, load_native, save};
+pub use store::{Stored, load, load_native, native_config, save};
 
 /// How tensors are named and laid out in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -74,13 +74,17 @@ pub fn save<B: Backend>(
 
 /// Reads a model written in the native layout, shape and all.
 pub fn load_native<B: Backend>(path: &Path, device: &B::Device) -> Result<Gpt<B>, WeightsError> {
+    load(&native_config(path)?, &[path], Layout::Native, device)
+}
+
+/// The shape of a model written in the native layout. No tensor is read.
+pub fn native_config(path: &Path) -> Result<GptConfig, WeightsError> {
     let map = map(path)?;
     let format = |source| WeightsError::Format { path: path.to_owned(), source };
     let (_, header) = SafeTensors::read_metadata(&map).map_err(format)?;
     let description = header.metadata().as_ref().and_then(|entries| entries.get(DESCRIPTION));
     let description = description.ok_or_else(|| WeightsError::NoDescription { path: path.to_owned() })?;
-    let config = GptConfig::from_json(description).map_err(WeightsError::config(path))?;
-    load(&config, &[path], Layout::Native, device)
+    GptConfig::from_json(description).map_err(WeightsError::config(path))
 }
 
 /// Reads a model of a known shape from one or more files that together hold its tensors.

@@ -87,6 +87,6 @@ fn present(steps: &[u64]) -> String {
 
 fn offer(whole: Option<&Path>) -> impl fmt::Display {
     whole.map_or("; no other checkpoint of this run is whole".to_owned(), |whole| {
-        format!("; {} is whole, resume from it with `--resume {0}`", whole.display())
+        format!("; {} is whole", whole.display())
     })
 }

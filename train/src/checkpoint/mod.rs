@@ -38,6 +38,7 @@ use retention::Rule;
 
 use crate::durable;
 
+const FOLDER: &str = "checkpoints";
 const LATEST: &str = "latest";
 const BEST: &str = "best";
 const PREFIX: &str = "step-";
@@ -88,7 +89,23 @@ struct Candidate {
 impl Checkpoints {
     /// Those in the run directory `run`. Nothing is made before the first save.
     pub(crate) fn in_run(run: &Path) -> Self {
-        Self { folder: run.join("checkpoints") }
+        Self { folder: run.join(FOLDER) }
+    }
+
+    /// Whether `path` is a checkpoint or what is left of one.
+    pub(crate) fn is_one(path: &Path) -> bool {
+        let named = std::path::absolute(path).ok().and_then(|path| {
+            let name = path.file_name()?.to_string_lossy().into_owned();
+            step_of(name.strip_suffix(REPLACED).unwrap_or(&name))
+        });
+        named.is_some() || path.join(manifest::FILE).exists()
+    }
+
+    /// The run directory that the checkpoint `path` is in.
+    pub(crate) fn run_of(path: &Path) -> Option<PathBuf> {
+        let path = std::path::absolute(path).ok()?;
+        let folder = path.parent()?;
+        (folder.file_name()? == FOLDER).then_some(folder.parent()?.to_owned())
     }
 
     /// Reads every byte of the checkpoint `path`.

@@ -5,6 +5,7 @@
 //! misspelt key is found out hours later. Nothing here opens a device, a tokenizer or a data set.
 
 mod check;
+mod continuity;
 mod error;
 mod overrides;
 mod presets;

@@ -6,7 +6,7 @@ use std::{
     sync::atomic::AtomicBool,
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use tokenizer::{
     Align, BpeTraining, CHAT_SPECIALS, Preparation, SplitRule, Tokenizer, WindowPlan, dialogues,
 };
@@ -24,11 +24,18 @@ pub(crate) struct Data {
     pub(crate) shards: PathBuf,
 }
 
-/// Makes what `run` does not hold yet; a resumed run finds everything.
-pub(crate) fn prepare(config: &Config, run: &Path, stop: &AtomicBool) -> anyhow::Result<Data> {
+/// Makes what `run` does not hold yet. A run that goes on has the words of its checkpoint, wherever it goes on.
+pub(crate) fn prepare(
+    config: &Config,
+    run: &Path,
+    checkpoint: Option<&Path>,
+    stop: &AtomicBool,
+) -> anyhow::Result<Data> {
     let folder = run.join("data");
-    let inputs = inputs(config, &folder)?;
-    let tokenizer = tokenizer(config, run, &inputs, stop)?;
+    let tokenizer = match checkpoint {
+        Some(checkpoint) => Tokenizer::load(checkpoint.join(TOKENIZER))?,
+        None => tokenizer(config, run, &folder, stop)?,
+    };
     Data::of(tokenizer, config, &folder, stop)
 }
 
@@ -77,37 +84,32 @@ fn inputs(config: &Config, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
             Ok(vec![path])
         }
         (_, Some(path)) => Ok(vec![path.clone()]),
-        (_, None) => bail!("data.path is missing"),
+        (_, None) => unreachable!("a source other than the embedded one was checked to have a path"),
     }
 }
 
-fn tokenizer(
-    config: &Config,
-    run: &Path,
-    inputs: &[PathBuf],
-    stop: &AtomicBool,
-) -> anyhow::Result<Tokenizer> {
+fn tokenizer(config: &Config, run: &Path, data: &Path, stop: &AtomicBool) -> anyhow::Result<Tokenizer> {
     let folder = run.join(TOKENIZER);
-    if folder.join("tokenizer.json").exists() {
+    if Tokenizer::is_saved_in(&folder) {
         return Ok(Tokenizer::load(&folder)?);
     }
     let section = &config.tokenizer;
     let specials: &[&str] = if section.chat { &CHAT_SPECIALS } else { &[] };
     let tokenizer = match section.kind {
         TokenizerKind::File => {
-            let beside = (config.data.source == DataSource::Shards).then_some(config.data.path.as_ref());
-            let path = section.path.as_ref().or(beside.flatten()).context("tokenizer.path is missing")?;
+            let path = section.path.as_ref().expect("a tokenizer of kind `file` was checked to have a path");
             Tokenizer::load(path)?
         }
         TokenizerKind::Bytes => Tokenizer::bytes(specials),
-        TokenizerKind::Characters => learn_characters(inputs, specials, stop)?,
+        TokenizerKind::Characters => learn_characters(&inputs(config, data)?, specials, stop)?,
         TokenizerKind::Bpe => {
             let training = BpeTraining {
                 vocab_size: section.vocab_size,
                 seed: config.train.seed,
+                specials: specials.iter().map(|text| (*text).to_owned()).collect(),
                 ..BpeTraining::default()
             };
-            learn_bpe(inputs, &training, stop)?
+            learn_bpe(&inputs(config, data)?, &training, stop)?
         }
     };
     tokenizer.save(&folder)?;

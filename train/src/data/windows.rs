@@ -7,7 +7,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use burn_dataset::Dataset;
-use tokenizer::{Cursor, Split, TokenDataset, Window};
+use sha2::{Digest, Sha256};
+use tokenizer::{Cursor, Fingerprint, Split, TokenDataset, Window};
 
 use super::corpus::Data;
 use crate::config::Config;
@@ -114,6 +115,16 @@ impl TrainingWindows {
             only_first: train.overfit_one_batch,
             failure: Failure::default(),
         })
+    }
+
+    /// Of all that is learned from.
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        let mut digest = Sha256::new();
+        let shards = self.tokens.manifest().map(|manifest| &manifest.train.shards);
+        for shard in shards.into_iter().flatten() {
+            digest.update(shard.sha256.to_string());
+        }
+        Fingerprint::from(<[u8; 32]>::from(digest.finalize()))
     }
 
     /// Where the stream of sequences stands after `steps`.

@@ -79,7 +79,8 @@ impl<I: Backend> Optimizer<I> {
                 (weight, Moments::of_adamw(after.expect("AdamW always has a state")))
             }
             Rule::Muon => {
-                let rates = (settings.matrix_lr * share, settings.momentum, decay);
+                let lr = settings.matrix_lr * share;
+                let rates = muon::Rates { lr, momentum: settings.momentum, decay };
                 let velocity = before.map(Moments::into_velocity);
                 let flat = |tensor: Tensor<I, D>| Tensor::<I, 2>::from_primitive(tensor.into_primitive());
                 let (weight, velocity) = muon::step(flat(weight), flat(gradient), velocity, rates);

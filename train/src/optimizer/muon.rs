@@ -10,12 +10,20 @@ use burn::tensor::{Tensor, backend::Backend};
 const QUINTIC: (f64, f64, f64) = (3.4445, -4.7750, 2.0315);
 const ITERATIONS: usize = 5;
 
+/// How far a step goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rates {
+    pub(super) lr: f64,
+    pub(super) momentum: f64,
+    pub(super) decay: f64,
+}
+
 /// One step for a matrix `[in, out]`. Returns the matrix and its momentum.
 pub(super) fn step<B: Backend>(
     weight: Tensor<B, 2>,
     gradient: Tensor<B, 2>,
     velocity: Option<Tensor<B, 2>>,
-    (lr, momentum, decay): (f64, f64, f64),
+    Rates { lr, momentum, decay }: Rates,
 ) -> (Tensor<B, 2>, Tensor<B, 2>) {
     let velocity = match velocity {
         Some(velocity) => velocity.mul_scalar(momentum) + gradient.clone(),
@@ -72,7 +80,8 @@ mod tests {
     fn a_wide_output_gets_the_larger_rate() {
         let moved = |rows, columns| {
             let weight = Tensor::zeros([rows, columns], &Default::default());
-            let (after, _) = step(weight, matrix(rows, columns), None, (1.0, 0.0, 0.0));
+            let (after, _) =
+                step(weight, matrix(rows, columns), None, Rates { lr: 1.0, momentum: 0.0, decay: 0.0 });
             after.square().sum().sqrt().into_scalar()
         };
         let ratio = moved(8, 32) / moved(32, 8);

@@ -25,7 +25,7 @@ pub(crate) fn line(report: &Report) -> String {
         parts.push(format!("moved {}", Bytes(report.bytes_in + report.bytes_out)));
         parts.push(format!("stall {:.0}%", 100.0 * report.stall_ms / report.ms.max(1e-9)));
     }
-    parts.push(format!("eta {}", duration(remaining(report))));
+    parts.push(format!("eta {}", clock(remaining(report))));
     parts.join(" | ")
 }
 
@@ -42,7 +42,8 @@ fn thousands(number: f64) -> String {
     }
 }
 
-fn duration(seconds: f64) -> String {
+/// As short as a line can have it.
+fn clock(seconds: f64) -> String {
     let seconds = seconds.round() as u64;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, s) => format!("{s}s"),

@@ -3,6 +3,9 @@
 //! It puts the terminal into raw mode, in which Ctrl-C is only a key, and it ignores that key. So the one flag that
 //! turns the key into a signal is switched on again; everything else stays raw.
 
+#[cfg(unix)]
+use std::{io::Write, sync::OnceLock};
+
 use burn_train::{
     Interrupter, LearnerSummary,
     metric::MetricDefinition,
@@ -12,17 +15,48 @@ use burn_train::{
     },
 };
 
+#[cfg(unix)]
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+
 /// See the module's own description.
 pub(crate) struct TerminalRenderer(TuiMetricsRendererWrapper);
 
 /// Takes over the terminal. Asking to stop there raises `interrupter`.
-pub(crate) fn terminal(interrupter: Interrupter) -> TerminalRenderer {
+pub(crate) fn take_over(interrupter: Interrupter) -> TerminalRenderer {
+    remember();
     TerminalRenderer(TuiMetricsRendererWrapper::new(interrupter, None))
 }
 
+/// The terminal's modes before it was taken over.
+#[cfg(unix)]
+static BEFORE: OnceLock<Termios> = OnceLock::new();
+
+#[cfg(unix)]
+fn remember() {
+    if let Ok(modes) = tcgetattr(std::io::stdin()) {
+        BEFORE.get_or_init(|| modes);
+    }
+}
+
+#[cfg(not(unix))]
+fn remember() {}
+
+/// Makes the terminal usable for what comes after a sudden end.
+#[cfg(unix)]
+pub(crate) fn give_back() {
+    if let Some(modes) = BEFORE.get() {
+        print!("\x1b[?1049l\x1b[?25h");
+        // Nobody is left to be told that it failed.
+        let _ = std::io::stdout().flush();
+        let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, modes);
+    }
+}
+
+#[cfg(not(unix))]
+pub(crate) fn give_back() {}
+
 #[cfg(unix)]
 fn signals_on() {
-    use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
     let input = std::io::stdin();
     let Ok(mut modes) = tcgetattr(&input) else { return };
     if !modes.local_modes.contains(LocalModes::ISIG) {

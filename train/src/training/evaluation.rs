@@ -1,6 +1,6 @@
 //! The validation loss over fixed sequences.
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use burn::tensor::backend::Backend;
 use burn_dataset::Dataset;
 use burn_train::InferenceStep;
@@ -21,32 +21,18 @@ pub(crate) struct Evaluation {
     pub(crate) sequences: u64,
 }
 
-/// Bytes of text behind each id; control tokens stand for none.
-#[derive(Debug, Clone)]
-pub(crate) struct TokenBytes(Vec<u32>);
-
-impl TokenBytes {
-    pub(crate) fn of(tokenizer: &Tokenizer) -> Self {
-        let bytes = |id: u32| {
-            let control = tokenizer.specials().contains(id);
-            if control { 0 } else { tokenizer.decode_bytes(&[id]).map_or(0, |bytes| bytes.len() as u32) }
-        };
-        Self((0..tokenizer.vocab_size()).map(bytes).collect())
-    }
-}
-
 /// Runs over `windows`, at most `batches` of them, and tells `observe` of each.
 pub(crate) fn evaluate<B: Backend>(
     learner: &Learner<B>,
     windows: &ValidationWindows,
-    bytes: &TokenBytes,
+    tokenizer: &Tokenizer,
     batches: usize,
     mut observe: impl FnMut(&Validation),
 ) -> anyhow::Result<Evaluation> {
-    let (mut sum, mut counted, mut text, mut sequences) = (0.0, 0.0, 0_u64, 0);
+    let (mut sum, mut counted, mut text, mut sequences) = (0.0, 0.0, 0, 0);
     for micro_batch in windows.iter().take(batches) {
         sequences += micro_batch.rows as u64;
-        text += micro_batch.counted_targets().map(|id| u64::from(bytes.0[id as usize])).sum::<u64>();
+        text += bytes(tokenizer, micro_batch.counted_targets())?;
         let validation = learner.step(micro_batch);
         if let Some(failure) = &validation.failure {
             bail!("validation could not run: {failure}");
@@ -58,7 +44,14 @@ pub(crate) fn evaluate<B: Backend>(
     if let Some(failure) = windows.failure() {
         return Err(failure.into());
     }
-    let loss = sum / f64::max(counted, 1.0);
+    ensure!(counted > 0.0, "no token of the validation data counts: it holds no answer to learn from");
+    let loss = sum / counted;
     let bits_per_byte = (text > 0).then(|| sum / std::f64::consts::LN_2 / text as f64);
     Ok(Evaluation { loss, perplexity: loss.exp(), bits_per_byte, sequences })
+}
+
+/// Bytes of the text that `ids` stand for; control tokens stand for none.
+fn bytes(tokenizer: &Tokenizer, ids: impl Iterator<Item = u32>) -> Result<usize, tokenizer::Error> {
+    let words: Vec<u32> = ids.filter(|id| !tokenizer.specials().contains(*id)).collect();
+    Ok(tokenizer.decode_bytes(&words)?.len())
 }

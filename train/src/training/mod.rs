@@ -9,7 +9,7 @@ mod snapshot;
 mod steps;
 mod strategy;
 
-pub(crate) use evaluation::{TokenBytes, evaluate};
+pub(crate) use evaluation::evaluate;
 pub(crate) use learner::Learner;
 pub(crate) use report::{Report, Validation};
 pub(crate) use samples::{QuizScore, Speaker, quiz};

@@ -119,8 +119,8 @@ impl<'a, B: Backend> Speaker<'a, B> {
         Ok(said + &rest)
     }
 
-    /// The texts that a run's configuration asks for.
-    pub(crate) fn samples(&self, eval: &EvalSection) -> anyhow::Result<Vec<Sample>> {
+    /// What a run's configuration asks to be continued, as text and ids.
+    pub(crate) fn prompts(&self, eval: &EvalSection) -> anyhow::Result<Vec<(String, Vec<u32>)>> {
         let mut prompts = Vec::new();
         for text in &eval.prompts {
             prompts.push((text.clone(), self.opening(text)?));
@@ -129,6 +129,12 @@ impl<'a, B: Backend> Speaker<'a, B> {
             let message = Message::new(Role::User, question.clone());
             prompts.push((question.clone(), self.tokenizer.encode_prompt(&[message])?));
         }
+        Ok(prompts)
+    }
+
+    /// The texts that a run's configuration asks for.
+    pub(crate) fn samples(&self, eval: &EvalSection) -> anyhow::Result<Vec<Sample>> {
+        let prompts = self.prompts(eval)?;
         let mut samples = Vec::with_capacity(prompts.len());
         for (prompt, ids) in prompts {
             let completions = self.speak(&[ids], |_| ControlFlow::Continue(()))?;

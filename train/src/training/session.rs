@@ -25,8 +25,10 @@ pub(crate) struct Session {
     pub(crate) validation: Arc<ValidationWindows>,
     pub(crate) progress: Progress,
     pub(crate) parameters: u64,
-    /// Floating-point operations of one optimizer step, and those per second of a plain product.
-    pub(crate) flops: (f64, Option<f64>),
+    /// Floating-point operations that one optimizer step is worth; recomputation is not worth any.
+    pub(crate) flops_per_step: f64,
+    /// Those per second of a plain product on this device.
+    pub(crate) flops_per_second: Option<f64>,
     /// Raised by the first signal.
     pub(crate) stop: Arc<AtomicBool>,
 }
@@ -39,6 +41,9 @@ pub(crate) struct Progress {
     pub(crate) step: u64,
     /// Where the stream of sequences goes on.
     pub(crate) cursor: Cursor,
+    /// Of what was learned from; absent before step 1.
+    pub(crate) data: Option<Fingerprint>,
+    /// Spent in all, evaluations and checkpoints included.
     pub(crate) seconds: f64,
     pub(crate) best: Option<Best>,
     /// Steps in a row whose update was withheld.
@@ -61,24 +66,20 @@ impl Progress {
     }
 
     /// Takes a step into account.
-    pub(crate) fn advance(&mut self, loss: f32, seconds: f64, cursor: Cursor) {
+    pub(crate) fn advance(&mut self, loss: f32, cursor: Cursor) {
         let mut digest = Sha256::new();
         digest.update(self.losses.as_bytes());
         digest.update(loss.to_bits().to_le_bytes());
         self.losses = Fingerprint::from(<[u8; 32]>::from(digest.finalize())).to_string();
         self.step += 1;
-        self.seconds += seconds;
         self.cursor = cursor;
     }
 
-    /// Whether `loss` is the lowest so far; remembers it if so.
-    pub(crate) fn is_best(&mut self, loss: f64) -> bool {
+    /// `loss` as the lowest so far, if it is.
+    pub(crate) fn better(&self, loss: f64) -> Option<Best> {
         let loss = loss as f32;
-        let best = loss.is_finite() && self.best.is_none_or(|best| loss < best.loss);
-        if best {
-            self.best = Some(Best { step: self.step, loss });
-        }
-        best
+        let better = loss.is_finite() && self.best.is_none_or(|best| loss < best.loss);
+        better.then_some(Best { step: self.step, loss })
     }
 }
 

@@ -89,18 +89,18 @@ pub(crate) fn load_weights<B: Backend>(
     wanted: &GptConfig,
     device: &B::Device,
 ) -> anyhow::Result<Gpt<B>> {
-    let gpt = weights::load_native::<B>(&folder.join(WEIGHTS), device)?;
-    let shape = |config: &GptConfig| GptConfig { compute: wanted.compute, ..config.clone() };
-    if shape(gpt.config()) != *wanted {
+    let path = folder.join(WEIGHTS);
+    // Products may be computed in another type than before; the weights are the same.
+    let stored = GptConfig { compute: wanted.compute, ..weights::native_config(&path)? };
+    if stored != *wanted {
         return Err(BadInput(format!(
-            "the checkpoint {} holds another model than the configuration describes; resume with the configuration \
-             in its config.json, or start in another directory",
+            "the checkpoint {} holds another model than the configuration describes; take the configuration in its \
+             config.json",
             folder.display()
         ))
         .into());
     }
-    // The file's description may name another type for products; the weights are the same.
-    Ok(weights::load(wanted, &[&folder.join(WEIGHTS)], Layout::Native, device)?)
+    Ok(weights::load(wanted, &[&path], Layout::Native, device)?)
 }
 
 /// Where the run in `folder` stood, and its optimizer.
@@ -119,7 +119,7 @@ pub(crate) fn restore<I: Backend>(
         state.format
     );
     let wanted = config.train.optimizer;
-    if state.optimizer != wanted {
+    if state.optimizer != wanted && !state.times.is_empty() {
         return Err(BadInput(format!(
             "the checkpoint {} was trained with {:?} and cannot go on with {wanted:?}",
             folder.display(),

@@ -3,22 +3,25 @@
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use backend_offload::{Offload, Offloadable, mark_step, stats};
 use burn::data::dataloader::{DataLoader, Progress as Items};
 use burn::module::AutodiffModule;
 use burn::tensor::backend::Backend;
+use burn_dataset::Dataset;
 use burn_train::{EventProcessorTraining, Interrupter, LearnerEvent, TrainStep, TrainingItem};
+use serde::Serialize;
 use serde_json::json;
 
-use super::evaluation::{Evaluation, TokenBytes, evaluate};
+use super::evaluation::{Evaluation, evaluate};
 use super::samples::Speaker;
+use super::session::Best;
 use super::snapshot;
 use super::strategy::{Display, Events, Taken, Tape};
 use super::{Learner, Report, Session, Validation};
 use crate::checkpoint::Checkpoints;
-use crate::data::StepData;
-use crate::exit::Ending;
+use crate::data::{StepData, questions};
+use crate::exit::{BadInput, Ending};
 use crate::journal::Journal;
 use crate::optimizer::{Optimizer, Stride};
 
@@ -31,13 +34,15 @@ pub(crate) struct Run<I: Offloadable> {
     pub(crate) optimizer: Optimizer<Offload<I>>,
     pub(crate) journal: Journal,
     pub(crate) device: I::Device,
-    pub(super) bytes: TokenBytes,
     pub(super) last_loss: Option<f32>,
     pub(super) taken: Vec<Taken>,
     pub(super) checkpoint_bytes: Option<u64>,
     pub(super) evaluation: Option<Evaluation>,
     checkpoints: Checkpoints,
     pub(super) display: Display,
+    begun: Instant,
+    /// Seconds spent by earlier parts of the run.
+    before: f64,
 }
 
 impl<I: Offloadable> Run<I> {
@@ -48,20 +53,21 @@ impl<I: Offloadable> Run<I> {
         device: I::Device,
         display: Display,
     ) -> Self {
-        let bytes = TokenBytes::of(&session.data.tokenizer);
+        let before = session.progress.seconds;
         let checkpoints = Checkpoints::in_run(&session.run);
         Self {
             session,
             optimizer,
             journal,
             device,
-            bytes,
             last_loss: None,
             taken: Vec::new(),
             checkpoint_bytes: None,
             evaluation: None,
             checkpoints,
             display,
+            begun: Instant::now(),
+            before,
         }
     }
 
@@ -130,47 +136,37 @@ impl<I: Offloadable> Run<I> {
         mark_step::<I>(&self.device);
         report.lr = self.session.config.train.lr * share;
         report.memory(&before, &stats::<I>(&self.device));
-        (model, self.account(report, seconds, usable, events))
+        self.account(report, seconds, usable, events);
+        (model, Ok(()))
     }
 
-    fn account(
-        &mut self,
-        mut report: Report,
-        seconds: f64,
-        usable: bool,
-        events: &mut Events<I>,
-    ) -> anyhow::Result<()> {
-        let cursor = self.session.training.cursor(report.step);
-        self.session.progress.advance(report.loss, seconds, cursor);
+    fn account(&mut self, mut report: Report, seconds: f64, usable: bool, events: &mut Events<I>) {
+        let session = &mut self.session;
+        session.progress.advance(report.loss, session.training.cursor(report.step));
+        session.progress.seconds = self.before + self.begun.elapsed().as_secs_f64();
         self.taken.push(Taken { seconds, bytes_in: report.bytes_in, bytes_out: report.bytes_out });
         self.last_loss = Some(report.loss);
-        let tokens = self.session.config.tokens_per_step();
-        let (flops, possible) = self.session.flops;
-        report.steps = self.session.steps();
+        let tokens = session.config.tokens_per_step();
+        report.steps = session.steps();
         report.ms = seconds * 1e3;
         report.tokens = tokens * report.step;
         report.tokens_per_second = tokens as f64 / seconds;
-        report.mfu = possible.map(|possible| flops / seconds / possible);
-        report.seconds = self.session.progress.seconds;
-        self.journal.write("step", &report)?;
+        report.mfu = session.flops_per_second.map(|possible| session.flops_per_step / seconds / possible);
+        report.seconds = session.progress.seconds;
+        self.tell("step", &report);
         if usable {
             self.session.progress.withheld = 0;
         } else {
             self.session.progress.withheld += 1;
             let reason = "the loss or a gradient is not a finite number; the weights are as before";
-            self.say(&format!(
-                "step {}: loss {}, gradient norm {}: {reason}",
-                report.step, report.loss, report.gnorm
-            ));
-            let record =
-                json!({ "step": report.step, "loss": report.loss, "gnorm": report.gnorm, "reason": reason });
-            self.journal.write("withheld", &record)?;
+            let (step, loss, gnorm) = (report.step, report.loss, report.gnorm);
+            self.say(&format!("step {step}: loss {loss}, gradient norm {gnorm}: {reason}"));
+            self.tell("withheld", &json!({ "step": step, "loss": loss, "gnorm": gnorm, "reason": reason }));
         }
         let items = Items::new(report.step as usize, report.steps as usize);
         let (step, lr) = (report.step as usize, report.lr);
         let item = TrainingItem::new(report, items.clone(), items, Some(step), Some(lr));
         events.process_train(LearnerEvent::ProcessedItem(item));
-        Ok(())
     }
 
     /// What is due after a step; an ending if it was the last one for whatever reason.
@@ -183,76 +179,78 @@ impl<I: Offloadable> Run<I> {
         let config = &self.session.config;
         let (evaluates, samples) = (config.eval.every, config.eval.sample_every);
         if self.session.progress.withheld >= config.train.bad_steps {
-            self.save(model);
+            self.save_or_end(model, None)?;
             return Ok(Some(Ending::Diverged));
         }
-        let mut save = self.session.due(config.checkpoint.every);
-        let mut best = false;
-        if self.session.due(evaluates) {
-            best = self.evaluate(model, events)?;
-            save |= best;
-        }
+        let saves = self.session.due(config.checkpoint.every);
+        let better = if self.session.due(evaluates) { self.evaluate(model, events)? } else { None };
         if self.session.due(samples) {
             self.sample(model)?;
         }
         let last = self.session.progress.step >= self.session.steps();
-        let stop = !last && (self.session.should_stop() || interrupter.should_stop());
-        if (save || stop) && self.save(model) && best {
-            self.checkpoints.mark_best(self.session.progress.step)?;
+        if !last && (self.session.should_stop() || interrupter.should_stop()) {
+            self.save_or_end(model, better)?;
+            return Ok(Some(Ending::Interrupted));
         }
-        if stop {
-            return if self.saved_now()? { Ok(Some(Ending::Interrupted)) } else { Err(self.unsaved()) };
+        if (saves || better.is_some())
+            && let Err(error) = self.save(model, better)
+        {
+            self.say(&format!("{error:#}; training goes on"));
         }
         Ok(None)
     }
 
     fn finish(&mut self, model: &Learner<Tape<I>>, events: &mut Events<I>) -> anyhow::Result<Ending> {
-        let best = self.evaluate(model, events)?;
+        let better = self.evaluate(model, events)?;
         self.sample(model)?;
         if self.session.config.checkpoint.last {
-            self.save(model);
-            if !self.saved_now()? {
-                return Err(self.unsaved());
-            }
-            if best {
-                self.checkpoints.mark_best(self.session.progress.step)?;
-            }
+            self.save_or_end(model, better)?;
         }
         Ok(Ending::Done)
     }
 
+    /// Finds out before step 1 what would otherwise end the run at its first evaluation.
     fn trial(&mut self, model: &Learner<Tape<I>>) -> anyhow::Result<()> {
-        let windows = &self.session.validation;
-        evaluate(&model.valid(), windows, &self.bytes, TRIAL_BATCHES, |_| {})?;
+        let Session { config, data, validation, .. } = &self.session;
+        let inner = model.valid();
+        evaluate(&inner, validation, &data.tokenizer, TRIAL_BATCHES, |_| {})?;
+        let speaker = Speaker::sampling(&inner.gpt, &data.tokenizer, &config.eval, config.train.seed);
+        let words = speaker.prompts(&config.eval).and_then(|_| {
+            let asks = config.eval.quiz > 0;
+            Ok(asks.then(|| questions(&data.tokenizer, 1)).transpose()?)
+        });
+        words.map_err(|error| {
+            BadInput(format!("the tokenizer cannot express what `eval` asks for: {error:#}"))
+        })?;
         Ok(())
     }
 
-    /// Whether the loss is the lowest so far.
-    fn evaluate(&mut self, model: &Learner<Tape<I>>, events: &mut Events<I>) -> anyhow::Result<bool> {
-        let step = self.session.progress.step;
-        let (mut seen, all) = (0, self.session.validation.sequences as usize);
+    /// The loss, if it is the lowest so far.
+    fn evaluate(&mut self, model: &Learner<Tape<I>>, events: &mut Events<I>) -> anyhow::Result<Option<Best>> {
+        let Session { data, validation, progress, .. } = &self.session;
+        let step = progress.step;
+        let (mut seen, all) = (0, validation.len());
         let show = |validation: &Validation| {
             seen += 1;
             let items = Items::new(seen, all);
             let item = TrainingItem::new(validation.clone(), items.clone(), items, Some(step as usize), None);
             events.process_valid(LearnerEvent::ProcessedItem(item));
         };
-        let windows = &self.session.validation;
-        let evaluation = evaluate(&model.valid(), windows, &self.bytes, usize::MAX, show)?;
-        let best = self.session.progress.is_best(evaluation.loss);
+        let evaluation = evaluate(&model.valid(), validation, &data.tokenizer, usize::MAX, show)?;
+        let better = progress.better(evaluation.loss);
         let bits = evaluation.bits_per_byte.map_or(String::new(), |bits| format!(" | {bits:.4} bits/byte"));
         self.say(&format!(
             "step {step}: validation loss {:.4} | perplexity {:.2}{bits}{}",
             evaluation.loss,
             evaluation.perplexity,
-            if best { " | best so far" } else { "" }
+            if better.is_some() { " | best so far" } else { "" }
         ));
         let mut record = json!(evaluation);
         record["step"] = json!(step);
-        record["best"] = json!(best);
-        self.journal.write("eval", &record)?;
+        record["best"] = json!(better.is_some());
+        self.tell("eval", &record);
         self.evaluation = Some(evaluation);
-        Ok(best)
+        Ok(better)
     }
 
     fn sample(&mut self, model: &Learner<Tape<I>>) -> anyhow::Result<()> {
@@ -261,55 +259,84 @@ impl<I: Offloadable> Run<I> {
         let seed = self.session.config.train.seed.wrapping_add(step);
         let speaker = Speaker::sampling(&inner.gpt, &self.session.data.tokenizer, eval, seed);
         let samples = speaker.samples(eval)?;
-        if samples.is_empty() {
-            return Ok(());
-        }
-        let folder = self.session.run.join("samples");
-        std::fs::create_dir_all(&folder)?;
         let mut text = String::new();
-        for sample in samples {
+        for sample in &samples {
             self.say(&format!("  {} → {}", sample.prompt, sample.text));
             for part in [&sample.prompt, "\n", &sample.text, "\n\n"] {
                 text.push_str(part);
             }
             let mut record = json!(sample);
             record["step"] = json!(step);
-            self.journal.write("sample", &record)?;
+            self.tell("sample", &record);
         }
-        std::fs::write(folder.join(format!("step-{step:08}.txt")), text)?;
+        if !samples.is_empty() {
+            let folder = self.session.run.join("samples");
+            let path = folder.join(format!("step-{step:08}.txt"));
+            let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, text));
+            if let Err(error) = written {
+                self.say(&format!("writing {}: {error}; training goes on", path.display()));
+            }
+        }
         Ok(())
     }
 
-    /// Saves a checkpoint; one that cannot be saved is told and forgotten, and training goes on.
-    fn save(&mut self, model: &Learner<Tape<I>>) -> bool {
+    /// Saves a checkpoint, as the best one if it is. If that fails, the one before is still the best.
+    fn save(&mut self, model: &Learner<Tape<I>>, better: Option<Best>) -> anyhow::Result<()> {
         let begun = Instant::now();
-        let (step, session) = (self.session.progress.step, &self.session);
-        let rule = &session.config.checkpoint;
+        let best_before = self.session.progress.best;
+        if better.is_some() {
+            self.session.progress.best = better;
+        }
+        let session = &self.session;
+        let step = session.progress.step;
         let bytes = self.optimizer.bytes() + session.parameters * size_of::<f32>() as u64;
-        let saved = self.journal.sync().and_then(|()| {
+        let write = |folder: &Path| {
             let (config, progress) = (&session.config, &session.progress);
-            let tokenizer = &session.data.tokenizer;
-            let write = |folder: &Path| {
-                snapshot::save(folder, &model.gpt, &self.optimizer, config, progress, tokenizer)
-            };
-            let saved = self.checkpoints.save(step, bytes, write)?;
-            self.checkpoints.prune(rule.keep_last, rule.keep_every)?;
-            Ok(saved)
-        });
-        let record = match &saved {
+            snapshot::save(folder, &model.gpt, &self.optimizer, config, progress, &session.data.tokenizer)
+        };
+        // What the journal tells up to this step is not to be lost once the checkpoint is there.
+        let saved = self.journal.sync().and_then(|()| Ok(self.checkpoints.save(step, bytes, write)?));
+        match saved {
             Ok(saved) => {
                 self.checkpoint_bytes = Some(saved.bytes);
-                json!({ "step": step, "bytes": saved.bytes, "ms": begun.elapsed().as_secs_f64() * 1e3 })
+                let ms = begun.elapsed().as_secs_f64() * 1e3;
+                self.tell("checkpoint", &json!({ "step": step, "bytes": saved.bytes, "ms": ms }));
             }
             Err(error) => {
-                self.say(&format!("step {step}: no checkpoint was saved, training goes on: {error:#}"));
-                json!({ "step": step, "error": format!("{error:#}") })
+                self.session.progress.best = best_before;
+                self.tell("checkpoint", &json!({ "step": step, "error": format!("{error:#}") }));
+                return Err(error.context(format!("step {step}: no checkpoint was saved")));
             }
-        };
-        if let Err(error) = self.journal.write("checkpoint", &record) {
-            self.say(&format!("step {step}: {error:#}"));
         }
-        saved.is_ok()
+        let rule = &self.session.config.checkpoint;
+        let marked = if better.is_some() { self.checkpoints.mark_best(step) } else { Ok(()) };
+        if let Err(error) = marked.and_then(|()| self.checkpoints.prune(rule.keep_last, rule.keep_every)) {
+            self.say(&format!("step {step}: the checkpoint was saved, but then: {error}"));
+        }
+        Ok(())
+    }
+
+    /// As [`save`](Self::save), where the run ends.
+    fn save_or_end(&mut self, model: &Learner<Tape<I>>, better: Option<Best>) -> anyhow::Result<()> {
+        self.save(model, better).context("the run ends without a checkpoint of its last step")
+    }
+
+    /// Lets `best` point where the checkpoint that was gone on from says: a run may have ended between a save and its
+    /// mark, or go on from before what was best.
+    pub(crate) fn settle_best(&self) {
+        if let Some(best) = self.session.progress.best
+            && self.checkpoints.best().ok().flatten() != Some(best.step)
+            && let Err(error) = self.checkpoints.mark_best(best.step)
+        {
+            self.say(&format!("the best checkpoint so far cannot be marked: {error}"));
+        }
+    }
+
+    /// A line in the journal. A disk that is full does not end the run.
+    fn tell<T: Serialize>(&mut self, kind: &str, record: &T) {
+        if let Err(error) = self.journal.write(kind, record) {
+            self.say(&format!("{error:#}; training goes on"));
+        }
     }
 
     /// Between the lines of steps. The terminal interface owns the whole screen, so there the journal has to do.
@@ -317,14 +344,5 @@ impl<I: Offloadable> Run<I> {
         if self.display == Display::Plain {
             eprintln!("{text}");
         }
-    }
-
-    fn saved_now(&self) -> anyhow::Result<bool> {
-        Ok(self.checkpoints.latest()? == Some(self.session.progress.step))
-    }
-
-    fn unsaved(&self) -> anyhow::Error {
-        let step = self.session.progress.step;
-        anyhow!("the run ends at step {step} without a checkpoint of it; the earlier ones are whole")
     }
 }

@@ -22,6 +22,7 @@ use super::steps::Run;
 use super::{Learner, Session};
 use crate::data::StepLoader;
 use crate::exit::Ending;
+use crate::journal::Journal;
 use crate::progress::{Lines, NoLogger, PlainRenderer, terminal, train_scalars, valid_loss};
 
 /// The backend that is trained on.
@@ -51,6 +52,7 @@ pub(crate) enum Display {
 pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) learner: Learner<Offload<I>>,
     pub(crate) session: Session,
+    pub(crate) journal: Journal,
     pub(crate) ending: Ending,
     /// The last evaluation.
     pub(crate) evaluation: Option<Evaluation>,
@@ -100,7 +102,7 @@ pub(crate) fn launch<I: Offloadable>(
     }
     let training = match display {
         Display::Plain => training.renderer(PlainRenderer::default()),
-        Display::Terminal => training.renderer(terminal(interrupter)),
+        Display::Terminal => training.renderer(terminal::take_over(interrupter)),
     };
     let unused = SgdConfig::new().init();
     let trained = training.launch(burn_train::Learner::new(learner, unused, ConstantLr::new(0.0)));
@@ -110,6 +112,7 @@ pub(crate) fn launch<I: Offloadable>(
     Ok(Outcome {
         learner: trained.model,
         session: run.session,
+        journal: run.journal,
         ending: ending?,
         evaluation: run.evaluation,
         last_loss: run.last_loss,

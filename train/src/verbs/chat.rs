@@ -4,12 +4,13 @@ use std::io::{BufRead, IsTerminal, Write};
 
 use anyhow::bail;
 use backend_offload::{Offload, Offloadable};
+use burn::tensor::backend::Backend;
 use tokenizer::{Message, Role};
 
 use super::{CheckpointArgs, SamplingArgs};
 use crate::device::{self, Place, Setup, Work};
 use crate::exit::BadInput;
-use crate::run_directory::Trained;
+use crate::trained::Trained;
 use crate::training::{Speaker, load_weights};
 
 #[derive(Debug, clap::Args)]
@@ -72,15 +73,18 @@ impl Work for Conversation<'_> {
                 "/clear" => history.clear(),
                 question => {
                     history.push(Message::new(Role::User, question));
-                    answer(&speaker, &mut history, &mut out)?;
+                    match answer(&speaker, &mut history, &mut out) {
+                        Err(error) if talks && error.is::<BadInput>() => println!("{error}"),
+                        answered => answered?,
+                    }
                 }
             }
         }
     }
 }
 
-/// Answers the last message of `history` and adds the answer to it.
-fn answer<B: burn::tensor::backend::Backend>(
+/// Answers the last message of `history` and adds the answer to it. A question that cannot be answered is forgotten.
+fn answer<B: Backend>(
     speaker: &Speaker<'_, B>,
     history: &mut Vec<Message>,
     out: &mut impl Write,
@@ -92,6 +96,7 @@ fn answer<B: burn::tensor::backend::Backend>(
             break ids;
         }
         if history.len() < 3 {
+            history.clear();
             bail!(BadInput(format!(
                 "the question has {} tokens and the model reads {window} at once; ask shorter",
                 ids.len()
@@ -103,6 +108,10 @@ fn answer<B: burn::tensor::backend::Backend>(
     let said = speaker.aloud(&[ids], out)?;
     writeln!(out)?;
     out.flush()?;
-    history.push(Message::new(Role::Assistant, said));
+    if said.is_empty() {
+        history.pop();
+    } else {
+        history.push(Message::new(Role::Assistant, said));
+    }
     Ok(())
 }

@@ -1,17 +1,16 @@
 //! `train eval`: the validation loss of a checkpoint.
 
-use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 
-use backend_offload::Offloadable;
+use backend_offload::{Offload, Offloadable};
 use serde_json::json;
 
 use super::CheckpointArgs;
 use crate::config::DataSource;
 use crate::data::{Data, ValidationWindows};
 use crate::device::{self, Place, Setup, Work};
-use crate::interrupt;
-use crate::run_directory::Trained;
-use crate::training::{Learner, TokenBytes, evaluate, load_weights, quiz};
+use crate::trained::Trained;
+use crate::training::{Learner, evaluate, load_weights, quiz};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -37,18 +36,15 @@ impl Work for Measuring {
     type Output = ();
 
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
-        let Trained { config, checkpoint, tokenizer, run, .. } = self.trained;
+        let Trained { data, checkpoint, config, tokenizer } = self.trained;
         // Other data than the run learned from are cut into shards of their own, which nobody needs afterwards.
         let elsewhere = tempfile::tempdir()?;
-        let folder: PathBuf =
-            if self.trained.own_data { run.join("data") } else { elsewhere.path().to_owned() };
-        let stop = interrupt::flag()?;
-        let data = Data::of(tokenizer, &config, &folder, &stop)?;
+        let folder = data.unwrap_or_else(|| elsewhere.path().to_owned());
+        let data = Data::of(tokenizer, &config, &folder, &AtomicBool::new(false))?;
         let windows = ValidationWindows::open(&config, &data, config.eval.sequences)?;
-        let gpt = load_weights::<backend_offload::Offload<I>>(&checkpoint.path, &config.model, device)?;
+        let gpt = load_weights::<Offload<I>>(&checkpoint.path, &config.model, device)?;
         let learner = Learner::new(gpt, &config);
-        let bytes = TokenBytes::of(&data.tokenizer);
-        let evaluation = evaluate(&learner, &windows, &bytes, usize::MAX, |_| {})?;
+        let evaluation = evaluate(&learner, &windows, &data.tokenizer, usize::MAX, |_| {})?;
         let asked = config.data.source == DataSource::Dialogues && config.eval.quiz > 0;
         let score = asked
             .then(|| quiz(&learner.gpt, &data.tokenizer, config.eval.quiz, config.eval.max_new_tokens))

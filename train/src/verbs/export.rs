@@ -10,7 +10,7 @@ use models::weights::{self, Layout, Stored};
 use super::CheckpointArgs;
 use crate::device::{self, Place, Setup, Work};
 use crate::exit::BadInput;
-use crate::run_directory::Trained;
+use crate::trained::Trained;
 use crate::training::{WEIGHTS, load_weights};
 
 #[derive(Debug, clap::Args)]

@@ -1,10 +1,11 @@
 //! `train import`: a run that begins with published weights.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use backend_offload::{Offload, Offloadable};
 use burn::module::Module;
 use models::{GptConfig, weights};
+use serde_json::json;
 use tokenizer::Tokenizer;
 
 use super::ConfigArgs;
@@ -13,7 +14,7 @@ use crate::config::{Config, TokenizerKind};
 use crate::device::{self, DeviceChoice, Place, Setup, Work};
 use crate::exit::BadInput;
 use crate::optimizer::Optimizer;
-use crate::run_directory::{DEFAULT, RunDirectory};
+use crate::run_directory::RunDirectory;
 use crate::training::{self, Progress};
 
 #[derive(Debug, clap::Args)]
@@ -53,8 +54,6 @@ impl Work for Importing<'_> {
         let gpt = weights::load_pretrained::<Offload<I>>(&args.from, device)?;
         let config = described(args, gpt.config(), source)?;
 
-        let directory = RunDirectory { path: args.out.clone(), config: config.clone(), from: None };
-        directory.begin()?;
         tokenizer.save(args.out.join(training::TOKENIZER))?;
         let optimizer = Optimizer::<Offload<I>>::new(&config.train);
         let progress = Progress::start(config.train.seed);
@@ -62,24 +61,32 @@ impl Work for Importing<'_> {
         Checkpoints::in_run(&args.out).save(0, bytes, |folder| {
             training::save(folder, &gpt, &optimizer, &config, &progress, &tokenizer)
         })?;
+        // Last: a folder without it is no run, and an interrupted import is begun again.
+        let _lock = RunDirectory { path: args.out.clone(), config, from: None }.begin()?;
+        let out = args.out.display();
         println!(
-            "{}: {} parameters; go on by `train --resume {} --set data.path=…`",
-            args.out.display(),
-            gpt.num_params(),
-            args.out.display()
+            "{out}: {} parameters. Try them by `train sample --from {out}`, go on by `train --resume {out} --set \
+             data.source=text --set data.path=TEXT`",
+            gpt.num_params()
         );
         Ok(())
     }
 }
 
-/// The named configuration with the published model and tokenizer in place of its own.
-fn described(args: &Args, model: &GptConfig, tokenizer: &std::path::Path) -> anyhow::Result<Config> {
-    let name = args.config.config.as_deref().unwrap_or(DEFAULT);
-    let mut config = Config::load(name, &args.config.set)?;
+/// The named configuration, or else everything's default, around the published model and tokenizer.
+fn described(args: &Args, model: &GptConfig, tokenizer: &Path) -> anyhow::Result<Config> {
+    let ConfigArgs { config: name, set } = &args.config;
+    let tokenizer = std::path::absolute(tokenizer)?;
+    let Some(name) = name else {
+        let text = json!({ "model": model.to_value(), "tokenizer": { "kind": "file", "path": tokenizer } });
+        return Ok(Config::from_text(&text.to_string(), "the imported model's configuration", set)?);
+    };
+    let mut config = Config::load(name, set)?;
     config.model = model.clone();
     config.tokenizer.kind = TokenizerKind::File;
-    config.tokenizer.path = Some(tokenizer.to_owned());
+    config.tokenizer.path = Some(tokenizer);
     config.train.sequence = Some(config.sequence().min(model.n_positions));
+    config.resolve_paths()?;
     // Read once more, so that what does not fit the published model is said here and not at the first run.
     Ok(Config::from_text(&config.to_json(), name, &[])?)
 }

@@ -6,7 +6,7 @@ use backend_offload::Bytes;
 use models::Footprint;
 use serde_json::{Value, json};
 
-use crate::checkpoint::{Checkpoints, Verified};
+use crate::checkpoint::{CheckpointError, Checkpoints, Verified};
 use crate::config::Config;
 use crate::exit::BadInput;
 use crate::training::CONFIG;
@@ -22,20 +22,18 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let path = &args.path;
-    if !path.join(CONFIG).exists() {
-        return Err(
-            BadInput(format!("{} is neither a run's directory nor a checkpoint", path.display())).into()
-        );
-    }
-    let config = Config::load(&path.join(CONFIG).to_string_lossy(), &[])?;
-    let parameters = Footprint::of(&config.model)?.parameters;
-    let is_checkpoint = path.join("manifest.json").exists();
-    let checkpoints: Vec<(PathBuf, Result<Verified, _>)> = if is_checkpoint {
-        vec![(path.clone(), Checkpoints::open(path))]
-    } else {
+    let checkpoints: Vec<(PathBuf, Result<Verified, CheckpointError>)> = if Checkpoints::is_one(path) {
+        vec![(path.clone(), Ok(Checkpoints::open(path)?))]
+    } else if path.join(CONFIG).exists() {
         let folders = Checkpoints::in_run(path).folders()?;
         folders.into_iter().map(|folder| (folder.clone(), Checkpoints::open(&folder))).collect()
+    } else {
+        let path = path.display();
+        return Err(BadInput(format!("{path} is neither a run's directory nor a checkpoint")).into());
     };
+    // After the checksums: a flipped bit in it is damage, not a wrong key.
+    let config = Config::load(&path.join(CONFIG).to_string_lossy(), &[])?;
+    let parameters = Footprint::of(&config.model)?.parameters;
     let damaged = checkpoints.iter().filter(|(_, verified)| verified.is_err()).count();
     if args.json {
         let described: Vec<Value> =

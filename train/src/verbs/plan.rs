@@ -42,7 +42,7 @@ impl Work for Planning {
 
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<()> {
         let footprint = Footprint::of(&self.config.model)?;
-        let machine = machine::survey::<I>(device, place, Path::new("."));
+        let machine = machine::survey::<I>(device, place, self.config.model.compute, Path::new("."));
         let plan = Plan::new(&self.config, &footprint, &machine);
         if self.json {
             println!("{}", serde_json::to_string_pretty(&plan).context("describing the plan")?);

@@ -54,7 +54,7 @@ impl Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let tokenizer = open(&args.tokenizer)?;
-    let stop = interrupt::flag()?;
+    let stop = interrupt::flag("stopping")?;
     let mut bar = InputBar::new();
     let mut last = Progress::default();
     let outcome = args.preparation().run(&tokenizer, &stop, |progress| {

@@ -1,5 +1,6 @@
 //! `train run`: the whole of a training run, top to bottom.
 
+use std::io::{IsTerminal, stdin, stdout};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -36,11 +37,11 @@ pub(crate) struct Args {
     /// auto, cuda, cuda:N, vulkan or cpu.
     #[arg(long, default_value_t)]
     device: DeviceChoice,
-    /// Print the summary as JSON on standard output, and nothing else there.
+    /// Print the summary (or the plan, with --dry-run) as JSON on standard output, and nothing else there.
     #[arg(long)]
     json: bool,
     /// Burn's terminal interface instead of a line per step.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     tui: bool,
     /// Print the plan and stop.
     #[arg(long)]
@@ -48,7 +49,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Ending> {
-    let stop = interrupt::flag()?;
+    if args.tui && !(stdin().is_terminal() && stdout().is_terminal()) {
+        return Err(BadInput("--tui needs a terminal; leave it out for plain lines".to_owned()).into());
+    }
+    let stop = interrupt::flag("stopping after this step")?;
     let ConfigArgs { config, set } = &args.config;
     let directory = RunDirectory::find(config.as_deref(), set, args.out.as_deref(), args.resume.as_ref())?;
     let setup = Setup::from(&directory.config);
@@ -70,16 +74,25 @@ impl Work for Training<'_> {
         let run = directory.path.clone();
 
         let footprint = Footprint::of(&config.model)?;
-        let machine = machine::survey::<I>(device, place, &run);
+        let machine = machine::survey::<I>(device, place, config.model.compute, &run);
         let plan = Plan::new(&config, &footprint, &machine);
         eprintln!("{plan}");
-        refuse(&plan)?;
         if args.dry_run {
+            if args.json {
+                println!("{}", serde_json::to_string_pretty(&plan)?);
+            }
+            return refuse(&plan).map(|()| Ending::Done);
+        }
+        refuse(&plan)?;
+        let checkpoint = directory.from.as_ref();
+        if let Some(done) = checkpoint.filter(|checkpoint| checkpoint.step >= config.train.steps) {
+            let (run, steps) = (run.display(), done.step);
+            eprintln!("{run} is done with its {steps} steps; raise train.steps by --set to go on");
             return Ok(Ending::Done);
         }
 
-        directory.begin()?;
-        let data = data::prepare(&config, &run, &stop)?;
+        let _lock = directory.begin()?;
+        let data = data::prepare(&config, &run, checkpoint.map(|from| from.path.as_path()), &stop)?;
         let training = Arc::new(TrainingWindows::open(&config, &data)?);
         let validation = Arc::new(ValidationWindows::open(&config, &data, config.eval.sequences)?);
         eprintln!(
@@ -89,7 +102,7 @@ impl Work for Training<'_> {
             data.tokenizer.vocab_size()
         );
 
-        let (gpt, optimizer, progress) = if let Some(checkpoint) = &directory.from {
+        let (gpt, optimizer, mut progress) = if let Some(checkpoint) = checkpoint {
             eprintln!("going on after step {} of {}", checkpoint.step, checkpoint.path.display());
             let (progress, optimizer) = training::restore(&checkpoint.path, &config, device)?;
             let gpt = training::load_weights::<Tape<I>>(&checkpoint.path, &config.model, device)?;
@@ -99,6 +112,7 @@ impl Work for Training<'_> {
             (gpt, Optimizer::<Offload<I>>::new(&config.train), Progress::start(config.train.seed))
         };
 
+        same_data(&mut progress, &training)?;
         let mut journal = Journal::open(&run, progress.step)?;
         journal.write(
             "start",
@@ -108,12 +122,13 @@ impl Work for Training<'_> {
                 "parameters": footprint.parameters,
                 "tokens_per_step": config.tokens_per_step(),
                 "device_budget": place.budget,
-                "resumed": directory.from.is_some(),
+                "resumed": checkpoint.is_some(),
             }),
         )?;
-        let flops = footprint.flops_per_token(config.sequence(), config.train.recompute.is_some());
+        let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let session = Session {
-            flops: (flops * config.tokens_per_step() as f64, machine.flops_per_second),
+            flops_per_step: flops_per_token * config.tokens_per_step() as f64,
+            flops_per_second: machine.flops_per_second,
             parameters: footprint.parameters,
             run: run.clone(),
             config,
@@ -126,13 +141,18 @@ impl Work for Training<'_> {
         let learner = Learner::new(gpt, &session.config);
         let display = if args.tui { Display::Terminal } else { Display::Plain };
         let running = Run::new(session, optimizer, journal, device.clone(), display);
-        let outcome = training::launch::<I>(learner, running, Interrupter::new())?;
+        running.settle_best();
+        let mut outcome = training::launch::<I>(learner, running, Interrupter::new())?;
 
         let mut summary = Summary::of(&outcome, place, &stats::<I>(device))?;
-        if outcome.ending == Ending::Done {
-            summary.quiz = quiz(&outcome.learner, &outcome.session)?;
-        }
         summary.write(&run)?;
+        if outcome.ending == Ending::Done {
+            match quiz(&outcome.learner, &outcome.session, &mut outcome.journal) {
+                Ok(score) => summary.quiz = score,
+                Err(error) => eprintln!("the questions could not be asked: {error:#}"),
+            }
+            summary.write(&run)?;
+        }
         report::write(&run)?;
         if let Some(measured) = summary.measured() {
             eprintln!("{}", plan.compare(&measured));
@@ -155,14 +175,31 @@ pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
     Err(BadInput(format!("this run cannot work here:\n  {}", refusals.join("\n  "))).into())
 }
 
-fn quiz<B: Backend>(learner: &Learner<B>, session: &Session) -> anyhow::Result<Option<training::QuizScore>> {
+/// A run that goes on learns from what it learned from.
+fn same_data(progress: &mut Progress, training: &TrainingWindows) -> anyhow::Result<()> {
+    let found = training.fingerprint();
+    let expected = *progress.data.get_or_insert(found);
+    if expected != found || progress.cursor != training.cursor(progress.step) {
+        return Err(BadInput(format!(
+            "the training data are not those of the first {} steps: their digest was {expected} and is {found}; bring \
+             the old ones back, or begin another run",
+            progress.step
+        ))
+        .into());
+    }
+    Ok(())
+}
+
+fn quiz<B: Backend>(
+    learner: &Learner<B>,
+    session: &Session,
+    journal: &mut Journal,
+) -> anyhow::Result<Option<training::QuizScore>> {
     let eval = &session.config.eval;
     if eval.quiz == 0 {
         return Ok(None);
     }
-    let tokenizer = &session.data.tokenizer;
-    let score = training::quiz(&learner.gpt, tokenizer, eval.quiz, eval.max_new_tokens)?;
-    let mut journal = Journal::open(&session.run, u64::MAX)?;
+    let score = training::quiz(&learner.gpt, &session.data.tokenizer, eval.quiz, eval.max_new_tokens)?;
     let mut record = json!(score);
     record["step"] = json!(session.progress.step);
     journal.write("quiz", &record)?;

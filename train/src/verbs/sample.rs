@@ -4,13 +4,14 @@ use std::io::Write;
 use std::ops::ControlFlow;
 
 use backend_offload::{Offload, Offloadable};
+use burn::tensor::backend::Backend;
 use models::Sampling;
 use serde_json::json;
 use tokenizer::{Message, Role};
 
 use super::{CheckpointArgs, SamplingArgs};
 use crate::device::{self, Place, Setup, Work};
-use crate::run_directory::Trained;
+use crate::trained::Trained;
 use crate::training::{Speaker, load_weights};
 
 #[derive(Debug, clap::Args)]
@@ -86,7 +87,7 @@ fn prompt(text: &str) -> anyhow::Result<String> {
     }
 }
 
-fn say<B: burn::tensor::backend::Backend>(
+fn say<B: Backend>(
     speaker: &Speaker<'_, B>,
     ids: &[u32],
     (text, between): (&str, &str),

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
 use clap::ValueEnum;
 use tokenizer::{BpeTraining, CHAT_SPECIALS, Tokenizer};
 
 use crate::{
     data::{learn_bpe, learn_characters},
+    exit::BadInput,
     interrupt,
 };
 
@@ -51,7 +51,7 @@ enum Kind {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     refuse_to_overwrite(&args.out)?;
-    let stop = interrupt::flag()?;
+    let stop = interrupt::flag("stopping")?;
     let tokenizer = match args.kind {
         Kind::Bytes => Tokenizer::bytes(&CHAT_SPECIALS),
         Kind::Characters => learn_characters(&args.input, &CHAT_SPECIALS, &stop)?,
@@ -80,7 +80,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 fn refuse_to_overwrite(out: &Path) -> anyhow::Result<()> {
     let there = out.join("tokenizer.json");
     if there.exists() {
-        bail!("{} exists; choose another --out, or remove it", there.display());
+        return Err(
+            BadInput(format!("{} exists; choose another --out, or remove it", there.display())).into()
+        );
     }
     Ok(())
 }
