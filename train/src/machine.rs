@@ -13,7 +13,7 @@ use crate::plan::Machine;
 /// Side of the square matrices that are multiplied and bytes copied there and back, where memory allows. The device's
 /// counters see both, so they stay below what any model worth the name takes; a CPU needs less to show its speed.
 const ON_A_GPU: (usize, usize) = (2048, 64 << 20);
-const ON_THE_CPU: (usize, usize) = (384, 1 << 20);
+const ON_THE_CPU: (usize, usize) = (384, 0);
 
 /// Asks the operating system, and the device by a short product and a short copy.
 pub(crate) fn survey<I: Offloadable>(
@@ -32,7 +32,11 @@ pub(crate) fn survey<I: Offloadable>(
         device_free: place.memory.map(|memory| memory.free),
         device_budget: place.budget,
         shares_host: place.shares_host,
-        link_bytes_per_second: link::<Offload<I>>(device, copied),
+        link_bytes_per_second: if place.shares_host {
+            Some(host_copy())
+        } else {
+            link::<Offload<I>>(device, copied)
+        },
         flops_per_second: arithmetic::<Offload<I>>(device, side, compute),
         host_free: available_host_memory(),
         host_budget: stats::<I>(device).host.budget,
@@ -63,6 +67,18 @@ fn arithmetic<B: Backend>(device: &B::Device, side: usize, compute: Compute) -> 
     });
     let best = seconds.collect::<Option<Vec<_>>>()?.into_iter().fold(f64::INFINITY, f64::min);
     Some(2.0 * (side as f64).powi(3) / best)
+}
+
+/// Bytes per second of a copy within host memory, which is what a CPU's blocks move by. Larger than its caches.
+fn host_copy() -> f64 {
+    const BYTES: usize = 64 << 20;
+    let from = vec![1_u8; BYTES];
+    let mut to = vec![0_u8; BYTES];
+    let begun = Instant::now();
+    to.copy_from_slice(&from);
+    let seconds = begun.elapsed().as_secs_f64();
+    std::hint::black_box(&to);
+    BYTES as f64 / seconds
 }
 
 /// Bytes per second and direction, of a copy there and back.

@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::durable;
 use crate::exit::BadInput;
 use crate::summary;
-use crate::training::CONFIG;
+use crate::training::{CONFIG, WEIGHTS};
 
 /// Where runs are made that are not told where.
 const RUNS: &str = "runs";
@@ -139,7 +139,7 @@ impl RunDirectory {
             )
             .into());
         }
-        if !Checkpoints::is_one(path) {
+        if !is_checkpoint(path) {
             if out.is_some_and(|out| out != path) {
                 let path = path.display();
                 return Err(BadInput(format!(
@@ -193,6 +193,11 @@ impl RunDirectory {
         }
         Ok(Self { path, config, from })
     }
+}
+
+/// Whether `path` is a checkpoint or what is left of one, whatever it is called.
+pub(crate) fn is_checkpoint(path: &Path) -> bool {
+    Checkpoints::is_one(path) || path.join(WEIGHTS).exists()
 }
 
 /// `None` before the first save.

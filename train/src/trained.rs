@@ -7,7 +7,7 @@ use tokenizer::Tokenizer;
 use crate::checkpoint::{Checkpoints, Verified, Which};
 use crate::config::Config;
 use crate::exit::BadInput;
-use crate::run_directory::{latest, latest_named};
+use crate::run_directory::{is_checkpoint, latest, latest_named};
 use crate::training::{CONFIG, TOKENIZER};
 use crate::verbs::{CheckpointArgs, ConfigArgs};
 
@@ -25,7 +25,7 @@ impl Trained {
     pub(crate) fn open(args: &CheckpointArgs) -> anyhow::Result<Self> {
         let ConfigArgs { config: name, set } = &args.config;
         let path = args.from.clone().unwrap_or_else(|| latest_named(name.as_deref()));
-        let (run, checkpoint) = if Checkpoints::is_one(&path) {
+        let (run, checkpoint) = if is_checkpoint(&path) {
             (Checkpoints::run_of(&path), Checkpoints::open(&path)?)
         } else {
             let checkpoints = Checkpoints::in_run(&path);

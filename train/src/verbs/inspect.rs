@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::checkpoint::{CheckpointError, Checkpoints, Verified};
 use crate::config::Config;
 use crate::exit::BadInput;
+use crate::run_directory::is_checkpoint;
 use crate::training::CONFIG;
 
 #[derive(Debug, clap::Args)]
@@ -22,7 +23,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let path = &args.path;
-    let checkpoints: Vec<(PathBuf, Result<Verified, CheckpointError>)> = if Checkpoints::is_one(path) {
+    let checkpoints: Vec<(PathBuf, Result<Verified, CheckpointError>)> = if is_checkpoint(path) {
         vec![(path.clone(), Ok(Checkpoints::open(path)?))]
     } else if path.join(CONFIG).exists() {
         let folders = Checkpoints::in_run(path).folders()?;
