@@ -49,7 +49,10 @@ pub(crate) fn code_of(error: &anyhow::Error) -> ExitCode {
             || matches!(cause.downcast_ref(), Some(CheckpointError::Absent { .. }))
             || cause.downcast_ref::<models::GenerateError>().is_some_and(can_be_asked_differently)
             || cause.downcast_ref::<OffloadError>().is_some_and(names_a_wrong_budget)
-            || matches!(cause.downcast_ref(), Some(tokenizer::Error::Option { .. }))
+            || matches!(
+                cause.downcast_ref(),
+                Some(tokenizer::Error::Option { .. } | tokenizer::Error::NoTokenizer { .. })
+            )
             || matches!(cause.downcast_ref(), Some(tokenizer::Error::Read { cause, .. }) if is_absent(cause))
     });
     ExitCode::from(if bad_input { 2 } else { 1 })

@@ -20,6 +20,7 @@ mod trained;
 mod training;
 mod verbs;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -101,7 +102,9 @@ fn main() -> ExitCode {
 /// Warnings of the libraries on standard error, or what `RUST_LOG` asks for.
 fn logging() {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let coloured = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(coloured);
+    log.with_writer(std::io::stderr).init();
 }
 
 fn done((): ()) -> Ending {

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use tokenizer::Fingerprint;
 
 use crate::device::Place;
+use crate::exit::Ending;
 use crate::plan::Measured;
 use crate::training::{Learner, Outcome, QuizScore, Taken};
 
@@ -176,6 +177,13 @@ impl fmt::Display for Summary {
         }
         Ok(())
     }
+}
+
+/// What a run said when it came to its end after `steps`.
+pub(crate) fn of_finished(run: &Path, steps: u64) -> Option<String> {
+    let text = fs::read_to_string(run.join("summary.json")).ok()?;
+    let told: serde_json::Value = serde_json::from_str(&text).ok()?;
+    (told["outcome"] == Ending::Done.name() && told["steps"] == steps).then_some(text)
 }
 
 /// Over the bits of every parameter, in the order of the network, one tensor at a time.

@@ -20,7 +20,7 @@ use crate::machine;
 use crate::optimizer::Optimizer;
 use crate::plan::Plan;
 use crate::run_directory::{Resume, RunDirectory};
-use crate::summary::Summary;
+use crate::summary::{self, Summary};
 use crate::training::{self, Display, Learner, Progress, Run, Session, Tape};
 use crate::{interrupt, report};
 
@@ -86,9 +86,15 @@ impl Work for Training<'_> {
         refuse(&plan)?;
         let checkpoint = directory.from.as_ref();
         if let Some(done) = checkpoint.filter(|checkpoint| checkpoint.step >= config.train.steps) {
-            let (run, steps) = (run.display(), done.step);
-            eprintln!("{run} is done with its {steps} steps; raise train.steps by --set to go on");
-            return Ok(Ending::Done);
+            // A run that was stopped behind its last checkpoint has yet to say what it came to.
+            if let Some(told) = summary::of_finished(&run, done.step) {
+                let (run, steps) = (run.display(), done.step);
+                eprintln!("{run} is done with its {steps} steps; raise train.steps by --set to go on");
+                if args.json {
+                    print!("{told}");
+                }
+                return Ok(Ending::Done);
+            }
         }
 
         let _lock = directory.begin()?;

@@ -1,5 +1,26 @@
 //! The verbs as a user meets them.
 
+mod batches;
+mod budgets;
+mod chat;
+mod divergence;
+mod evaluation;
+mod exchange;
+mod inspect;
+mod plan;
 mod prepare;
 mod program;
+mod refusals;
+mod run;
+mod sample;
+mod tiny;
 mod tokenizer_train;
+
+#[cfg(unix)]
+mod disk;
+#[cfg(unix)]
+mod kills;
+#[cfg(unix)]
+mod resume;
+#[cfg(unix)]
+mod signals;

@@ -1,26 +1,61 @@
 //! Running the program and reading what it says.
 
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Output},
-};
+use std::{ffi::OsStr, fs, path::Path, process::Output};
+
+use assert_cmd::Command;
+use serde_json::Value;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_train");
 
-pub(crate) fn train(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(PROGRAM).args(arguments).current_dir(folder).output().expect("the program starts")
+pub(crate) fn train(folder: &Path, arguments: &[impl AsRef<OsStr>]) -> Output {
+    train_with_input(folder, arguments, "")
+}
+
+pub(crate) fn train_with_input(folder: &Path, arguments: &[impl AsRef<OsStr>], input: &str) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments).current_dir(folder).write_stdin(input);
+    command.output().expect("the program starts")
 }
 
 /// Standard error of a run that has to fail, without the test's own folder.
 pub(crate) fn failure(output: &Output, folder: &Path) -> String {
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = stderr(output);
     assert!(!output.status.success(), "{said}");
     said.replace(&folder.display().to_string(), "DIR")
 }
 
+/// The error at the end of what a failed run says: the plan before it depends on the machine.
+pub(crate) fn last_words(output: &Output, folder: &Path) -> String {
+    let said = failure(output, folder);
+    assert!(!said.contains("panicked at"), "{said}");
+    let begins = |line: &&str| ["train: ", "error: "].iter().any(|word| line.starts_with(word));
+    let mut lines = said.split_inclusive('\n');
+    let before: usize = lines.by_ref().take_while(|line| !begins(line)).map(str::len).sum();
+    assert!(before < said.len(), "no error is named:\n{said}");
+    said[before..].trim_end().to_owned()
+}
+
 pub(crate) fn assert_success(output: &Output) {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}", stderr(output));
+}
+
+pub(crate) fn assert_code(output: &Output, code: i32) {
+    assert_eq!(output.status.code(), Some(code), "{}", stderr(output));
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// All of standard output, which has to be one JSON value.
+pub(crate) fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!("{error} in {}\nbeside\n{}", stdout(output), stderr(output));
+    })
 }
 
 pub(crate) fn write_text(path: &Path, lines: usize) {

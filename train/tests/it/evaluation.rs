@@ -1,0 +1,50 @@
+//! `train eval`.
+
+use crate::program::{assert_success, json, stdout};
+use crate::tiny::{Tiny, bits};
+
+#[test]
+fn a_checkpoint_measures_as_the_run_did_at_its_end() {
+    let tiny = Tiny::new();
+    let summary = tiny.run("run", &[]);
+    let output = tiny.train(&["eval", "--from", "run", "--device", "cpu", "--json"]);
+    assert_success(&output);
+    let measured = json(&output);
+    assert_eq!(measured["loss"], summary["val_loss"]);
+    assert_eq!(measured["bits_per_byte"], summary["bits_per_byte"]);
+    assert_eq!((&measured["step"], &measured["sequences"]), (&4.into(), &4.into()));
+    let perplexity = measured["perplexity"].as_f64().expect("a number");
+    assert!((perplexity.ln() - measured["loss"].as_f64().expect("a number")).abs() < 1e-9);
+}
+
+#[test]
+fn a_tight_budget_and_another_checkpoint_can_be_asked_for() {
+    let tiny = Tiny::trained(&["train.steps=6", "checkpoint.every=2", "checkpoint.keep_last=9"]);
+    let loss = |arguments: &[&str]| {
+        let output =
+            tiny.train(&[&["eval", "--from", "run", "--device", "cpu", "--json"], arguments].concat());
+        assert_success(&output);
+        (json(&output)["step"].as_u64().expect("a step"), json(&output)["loss"].as_f64().expect("a loss"))
+    };
+    let latest = loss(&[]);
+    assert_eq!(latest.0, 6);
+    assert_eq!(loss(&["--set", "memory.device_budget=700KiB"]), latest);
+    let early = loss(&["--step", "2"]);
+    assert!(early.0 == 2 && early.1 > latest.1, "{early:?}");
+    assert_eq!(loss(&["--best"]), latest);
+}
+
+#[test]
+fn other_data_are_measured_without_touching_the_run() {
+    let tiny = Tiny::trained(&[]);
+    crate::program::write_text(&tiny.join("in.txt"), 400);
+    let before =
+        bits(&serde_json::from_slice(&std::fs::read(tiny.join("run/summary.json")).unwrap()).unwrap());
+    let settings = ["data.source=text", "data.path=in.txt", "data.split=position", "data.align=anywhere"];
+    let mut arguments = vec!["eval", "--from", "run", "--device", "cpu"];
+    arguments.extend(settings.iter().flat_map(|setting| ["--set", setting]));
+    let output = tiny.train(&arguments);
+    assert_success(&output);
+    assert!(stdout(&output).contains("bits per byte"), "{}", stdout(&output));
+    assert_eq!(bits(&tiny.resume("run", &[])), before);
+}

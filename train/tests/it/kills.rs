@@ -1,0 +1,76 @@
+//! Killed at any moment, a run can be gone on with.
+
+use std::{
+    env,
+    fs::{self, File},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use crate::program::{assert_success, json};
+use crate::tiny::{Tiny, bits};
+
+const SETTINGS: [&str; 3] = ["train.steps=30", "checkpoint.every=1", "train.optimizer=muon"];
+
+/// Long enough for a start and some steps.
+const LONGEST_MS: u64 = 900;
+
+/// A small generator: the moments of one seed are the same everywhere.
+struct Moments(u64);
+
+impl Moments {
+    fn next(&mut self) -> Duration {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Duration::from_millis((self.0 >> 33) % LONGEST_MS)
+    }
+}
+
+fn begin_or_go_on(tiny: &Tiny) -> Command {
+    let mut command = tiny.command("run", &SETTINGS);
+    command.args(["--resume", "auto"]);
+    command
+}
+
+/// `TRAIN_KILLS` and `TRAIN_KILLS_SEED` change how often and when.
+#[test]
+fn a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been() {
+    let setting = |name, otherwise| env::var(name).map_or(otherwise, |text| text.parse().expect("a number"));
+    let (kills, seed) = (setting("TRAIN_KILLS", 20), setting("TRAIN_KILLS_SEED", 1));
+    let tiny = Tiny::new();
+    let whole = tiny.run("whole", &SETTINGS);
+    let mut moments = Moments(seed);
+    let (mut finished, mut saved) = (0, 0);
+    for kill in 1..=kills {
+        let moment = moments.next();
+        let log = tiny.join("log");
+        let mut command = begin_or_go_on(&tiny);
+        command.stdout(Stdio::null()).stderr(File::create(&log).expect("a file"));
+        let mut child = command.spawn().expect("the program starts");
+        thread::sleep(moment);
+        let ended = child.try_wait().expect("waiting");
+        child.kill().expect("a signal");
+        child.wait().expect("it ends");
+        let latest = fs::read_to_string(tiny.join("run/checkpoints/latest")).unwrap_or_default();
+        println!("kill {kill} of {kills} (seed {seed}): after {moment:?}, latest is {:?}", latest.trim());
+        saved += u32::from(!latest.is_empty());
+        if let Some(status) = ended {
+            let said = fs::read_to_string(&log).expect("reading");
+            assert!(status.success(), "after kill {} the run could not go on: {status}\n{said}", kill - 1);
+            finished += 1;
+            let summary = fs::read(tiny.join("run/summary.json")).expect("reading");
+            assert_eq!(bits(&serde_json::from_slice(&summary).expect("JSON")), bits(&whole));
+            fs::remove_dir_all(tiny.join("run")).expect("removing");
+        }
+    }
+    println!(
+        "{kills} kills, {saved} of them beside a checkpoint; {finished} runs reached their end between them"
+    );
+    assert!(saved > 0, "no kill came after a save: the moments are too early for this machine");
+    let last = begin_or_go_on(&tiny).output().expect("the program starts");
+    assert_success(&last);
+    assert_eq!(bits(&json(&last)), bits(&whole));
+    let left = fs::read_dir(tiny.join("run/checkpoints")).expect("reading").flatten();
+    let partial: Vec<_> = left.filter(|entry| entry.path().extension().is_some()).collect();
+    assert!(partial.is_empty(), "{partial:?} is left over");
+}

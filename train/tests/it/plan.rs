@@ -1,0 +1,76 @@
+//! `train plan`.
+
+use crate::program::{assert_code, assert_success, json, last_words, stdout};
+use crate::tiny::Tiny;
+
+#[test]
+fn a_preset_is_described_on_any_machine() {
+    let tiny = Tiny::new();
+    for (preset, parameters, tokens_per_step) in
+        [("gpt-1.5b", 1_557_611_200_u64, 32_768), ("toy", 917_504, 1024)]
+    {
+        // Whether it can run here is the machine's affair; the description is not.
+        let output = tiny.train(&["plan", "--config", preset, "--device", "cpu", "--json"]);
+        assert!(matches!(output.status.code(), Some(0 | 2)));
+        let plan = json(&output);
+        assert_eq!(plan["parameters"], parameters);
+        assert_eq!(plan["tokens_per_step"], tokens_per_step);
+        let held = plan["held"].as_array().expect("a list");
+        let weights = held.iter().find(|part| part["what"] == "weights").expect("there are weights");
+        assert_eq!(weights["bytes"], parameters * 4);
+    }
+}
+
+#[test]
+fn a_smaller_budget_moves_more() {
+    let tiny = Tiny::new();
+    let moved = |budget: &str| {
+        let set = format!("memory.device_budget={budget}");
+        let output = tiny.train(&["plan", "--device", "cpu", "--json", "--set", &set]);
+        assert_success(&output);
+        json(&output)["bytes_in_per_step"].as_u64().expect("a number")
+    };
+    assert_eq!(moved("unlimited"), 0);
+    assert!(moved("12MiB") > moved("24MiB"));
+}
+
+#[test]
+fn a_plan_in_words_writes_nothing() {
+    let tiny = Tiny::new();
+    let output = tiny.train(&["plan", "--config", "tiny.json", "--device", "cpu"]);
+    assert_success(&output);
+    let said = stdout(&output);
+    for part in [
+        "264,192 parameters",
+        "optimizer state",
+        "device budget   unlimited",
+        "64 per step (2 sequences of 32)",
+    ] {
+        assert!(said.contains(part), "{part:?} is not in\n{said}");
+    }
+    assert!(!tiny.join("runs").exists());
+}
+
+#[test]
+fn what_cannot_work_is_refused_before_it_begins() {
+    let tiny = Tiny::new();
+    let absurd = ["--config", "gpt-7b", "--set", "model.n_layer=4000", "--device", "cpu"];
+    for verb in ["plan", "run"] {
+        let output = tiny.train(&[&[verb][..], &absurd].concat());
+        assert_code(&output, 2);
+        let said = last_words(&output, tiny.path());
+        for part in [
+            "this run cannot work here",
+            "12.28 TiB of host memory are needed",
+            "`train.micro_batch`",
+            "a checkpoint takes 8.84 TiB",
+        ] {
+            assert!(said.contains(part), "{part:?} is not in {said}");
+        }
+    }
+    assert!(!tiny.join("runs").exists());
+    let output = tiny.attempt("run", &["memory.device_budget=1MiB", "memory.host_budget=256KiB"]);
+    assert_code(&output, 2);
+    insta::assert_snapshot!(last_words(&output, tiny.path()));
+    assert!(!tiny.join("run").exists());
+}

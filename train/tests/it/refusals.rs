@@ -1,0 +1,131 @@
+//! Bad input: exit code 2, and words that lead to the way out.
+
+use std::fs;
+
+use crate::program::{assert_code, last_words};
+use crate::tiny::{GPT2, Tiny};
+
+/// What `arguments` are answered with, after the arguments.
+fn refused(tiny: &Tiny, arguments: &[&str]) -> String {
+    let output = tiny.train(arguments);
+    assert_code(&output, 2);
+    assert!(output.stdout.is_empty());
+    format!("train {}\n\n{}", arguments.join(" "), last_words(&output, tiny.path()))
+}
+
+fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
+    ["--config", "tiny.json", "--device", "cpu", "--out", "run"]
+        .into_iter()
+        .chain(settings.iter().flat_map(|setting| ["--set", setting]))
+        .collect()
+}
+
+#[test]
+fn configurations() {
+    let tiny = Tiny::new();
+    fs::write(tiny.join("torn.json"), "{\"model\": {\"n_layer\": 1,}}").expect("writing");
+    let cases: [(&str, &[&str]); 10] = [
+        ("unknown_configuration", &["--config", "gpt-5"]),
+        ("torn_configuration", &["--config", "torn.json"]),
+        ("unknown_key", &set(&["train.stepz=4"])),
+        ("set_without_a_value", &set(&["nonsense"])),
+        ("value_of_another_type", &set(&["train.steps=many"])),
+        ("several_at_once", &set(&["train.lr=-1", "train.micro_batch=0", "train.sequence=999"])),
+        ("shakespeare_without_text", &["--config", "shakespeare-char", "--out", "run"]),
+        ("more_ids_than_embedded", &set(&["model.vocab_size=200"])),
+        ("unsupported_dropout", &set(&["model.attn_pdrop=0.1"])),
+        ("budget_that_is_none", &set(&["memory.device_budget=plenty"])),
+    ];
+    for (name, arguments) in cases {
+        insta::assert_snapshot!(name, refused(&tiny, arguments));
+    }
+    assert!(!tiny.join("run").exists(), "nothing is made for a run that is refused");
+}
+
+#[test]
+fn devices() {
+    let tiny = Tiny::new();
+    insta::assert_snapshot!("unknown_device", refused(&tiny, &["--device", "nonsense"]));
+    insta::assert_snapshot!("device_without_a_number", refused(&tiny, &["plan", "--device", "cuda:first"]));
+    #[cfg(not(feature = "vulkan"))]
+    insta::assert_snapshot!("device_not_built_in", refused(&tiny, &["--device", "vulkan"]));
+    #[cfg(not(feature = "cuda"))]
+    insta::assert_snapshot!("cuda_not_built_in", refused(&tiny, &["--device", "cuda"]));
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn a_missing_driver_is_named() {
+    if backend_offload::cuda_driver_found() {
+        println!("skipped: there is a driver");
+        return;
+    }
+    let tiny = Tiny::new();
+    let output = tiny.train(&["--config", "tiny.json", "--device", "cuda"]);
+    assert_code(&output, 1);
+    insta::assert_snapshot!(last_words(&output, tiny.path()));
+    assert!(!tiny.join("runs").exists());
+}
+
+#[test]
+fn directories_and_checkpoints() {
+    let tiny = Tiny::trained(&["train.steps=1"]);
+    let text = ["--config", "tiny.json", "--set", "data.source=text", "--set", "data.path=absent.txt"];
+    fs::create_dir(tiny.join("empty")).expect("making");
+    let cases: [(&str, &[&str]); 13] = [
+        ("out_holds_a_run", &["--config", "tiny.json", "--out", "run"]),
+        ("resume_of_nothing", &["--resume", "absent"]),
+        ("resume_of_an_absent_checkpoint", &["--resume", "run/checkpoints/step-00000099"]),
+        ("resume_with_another_model", &["--resume", "run", "--set", "model.n_layer=3"]),
+        ("resume_with_another_optimizer", &["--resume", "run", "--set", "train.optimizer=sgd"]),
+        (
+            "resume_with_other_batches",
+            &["--resume", "run", "--set", "train.micro_batch=4", "--set", "train.seed=1"],
+        ),
+        ("sample_of_nothing", &["sample", "--from", "empty"]),
+        ("eval_of_an_absent_step", &["eval", "--from", "run", "--step", "99"]),
+        ("inspect_of_nothing", &["inspect", "empty"]),
+        ("import_into_a_run", &["import", "--from", "empty", "--out", "run"]),
+        ("import_of_nothing", &["import", "--from", "empty", "--out", "imported"]),
+        ("text_that_is_not_there", &[&text[..], &["--device", "cpu"]].concat()),
+        ("eval_of_another_model", &["eval", "--from", "run", "--device", "cpu", "--set", "model.n_layer=2"]),
+    ];
+    for (name, arguments) in cases {
+        insta::assert_snapshot!(name, refused(&tiny, arguments));
+    }
+    assert_eq!(tiny.whole_checkpoints("run"), [1]);
+}
+
+#[test]
+fn what_is_asked_of_a_model() {
+    let tiny = Tiny::trained(&["train.steps=1"]);
+    let long = "What is 3 plus 4? ".repeat(5);
+    let cases: [(&str, &[&str]); 4] = [
+        ("question_longer_than_the_window", &["chat", "--from", "run", "--device", "cpu", "-p", &long]),
+        ("export_of_an_unknown_shape", &["export", "--from", "run", "--device", "cpu", "--out", "published"]),
+        ("temperature_below_nothing", &["sample", "--from", "run", "--device", "cpu", "--temperature=-1"]),
+        ("export_over_another", &["export", "--from", "run", "--out", "run/checkpoints/step-00000001"]),
+    ];
+    for (name, arguments) in cases {
+        insta::assert_snapshot!(name, refused(&tiny, arguments));
+    }
+    assert!(!tiny.join("published").exists());
+}
+
+#[test]
+fn published_folders_that_are_none() {
+    let tiny = Tiny::trained(&GPT2);
+    let export = ["export", "--from", "run", "--device", "cpu", "--out", "published"];
+    crate::program::assert_success(&tiny.train(&export));
+    let failed = |arguments: &[&str]| {
+        let output = tiny.train(arguments);
+        assert_code(&output, 1);
+        assert!(!tiny.join("imported").exists(), "nothing is made of what cannot be read");
+        last_words(&output, tiny.path())
+    };
+    let import = ["import", "--from", "published", "--out", "imported", "--config", "tiny.json"];
+    fs::remove_file(tiny.join("published/model.safetensors")).expect("removing");
+    insta::assert_snapshot!("import_without_weights", failed(&import));
+    fs::write(tiny.join("published/model.safetensors"), "no tensors").expect("writing");
+    insta::assert_snapshot!("import_of_torn_weights", failed(&import));
+}

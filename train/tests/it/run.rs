@@ -1,0 +1,106 @@
+//! `train` and what it leaves.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::program::{assert_success, json, stderr, stdout};
+use crate::tiny::{Tiny, bits};
+
+#[test]
+fn a_run_leaves_everything_it_promises() {
+    let tiny = Tiny::new();
+    let output = tiny.attempt("run", &["eval.every=2", "eval.sample_every=2", "checkpoint.every=2"]);
+    assert_success(&output);
+    for file in ["config.json", "metrics.jsonl", "summary.json", "report.html", "tokenizer/tokenizer.json"] {
+        assert!(tiny.join("run").join(file).is_file(), "{file} is missing");
+    }
+    for step in [2, 4] {
+        let sample =
+            fs::read_to_string(tiny.join(&format!("run/samples/step-{step:08}.txt"))).expect("samples");
+        assert!(sample.starts_with("What is 3 plus 4?\n"), "{sample}");
+    }
+    assert_eq!(
+        fs::read_to_string(tiny.join("run/checkpoints/latest")).expect("it is there").trim(),
+        "step-00000004"
+    );
+    assert_eq!(tiny.whole_checkpoints("run"), [4, 2]);
+
+    let kinds = |kind| {
+        tiny.records("run", kind).iter().map(|record| record["step"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds("start"), [0]);
+    assert_eq!(kinds("step"), [1, 2, 3, 4]);
+    assert_eq!(kinds("eval"), [2, 4]);
+    assert_eq!(kinds("sample"), [2, 4]);
+    assert_eq!(kinds("checkpoint"), [2, 4]);
+    let metrics = fs::read_to_string(tiny.join("run/metrics.jsonl")).expect("reading");
+    assert!(metrics.lines().all(|line| line.starts_with("{\"kind\":\"")), "{metrics}");
+}
+
+#[test]
+fn json_puts_the_summary_on_standard_output_and_the_rest_elsewhere() {
+    let tiny = Tiny::new();
+    let output = tiny.attempt("run", &[]);
+    assert_success(&output);
+    let summary = json(&output);
+    assert_eq!(summary["outcome"], "done");
+    assert_eq!(summary["steps"], 4);
+    assert_eq!(summary["tokens"], 4 * 2 * 32);
+    let kept: Value =
+        serde_json::from_slice(&fs::read(tiny.join("run/summary.json")).expect("reading")).expect("JSON");
+    assert_eq!(kept, summary);
+    assert!(stderr(&output).contains("step 00004/00004"));
+}
+
+#[test]
+fn questions_of_the_corpus_are_asked_at_the_end_where_that_is_wanted() {
+    let tiny = Tiny::new();
+    assert_eq!(tiny.run("none", &["train.steps=1"])["quiz"], Value::Null);
+    let summary = tiny.run("some", &["train.steps=1", "eval.quiz=3"]);
+    let quiz = &summary["quiz"];
+    assert_eq!((&quiz["held_out"]["asked"], &quiz["unseen_phrasings"]["asked"]), (&3.into(), &3.into()));
+    assert_eq!(tiny.records("some", "quiz")[0]["held_out"], quiz["held_out"]);
+}
+
+#[test]
+fn without_json_standard_output_stays_empty() {
+    let tiny = Tiny::new();
+    let output = tiny.train(&["--config", "tiny.json", "--device", "cpu"]);
+    assert_success(&output);
+    assert_eq!(stdout(&output), "");
+    assert!(tiny.join("runs/tiny/summary.json").is_file());
+}
+
+#[test]
+fn the_saved_configuration_alone_reproduces_the_run_bit_for_bit() {
+    let tiny = Tiny::new();
+    let first = tiny.run("first", &["train.optimizer=muon", "model.resid_pdrop=0.1", "train.steps=5"]);
+    let arguments = ["--config", "first/config.json", "--out", "second", "--device", "cpu", "--json"];
+    let second = tiny.train(&arguments);
+    assert_success(&second);
+    assert_eq!(bits(&json(&second)), bits(&first));
+    let other = tiny
+        .run("other", &["train.optimizer=muon", "model.resid_pdrop=0.1", "train.steps=5", "train.seed=7"]);
+    assert_ne!(bits(&other), bits(&first));
+}
+
+#[test]
+fn a_dry_run_shows_the_plan_and_writes_nothing() {
+    let tiny = Tiny::new();
+    let output = tiny.train(&["--config", "tiny.json", "--device", "cpu", "--out", "run", "--dry-run"]);
+    assert_success(&output);
+    assert!(stderr(&output).contains("at the worst moment"));
+    assert!(!tiny.join("run").exists());
+}
+
+#[test]
+fn a_second_run_without_a_name_of_its_own_leaves_the_first_alone() {
+    let tiny = Tiny::new();
+    let arguments = ["--config", "tiny.json", "--device", "cpu", "--set", "train.steps=1"];
+    assert_success(&tiny.train(&arguments));
+    let first = fs::read(tiny.join("runs/tiny/summary.json")).expect("reading");
+    assert_success(&tiny.train(&arguments));
+    assert!(tiny.join("runs/tiny-2/summary.json").is_file());
+    assert_eq!(fs::read(tiny.join("runs/tiny/summary.json")).expect("reading"), first);
+}

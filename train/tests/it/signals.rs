@@ -1,0 +1,97 @@
+//! Being asked to stop.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    process::{Child, ChildStderr, Command, Output, Stdio},
+};
+
+use crate::program::{assert_code, json, stderr};
+use crate::tiny::{Tiny, bits};
+
+/// A program at work whose standard error is read as it comes.
+pub(crate) struct Running {
+    child: Child,
+    said: BufReader<ChildStderr>,
+    heard: String,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+        let said = BufReader::new(child.stderr.take().expect("it is piped"));
+        Self { child, said, heard: String::new() }
+    }
+
+    /// Reads up to a line that begins with `words`.
+    pub(crate) fn wait_for(&mut self, words: &str) {
+        loop {
+            let before = self.heard.len();
+            let read = self.said.read_line(&mut self.heard).expect("reading");
+            assert!(read > 0, "it ended before it said {words:?}:\n{}", self.heard);
+            if self.heard[before..].starts_with(words) {
+                return;
+            }
+        }
+    }
+
+    /// Several names are sent one right after the other.
+    pub(crate) fn signal(&self, names: &str) {
+        let kills: Vec<_> =
+            names.split(' ').map(|name| format!("kill -{name} {}", self.child.id())).collect();
+        let sent = Command::new("sh").args(["-c", &kills.join(" && ")]).status().expect("a shell");
+        assert!(sent.success());
+    }
+
+    pub(crate) fn end(mut self) -> Output {
+        let mut stderr = self.heard.into_bytes();
+        self.said.read_to_end(&mut stderr).expect("reading");
+        let rest = self.child.wait_with_output().expect("it ends");
+        Output { status: rest.status, stdout: rest.stdout, stderr }
+    }
+}
+
+#[test]
+fn either_signal_ends_the_run_with_a_checkpoint() {
+    for name in ["INT", "TERM"] {
+        let tiny = Tiny::new();
+        let mut running = Running::start(tiny.command("run", &["train.steps=200"]));
+        running.wait_for("step 00002/");
+        running.signal(name);
+        let output = running.end();
+        assert_code(&output, 3);
+        assert!(stderr(&output).contains("stopping after this step"), "{}", stderr(&output));
+        let summary = json(&output);
+        assert_eq!(summary["outcome"], "interrupted");
+        let steps = summary["steps"].as_u64().expect("a number");
+        assert!((2..200).contains(&steps));
+        assert_eq!(tiny.whole_checkpoints("run"), [steps]);
+    }
+}
+
+#[test]
+fn a_second_signal_ends_at_once_and_leaves_the_earlier_checkpoint_whole() {
+    let tiny = Tiny::new();
+    // Long steps: the second signal has to find the first step after the first one under way.
+    let settings = ["train.micro_batch=64", "train.sequence=64", "checkpoint.every=1", "train.steps=200"];
+    let mut running = Running::start(tiny.command("run", &settings));
+    running.wait_for("step 00003/");
+    running.signal("INT TERM");
+    let output = running.end();
+    assert_code(&output, 1);
+    assert!(output.stdout.is_empty());
+    assert!(!tiny.whole_checkpoints("run").is_empty());
+    let output = tiny.train(&["sample", "--from", "run", "--device", "cpu", "--max-new-tokens", "1"]);
+    crate::program::assert_success(&output);
+}
+
+#[test]
+fn a_signal_before_the_first_step_is_not_lost() {
+    let tiny = Tiny::new();
+    let whole = tiny.run("whole", &["train.steps=60"]);
+    let mut running = Running::start(tiny.command("run", &["train.steps=60"]));
+    running.wait_for("data: ");
+    running.signal("TERM");
+    assert_code(&running.end(), 3);
+    assert_eq!(bits(&tiny.resume("run", &[])), bits(&whole));
+}

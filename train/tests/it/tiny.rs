@@ -1,0 +1,138 @@
+//! Runs small enough to take a second, and large enough to spill.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::program::{PROGRAM, assert_success, json, stdout, train};
+
+/// Under 64 KiB nothing is ever moved, so matrices are as large as that and larger. The working set is about 4 MiB.
+const DESCRIPTION: &str = r#"{
+  "model": {
+    "preset": "nanochat", "n_layer": 1, "n_head": 2, "n_embd": 128, "n_positions": 64, "vocab_size": 264
+  },
+  "tokenizer": { "kind": "bytes" },
+  "data": { "source": "dialogues", "dialogues": 300, "align": "document" },
+  "train": {
+    "steps": 4, "micro_batch": 2, "sequence": 32, "lr": 0.003, "matrix_lr": 0.02,
+    "schedule": { "kind": "constant", "warmup": 2 }
+  },
+  "eval": {
+    "every": 0, "sequences": 4, "sample_every": 0, "max_new_tokens": 4, "temperature": 0.0,
+    "questions": ["What is 3 plus 4?"]
+  },
+  "checkpoint": { "every": 0 },
+  "memory": { "device_budget": "unlimited" }
+}
+"#;
+
+/// A model shape that Hugging Face knows.
+pub(crate) const GPT2: [&str; 2] = [
+    r#"model={"preset":"gpt2","n_layer":1,"n_head":2,"n_embd":64,"n_positions":64,"vocab_size":264}"#,
+    "train.lr=0.001",
+];
+
+/// A quarter of the working set.
+pub(crate) const TIGHT: &str = "memory.device_budget=1MiB";
+
+/// A folder with `tiny.json` in it, where runs can be made.
+pub(crate) struct Tiny {
+    folder: TempDir,
+}
+
+impl Tiny {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("tiny.json"), DESCRIPTION).expect("writing");
+        Self { folder }
+    }
+
+    /// With a finished run `run` in it.
+    pub(crate) fn trained(settings: &[&str]) -> Self {
+        let tiny = Self::new();
+        tiny.run("run", settings);
+        tiny
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn join(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    /// Any verb.
+    pub(crate) fn train(&self, arguments: &[&str]) -> Output {
+        train(self.path(), arguments)
+    }
+
+    /// Training in `out`, ready to be started in the background.
+    pub(crate) fn command(&self, out: &str, settings: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command.args(training(out, settings)).current_dir(self.path());
+        command
+    }
+
+    /// Trains in `out` however it ends.
+    pub(crate) fn attempt(&self, out: &str, settings: &[&str]) -> Output {
+        self.train(&training(out, settings))
+    }
+
+    /// Trains in `out`; the summary.
+    pub(crate) fn run(&self, out: &str, settings: &[&str]) -> Value {
+        let output = self.attempt(out, settings);
+        assert_success(&output);
+        json(&output)
+    }
+
+    /// Goes on in `out` with the configuration that is there; the summary.
+    pub(crate) fn resume(&self, out: &str, settings: &[&str]) -> Value {
+        let mut arguments = vec!["--resume", out, "--device", "cpu", "--json"];
+        arguments.extend(settings.iter().flat_map(|setting| ["--set", setting]));
+        let output = self.train(&arguments);
+        assert_success(&output);
+        json(&output)
+    }
+
+    /// Every byte of the checkpoints in `out` is as it was written; their steps.
+    pub(crate) fn whole_checkpoints(&self, out: &str) -> Vec<u64> {
+        let output = self.train(&["inspect", out, "--json"]);
+        assert_success(&output);
+        let found = json(&output);
+        let checkpoints = found["checkpoints"].as_array().expect("a list");
+        assert!(checkpoints.iter().all(|checkpoint| checkpoint["whole"] == true), "{}", stdout(&output));
+        checkpoints.iter().map(|checkpoint| checkpoint["step"].as_u64().expect("a step")).collect()
+    }
+
+    /// The records of a kind in the run's `metrics.jsonl`.
+    pub(crate) fn records(&self, out: &str, kind: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.join(out).join("metrics.jsonl")).expect("reading");
+        let records =
+            text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a JSON object a line"));
+        records.filter(|record| record["kind"] == kind).collect()
+    }
+
+    pub(crate) fn losses(&self, out: &str) -> Vec<f64> {
+        self.records(out, "step").iter().map(|record| record["loss"].as_f64().expect("a number")).collect()
+    }
+}
+
+fn training<'a>(out: &'a str, settings: &[&'a str]) -> Vec<&'a str> {
+    let begin = ["--config", "tiny.json", "--device", "cpu", "--json", "--out", out];
+    begin.into_iter().chain(settings.iter().flat_map(|setting| ["--set", setting])).collect()
+}
+
+/// Digests over the bits of every loss and every weight.
+pub(crate) fn bits(summary: &Value) -> [String; 2] {
+    ["losses_sha256", "weights_sha256"].map(|key| {
+        let digest = summary[key].as_str().expect("a digest");
+        assert_eq!(digest.len(), 64);
+        digest.to_owned()
+    })
+}
