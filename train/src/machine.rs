@@ -26,18 +26,19 @@ pub(crate) fn survey<I: Offloadable>(
     let (side, copied) = if place.shares_host { ON_THE_CPU } else { ON_A_GPU };
     let side = (side as u64).min(((room / 32) as f64).sqrt() as u64) as usize;
     let copied = (copied as u64).min(room / 4) as usize;
+    let link_bytes_per_second =
+        if place.shares_host { Some(host_copy()) } else { link::<Offload<I>>(device, copied) };
+    let flops_per_second = arithmetic::<Offload<I>>(device, side, compute);
+    // A measurement that did not fit is no number, and no error for the run to trip over.
+    let _told = Offload::<I>::sync(device);
     Machine {
         device: place.name.clone(),
         device_total: place.memory.map(|memory| memory.total),
         device_free: place.memory.map(|memory| memory.free),
         device_budget: place.budget,
         shares_host: place.shares_host,
-        link_bytes_per_second: if place.shares_host {
-            Some(host_copy())
-        } else {
-            link::<Offload<I>>(device, copied)
-        },
-        flops_per_second: arithmetic::<Offload<I>>(device, side, compute),
+        link_bytes_per_second,
+        flops_per_second,
         host_free: available_host_memory(),
         host_budget: stats::<I>(device).host.budget,
         disk_free: free_disk(run),

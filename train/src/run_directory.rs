@@ -118,6 +118,10 @@ impl RunDirectory {
     fn fresh(path: PathBuf, name: Option<&str>, set: &[String]) -> anyhow::Result<Self> {
         let mut config = Config::load(name.unwrap_or(DEFAULT), set)?;
         config.resolve_paths()?;
+        // Before anything is made: a run directory of a mistyped path would be in the way of the corrected command.
+        if let Some((key, dead)) = config.dead_paths().into_iter().next() {
+            return Err(BadInput(format!("`{key}` leads nowhere: there is no {}", dead.display())).into());
+        }
         Ok(Self { path, config, from: None })
     }
 

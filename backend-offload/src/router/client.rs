@@ -73,6 +73,7 @@ impl<B: SharedStorage> RunnerClient for OffloadClient<B> {
     }
 
     fn sync(&self) -> Result<(), ExecutionError> {
+        self.state().take_failure()?;
         B::sync(&self.device)
     }
 

@@ -164,6 +164,7 @@ mod tests {
             max_bindings: None,
             smallest_block: 1,
             paranoid: true,
+            exact_f32: false,
             host: HostTier::new(u64::MAX),
             #[cfg(feature = "test-util")]
             faults: crate::faults::Faults::default(),

@@ -14,8 +14,10 @@ use crate::registry::Settings;
 use burn_backend::{ExecutionError, TensorData};
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use std::any::Any;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 /// Why an operation has no outputs.
@@ -43,6 +45,8 @@ pub(super) struct State<B: SharedStorage> {
     pub(super) steps: u64,
     pub(super) allocations: u64,
     pub(super) failures: u64,
+    /// The first failure of each thread since its last synchronisation.
+    pending: HashMap<ThreadId, Arc<OffloadError>>,
     /// Count what is on the device anew after every operation, and keep the most.
     #[cfg(feature = "test-util")]
     watch: bool,
@@ -94,6 +98,7 @@ impl<B: SharedStorage> State<B> {
             steps: 0,
             allocations: 0,
             failures: 0,
+            pending: HashMap::new(),
             #[cfg(feature = "test-util")]
             watch: settings.watch_runtime,
             #[cfg(feature = "test-util")]
@@ -164,6 +169,8 @@ impl<B: SharedStorage> State<B> {
         work: &Work,
         run: impl FnOnce(&mut Self, Vec<B::Handle>) -> Result<Vec<B::Handle>, Box<dyn Any + Send>>,
     ) -> Result<(), Failure> {
+        let failed = |input: &TensorIr| matches!(self.table.tensor(input.id), Some(Tensor::Failed(_)));
+        let derived = work.inputs.iter().any(failed);
         let result = self.attempt(work, run);
         for input in work.inputs.iter().filter(|input| consumes(input)) {
             self.release(input);
@@ -177,6 +184,9 @@ impl<B: SharedStorage> State<B> {
             Err(failure) => {
                 self.failures += 1;
                 let Failure::Memory(error) = failure else { return Err(failure) };
+                if !derived {
+                    self.pending.entry(thread::current().id()).or_insert_with(|| error.clone());
+                }
                 for output in work.outputs {
                     self.release(output);
                     self.table.fail(output.id, error.clone());
@@ -380,6 +390,14 @@ impl<B: SharedStorage> State<B> {
             Some(Tensor::Failed(_)) | None => None,
         };
         self.bury(block.as_slice());
+    }
+
+    /// What failed on this thread since it asked last.
+    pub fn take_failure(&mut self) -> Result<(), ExecutionError> {
+        match self.pending.remove(&thread::current().id()) {
+            Some(error) => Err(execution_error(&error)),
+            None => Ok(()),
+        }
     }
 
     /// The contents of a tensor, from the host if that is where they are.

@@ -1,5 +1,7 @@
 //! Two configurations of one run: what may differ, and what paths mean wherever the program is started.
 
+use std::path::Path;
+
 use anyhow::Context;
 
 use super::Config;
@@ -30,5 +32,12 @@ impl Config {
             *path = std::path::absolute(&path).with_context(|| format!("resolving {}", path.display()))?;
         }
         Ok(())
+    }
+
+    /// Keys whose path leads nowhere, with the path.
+    pub(crate) fn dead_paths(&self) -> Vec<(&'static str, &Path)> {
+        let paths = [("data.path", &self.data.path), ("tokenizer.path", &self.tokenizer.path)];
+        let given = paths.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?)));
+        given.filter(|(_, path)| !path.exists()).collect()
     }
 }

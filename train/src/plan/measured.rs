@@ -36,8 +36,8 @@ impl Plan {
             };
             table.row([what, &Bytes(predicted).to_string(), &Bytes(measured).to_string(), &ratio]);
         };
-        bytes("device, at most", self.stays, measured.peak_device_bytes);
-        bytes("host, at most", self.host_tier_bytes, measured.peak_host_bytes);
+        bytes("device", self.stays, measured.peak_device_bytes);
+        bytes("host", self.host_tier_bytes, measured.peak_host_bytes);
         bytes("in per step", self.bytes_in_per_step, measured.bytes_in_per_step);
         bytes("out per step", self.bytes_out_per_step, measured.bytes_out_per_step);
         bytes("largest operation", self.floor, measured.largest_operation);

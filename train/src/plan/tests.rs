@@ -187,8 +187,8 @@ fn predictions_stand_beside_what_was_measured() {
     };
     assert_snapshot!(plan("gpt-1.5b", &[], &card(8 * GIB)).compare(&measured), @r"
                              predicted   measured  ratio
-    device, at most           8.00 GiB   8.00 GiB   1.00
-    host, at most            19.66 GiB  21.00 GiB   1.07
+    device                    8.00 GiB   8.00 GiB   1.00
+    host                     19.66 GiB  21.00 GiB   1.07
     in per step              43.84 GiB  40.00 GiB   0.91
     out per step             43.84 GiB  44.00 GiB   1.00
     largest operation         3.00 GiB   2.00 GiB   0.67

@@ -15,6 +15,7 @@ mod run;
 mod sample;
 mod tiny;
 mod tokenizer_train;
+mod toy;
 
 #[cfg(unix)]
 mod disk;

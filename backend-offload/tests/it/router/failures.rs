@@ -47,6 +47,9 @@ fn an_operation_above_the_budget_fails_where_it_is_read_and_harms_nobody() {
         report.text("a tensor too large to make").split(" (").next().unwrap_or_default(),
         "An error happened during execution\nCaused by:\n  a tensor from data"
     );
+    assert!(report.text("first synchronisation").contains("wants 4.00 MiB"));
+    assert_eq!(report.text("second synchronisation"), "fine");
+    assert_eq!(report.text("another thread's"), "fine");
     assert_eq!(report.text("source"), "read");
     assert_eq!(report.text("smaller"), "read");
     assert_eq!(report.number("failures"), 3);
@@ -58,7 +61,14 @@ fn too_large(facts: &Facts) -> Facts {
     let source = matrix("source", 256);
     let four = source.clone().repeat_dim(0, 3);
     let derived = four.clone() + 1.0;
+    let synchronised =
+        || Offloaded::sync(&FlexDevice).map_or_else(|error| error.to_string(), |()| "fine".to_owned());
+    let elsewhere = std::thread::spawn(move || synchronised()).join().expect("a thread that asks");
+    let (first, second) = (synchronised(), synchronised());
     let found = Facts::default()
+        .with("first synchronisation", first)
+        .with("second synchronisation", second)
+        .with("another thread's", elsewhere)
         .with("too large", verdict(four))
         .with("derived", verdict(derived))
         .with("a tensor too large to make", verdict(matrix("large", 1024)))

@@ -95,7 +95,7 @@ fn a_damaged_latest_is_an_error_that_offers_the_newest_whole_one() {
     let text = error.to_string();
     let CheckpointError::Damaged { path, whole, .. } = error else { panic!("{text}") };
     assert_eq!((path, whole.as_ref()), (saved[3].path.clone(), Some(&saved[1].path)));
-    assert!(text.contains(&format!("--resume {}`", saved[1].path.display())), "{text}");
+    assert!(text.contains(&format!("{} is whole", saved[1].path.display())), "{text}");
 
     fs::remove_dir_all(&saved[3].path).expect("removed");
     let error = checkpoints.find(Which::Latest).expect_err("it is gone").to_string();
