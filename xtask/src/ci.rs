@@ -65,7 +65,11 @@ impl Step {
             Self::Fmt => vec![Invocation::cargo("fmt --all --check")],
             Self::Tidy => vec![Invocation::cargo("xtask tidy")],
             Self::Clippy => vec![clippy(&test_command()?)],
-            Self::Features => each_feature_alone(&Workspace::read()?.member("backend-offload")?.features),
+            Self::Features => {
+                let mut checks = each_feature_alone(&Workspace::read()?.member("backend-offload")?.features);
+                checks.extend(each_device_of_the_trainer());
+                checks
+            }
             Self::Test => vec![test_command()?.invocation()],
             Self::Doc => vec![doc(&test_command()?)],
             Self::Deny => vec![Invocation::cargo("deny check bans licenses sources")],
@@ -109,6 +113,12 @@ fn each_feature_alone(features: &[String]) -> Vec<Invocation> {
         .filter(|feature| *feature != "default")
         .map(|feature| check.clone().arguments(["--features", feature]));
     std::iter::once(check.clone()).chain(alone).collect()
+}
+
+/// What the trainer compiles instead of a device it is built without, and the one that is no default.
+fn each_device_of_the_trainer() -> [Invocation; 2] {
+    let check = Invocation::cargo("check -p train --no-default-features");
+    [check.clone(), check.arguments(["--features", "vulkan"])]
 }
 
 fn minutes(elapsed: Duration) -> String {
