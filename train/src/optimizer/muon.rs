@@ -52,14 +52,15 @@ fn orthogonal<B: Backend>(matrix: Tensor<B, 2>) -> Tensor<B, 2> {
 
 #[cfg(test)]
 mod tests {
-    use burn::{backend::Flex, tensor::TensorData};
+    use burn::backend::{Flex, flex::FlexDevice};
+    use burn::tensor::TensorData;
 
     use super::*;
 
     fn matrix(rows: usize, columns: usize) -> Tensor<Flex, 2> {
         let value = |n: usize| ((n * 7919 + 13) % 2003) as f32 / 1001.5 - 1.0;
         let values: Vec<f32> = (0..rows * columns).map(value).collect();
-        Tensor::from_data(TensorData::new(values, [rows, columns]), &Default::default())
+        Tensor::from_data(TensorData::new(values, [rows, columns]), &FlexDevice)
     }
 
     #[test]
@@ -79,7 +80,7 @@ mod tests {
     #[test]
     fn a_wide_output_gets_the_larger_rate() {
         let moved = |rows, columns| {
-            let weight = Tensor::zeros([rows, columns], &Default::default());
+            let weight = Tensor::zeros([rows, columns], &FlexDevice);
             let (after, _) =
                 step(weight, matrix(rows, columns), None, Rates { lr: 1.0, momentum: 0.0, decay: 0.0 });
             after.square().sum().sqrt().into_scalar()

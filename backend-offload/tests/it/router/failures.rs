@@ -63,7 +63,7 @@ fn too_large(facts: &Facts) -> Facts {
     let derived = four.clone() + 1.0;
     let synchronised =
         || Offloaded::sync(&FlexDevice).map_or_else(|error| error.to_string(), |()| "fine".to_owned());
-    let elsewhere = std::thread::spawn(move || synchronised()).join().expect("a thread that asks");
+    let elsewhere = std::thread::spawn(synchronised).join().expect("a thread that asks");
     let (first, second) = (synchronised(), synchronised());
     let found = Facts::default()
         .with("first synchronisation", first)
