@@ -25,6 +25,7 @@ use crate::training::{self, Display, Learner, Progress, Run, Session, Tape};
 use crate::{interrupt, report};
 
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct Args {
     #[command(flatten)]
     config: ConfigArgs,
@@ -46,6 +47,9 @@ pub(crate) struct Args {
     /// Print the plan and stop.
     #[arg(long)]
     dry_run: bool,
+    /// Let every step see the first batch, to check that the model can learn at all.
+    #[arg(long)]
+    overfit_one_batch: bool,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Ending> {
@@ -53,8 +57,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Ending> {
         return Err(BadInput("--tui needs a terminal; leave it out for plain lines".to_owned()).into());
     }
     let stop = interrupt::flag("stopping after this step")?;
-    let ConfigArgs { config, set } = &args.config;
-    let directory = RunDirectory::find(config.as_deref(), set, args.out.as_deref(), args.resume.as_ref())?;
+    let ConfigArgs { config, mut set } = args.config.clone();
+    if args.overfit_one_batch {
+        set.push("train.overfit_one_batch=true".to_owned());
+    }
+    let directory = RunDirectory::find(config.as_deref(), &set, args.out.as_deref(), args.resume.as_ref())?;
     let setup = Setup::from(&directory.config);
     device::with(args.device, &setup, Training { args, directory, stop })
 }

@@ -1,5 +1,6 @@
 //! What a step learns from.
 
+use crate::program::assert_success;
 use crate::tiny::Tiny;
 
 #[test]
@@ -25,7 +26,9 @@ fn gradients_of_small_batches_add_up_to_those_of_a_large_one() {
 #[test]
 fn one_batch_can_be_learned_by_heart() {
     let tiny = Tiny::new();
-    tiny.run("run", &["train.overfit_one_batch=true", "train.steps=50", "train.lr=0.01"]);
+    let run = ["--config", "tiny.json", "--device", "cpu", "--out", "run", "--overfit-one-batch"];
+    let settings = ["--set", "train.steps=50", "--set", "train.lr=0.01"];
+    assert_success(&tiny.train(&[&run[..], &settings].concat()));
     let losses = tiny.losses("run");
     assert!(losses[0] > 5.0, "an untrained model knows nothing: {}", losses[0]);
     assert!(losses[49] < 0.2, "the batch is not known after 50 steps: {}", losses[49]);
