@@ -19,7 +19,7 @@ use super::session::Best;
 use super::snapshot;
 use super::strategy::{Display, Events, Taken, Tape};
 use super::{Learner, Report, Session, Validation};
-use crate::checkpoint::Checkpoints;
+use crate::checkpoint::{CheckpointError, Checkpoints};
 use crate::data::{StepData, questions};
 use crate::exit::{BadInput, Ending};
 use crate::journal::Journal;
@@ -322,13 +322,15 @@ impl<I: Offloadable> Run<I> {
     }
 
     /// Lets `best` point where the checkpoint that was gone on from says: a run may have ended between a save and its
-    /// mark, or go on from before what was best.
+    /// mark, or go on from before what was best. In another directory than it was saved in there is nothing to mark.
     pub(crate) fn settle_best(&self) {
-        if let Some(best) = self.session.progress.best
-            && self.checkpoints.best().ok().flatten() != Some(best.step)
-            && let Err(error) = self.checkpoints.mark_best(best.step)
-        {
-            self.say(&format!("the best checkpoint so far cannot be marked: {error}"));
+        let Some(best) = self.session.progress.best else { return };
+        if self.checkpoints.best().ok().flatten() == Some(best.step) {
+            return;
+        }
+        match self.checkpoints.mark_best(best.step) {
+            Ok(()) | Err(CheckpointError::Absent { .. }) => {}
+            Err(error) => self.say(&format!("the best checkpoint so far cannot be marked: {error}")),
         }
     }
 
