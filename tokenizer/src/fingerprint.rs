@@ -11,12 +11,14 @@ use sha2::{Digest, Sha256};
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    pub(crate) fn of(bytes: &[u8]) -> Self {
+    /// Of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
         Self::finish(Sha256::new_with_prefix(bytes))
     }
 
-    pub(crate) fn finish(digest: Sha256) -> Self {
-        Self::from(<[u8; 32]>::from(digest.finalize()))
+    /// Of everything the digest was fed.
+    pub fn finish(digest: Sha256) -> Self {
+        Self(digest.finalize().into())
     }
 
     /// The leading bytes, as shard headers carry them.
@@ -24,12 +26,6 @@ impl Fingerprint {
         let mut short = [0; 8];
         short.copy_from_slice(&self.0[..8]);
         short
-    }
-}
-
-impl From<[u8; 32]> for Fingerprint {
-    fn from(digest: [u8; 32]) -> Self {
-        Self(digest)
     }
 }
 

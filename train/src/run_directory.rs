@@ -153,8 +153,7 @@ impl RunDirectory {
                 .into());
             }
             if !path.join(CONFIG).exists() {
-                let path = path.display();
-                return Err(BadInput(format!("{path} is neither a run's directory nor a checkpoint")).into());
+                return Err(neither(path).into());
             }
             return Self::go_on(path, set);
         }
@@ -202,6 +201,10 @@ impl RunDirectory {
 /// Whether `path` is a checkpoint or what is left of one, whatever it is called.
 pub(crate) fn is_checkpoint(path: &Path) -> bool {
     Checkpoints::is_one(path) || path.join(WEIGHTS).exists()
+}
+
+pub(crate) fn neither(path: &Path) -> BadInput {
+    BadInput(format!("{} is neither a run's directory nor a checkpoint", path.display()))
 }
 
 /// `None` before the first save.

@@ -105,7 +105,7 @@ impl Summary {
             seconds: progress.seconds,
             step_ms_median: median,
             tokens_per_second: median.map(|ms| per_step as f64 * 1e3 / ms),
-            loss: outcome.last_loss,
+            loss: outcome.taken.last().map(|taken| taken.loss),
             val_loss: outcome.evaluation.map(|evaluation| evaluation.loss),
             bits_per_byte: outcome.evaluation.and_then(|evaluation| evaluation.bits_per_byte),
             losses_sha256: progress.losses.clone(),
@@ -181,7 +181,7 @@ impl fmt::Display for Summary {
 
 /// What a run said when it came to its end after `steps`.
 pub(crate) fn of_finished(run: &Path, steps: u64) -> Option<String> {
-    let text = fs::read_to_string(run.join("summary.json")).ok()?;
+    let text = fs::read_to_string(run.join(FILE)).ok()?;
     let told: serde_json::Value = serde_json::from_str(&text).ok()?;
     (told["outcome"] == Ending::Done.name() && told["steps"] == steps).then_some(text)
 }
@@ -192,7 +192,7 @@ fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
     learner.gpt.visit(&mut digest);
     match digest.failure {
         Some(failure) => anyhow::bail!("reading the trained weights: {failure}"),
-        None => Ok(Fingerprint::from(<[u8; 32]>::from(digest.sha.finalize())).to_string()),
+        None => Ok(Fingerprint::finish(digest.sha).to_string()),
     }
 }
 

@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
+use burn::tensor::backend::Backend;
+use models::Gpt;
 use tokenizer::Tokenizer;
 
 use crate::checkpoint::{Checkpoints, Verified, Which};
 use crate::config::Config;
 use crate::exit::BadInput;
 use crate::run_directory::{is_checkpoint, latest, latest_named};
-use crate::training::{CONFIG, TOKENIZER};
+use crate::training::{CONFIG, TOKENIZER, load_weights};
 use crate::verbs::{CheckpointArgs, ConfigArgs};
 
 #[derive(Debug)]
@@ -54,5 +56,9 @@ impl Trained {
         let same = config.data == learned.data && config.train.seed == learned.train.seed;
         let data = run.filter(|_| same).map(|run| run.join("data"));
         Ok(Self { data, checkpoint, config, tokenizer })
+    }
+
+    pub(crate) fn weights<B: Backend>(&self, device: &B::Device) -> anyhow::Result<Gpt<B>> {
+        load_weights(&self.checkpoint.path, &self.config.model, device)
     }
 }

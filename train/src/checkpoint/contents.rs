@@ -95,7 +95,7 @@ fn digest(mut file: File) -> io::Result<Fingerprint> {
     let mut digest = Sha256::new();
     loop {
         match file.read(&mut piece) {
-            Ok(0) => return Ok(Fingerprint::from(<[u8; 32]>::from(digest.finalize()))),
+            Ok(0) => return Ok(Fingerprint::finish(digest)),
             Ok(read) => digest.update(&piece[..read]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),

@@ -4,7 +4,6 @@
 //! it goes unnoticed, not even a space.
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use tokenizer::Fingerprint;
 
 use super::error::Damage;
@@ -77,7 +76,7 @@ impl Manifest {
 fn seal(version: u32, step: u64, sequence: u64, files: &[Entry]) -> Fingerprint {
     let sealed =
         serde_json::to_vec(&(version, step, sequence, files)).expect("strings and numbers become JSON");
-    Fingerprint::from(<[u8; 32]>::from(Sha256::digest(sealed)))
+    Fingerprint::of(&sealed)
 }
 
 #[cfg(test)]
@@ -86,7 +85,7 @@ mod tests {
 
     #[test]
     fn every_bit_and_every_byte_counts() {
-        let sha256 = Fingerprint::from(<[u8; 32]>::from(Sha256::digest("weights")));
+        let sha256 = Fingerprint::of(b"weights");
         let whole = Manifest::new(3, 1, vec![Entry { name: "model".to_owned(), bytes: 7, sha256 }]);
         let text = whole.to_text().into_bytes();
         assert_eq!(Manifest::parse(&text).expect("it is whole"), whole);

@@ -124,7 +124,7 @@ impl TrainingWindows {
         for shard in shards.into_iter().flatten() {
             digest.update(shard.sha256.to_string());
         }
-        Fingerprint::from(<[u8; 32]>::from(digest.finalize()))
+        Fingerprint::finish(digest)
     }
 
     /// Where the stream of sequences stands after `steps`.

@@ -70,7 +70,7 @@ impl Progress {
         let mut digest = Sha256::new();
         digest.update(self.losses.as_bytes());
         digest.update(loss.to_bits().to_le_bytes());
-        self.losses = Fingerprint::from(<[u8; 32]>::from(digest.finalize())).to_string();
+        self.losses = Fingerprint::finish(digest).to_string();
         self.step += 1;
         self.cursor = cursor;
     }

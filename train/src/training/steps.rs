@@ -34,7 +34,6 @@ pub(crate) struct Run<I: Offloadable> {
     pub(crate) optimizer: Optimizer<Offload<I>>,
     pub(crate) journal: Journal,
     pub(crate) device: I::Device,
-    pub(super) last_loss: Option<f32>,
     pub(super) taken: Vec<Taken>,
     pub(super) checkpoint_bytes: Option<u64>,
     pub(super) evaluation: Option<Evaluation>,
@@ -60,7 +59,6 @@ impl<I: Offloadable> Run<I> {
             optimizer,
             journal,
             device,
-            last_loss: None,
             taken: Vec::new(),
             checkpoint_bytes: None,
             evaluation: None,
@@ -144,8 +142,8 @@ impl<I: Offloadable> Run<I> {
         let session = &mut self.session;
         session.progress.advance(report.loss, session.training.cursor(report.step));
         session.progress.seconds = self.before + self.begun.elapsed().as_secs_f64();
-        self.taken.push(Taken { seconds, bytes_in: report.bytes_in, bytes_out: report.bytes_out });
-        self.last_loss = Some(report.loss);
+        let Report { loss, bytes_in, bytes_out, .. } = report;
+        self.taken.push(Taken { loss, seconds, bytes_in, bytes_out });
         let tokens = session.config.tokens_per_step();
         report.steps = session.steps();
         report.ms = seconds * 1e3;

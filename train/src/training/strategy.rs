@@ -56,8 +56,6 @@ pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) ending: Ending,
     /// The last evaluation.
     pub(crate) evaluation: Option<Evaluation>,
-    /// Of the last step taken here.
-    pub(crate) last_loss: Option<f32>,
     /// Every step taken here.
     pub(crate) taken: Vec<Taken>,
     /// Bytes of the last checkpoint saved here.
@@ -67,6 +65,7 @@ pub(crate) struct Outcome<I: Offloadable> {
 /// What a step took.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taken {
+    pub(crate) loss: f32,
     pub(crate) seconds: f64,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
@@ -115,7 +114,6 @@ pub(crate) fn launch<I: Offloadable>(
         journal: run.journal,
         ending: ending?,
         evaluation: run.evaluation,
-        last_loss: run.last_loss,
         taken: run.taken,
         checkpoint_bytes: run.checkpoint_bytes,
     })

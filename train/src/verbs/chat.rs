@@ -11,7 +11,7 @@ use super::{CheckpointArgs, SamplingArgs};
 use crate::device::{self, Place, Setup, Work};
 use crate::exit::BadInput;
 use crate::trained::Trained;
-use crate::training::{Speaker, load_weights};
+use crate::training::Speaker;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -40,7 +40,7 @@ impl Work for Conversation<'_> {
 
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
         let Self { args, trained } = self;
-        let gpt = load_weights::<Offload<I>>(&trained.checkpoint.path, &trained.config.model, device)?;
+        let gpt = trained.weights::<Offload<I>>(device)?;
         let speaker = Speaker {
             gpt: &gpt,
             tokenizer: &trained.tokenizer,

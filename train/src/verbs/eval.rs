@@ -10,7 +10,7 @@ use crate::config::DataSource;
 use crate::data::{Data, ValidationWindows};
 use crate::device::{self, Place, Setup, Work};
 use crate::trained::Trained;
-use crate::training::{Learner, evaluate, load_weights, quiz};
+use crate::training::{Learner, evaluate, quiz};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -36,13 +36,13 @@ impl Work for Measuring {
     type Output = ();
 
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
+        let gpt = self.trained.weights::<Offload<I>>(device)?;
         let Trained { data, checkpoint, config, tokenizer } = self.trained;
         // Other data than the run learned from are cut into shards of their own, which nobody needs afterwards.
         let elsewhere = tempfile::tempdir()?;
         let folder = data.unwrap_or_else(|| elsewhere.path().to_owned());
         let data = Data::of(tokenizer, &config, &folder, &AtomicBool::new(false))?;
         let windows = ValidationWindows::open(&config, &data, config.eval.sequences)?;
-        let gpt = load_weights::<Offload<I>>(&checkpoint.path, &config.model, device)?;
         let learner = Learner::new(gpt, &config);
         let evaluation = evaluate(&learner, &windows, &data.tokenizer, usize::MAX, |_| {})?;
         let asked = config.data.source == DataSource::Dialogues && config.eval.quiz > 0;

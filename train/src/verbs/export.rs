@@ -11,7 +11,7 @@ use super::CheckpointArgs;
 use crate::device::{self, Place, Setup, Work};
 use crate::exit::BadInput;
 use crate::trained::Trained;
-use crate::training::{WEIGHTS, load_weights};
+use crate::training::WEIGHTS;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -63,7 +63,7 @@ impl Work for Exporting<'_> {
 
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
         let Self { args, trained } = self;
-        let gpt = load_weights::<Offload<I>>(&trained.checkpoint.path, &trained.config.model, device)?;
+        let gpt = trained.weights::<Offload<I>>(device)?;
         let stored = match args.dtype {
             Type::F32 => Stored::F32,
             Type::Bf16 => Stored::Bf16,

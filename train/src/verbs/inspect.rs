@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::{CheckpointError, Checkpoints, Verified};
 use crate::config::Config;
-use crate::exit::BadInput;
-use crate::run_directory::is_checkpoint;
+use crate::run_directory::{is_checkpoint, neither};
 use crate::training::CONFIG;
 
 #[derive(Debug, clap::Args)]
@@ -29,8 +28,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let folders = Checkpoints::in_run(path).folders()?;
         folders.into_iter().map(|folder| (folder.clone(), Checkpoints::open(&folder))).collect()
     } else {
-        let path = path.display();
-        return Err(BadInput(format!("{path} is neither a run's directory nor a checkpoint")).into());
+        return Err(neither(path).into());
     };
     // After the checksums: a flipped bit in it is damage, not a wrong key.
     let config = Config::load(&path.join(CONFIG).to_string_lossy(), &[])?;

@@ -12,7 +12,7 @@ use tokenizer::{Message, Role};
 use super::{CheckpointArgs, SamplingArgs};
 use crate::device::{self, Place, Setup, Work};
 use crate::trained::Trained;
-use crate::training::{Speaker, load_weights};
+use crate::training::Speaker;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -50,7 +50,7 @@ impl Work for Sampled<'_> {
 
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
         let Self { args, trained } = self;
-        let gpt = load_weights::<Offload<I>>(&trained.checkpoint.path, &trained.config.model, device)?;
+        let gpt = trained.weights::<Offload<I>>(device)?;
         let base = args.sampling.sampling();
         let speaker = |sampling| Speaker {
             gpt: &gpt,
