@@ -12,6 +12,8 @@ mod operations;
 mod programs;
 #[cfg(feature = "router")]
 mod router;
+#[cfg(all(feature = "wgpu", feature = "cuda"))]
+mod stand_in;
 
 /// Everything a child process can be asked to do.
 fn scenarios() -> Vec<child::Scenario> {
@@ -23,10 +25,15 @@ fn scenarios() -> Vec<child::Scenario> {
     scenarios
 }
 
-/// Says that a test did not run. Straight to standard error: what goes through the print macros is shown only
-/// for tests that fail.
+/// Whether a test can run here. Where what it needs is missing it says so, straight to standard error, since what
+/// goes through the print macros is shown only for tests that fail; and it fails if `required` is set to 1.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-fn not_run(test: &str, why: &str) {
+fn present_or_not_run(present: bool, test: &str, required: &str, why: &str) -> bool {
     use std::io::Write;
-    writeln!(std::io::stderr(), "NOT RUN: {test}: {why}").expect("standard error");
+    if !present {
+        let required = std::env::var(required).is_ok_and(|value| value == "1");
+        assert!(!required, "{test} has to run, but {why}");
+        writeln!(std::io::stderr(), "NOT RUN: {test}: {why}").expect("standard error");
+    }
+    present
 }

@@ -1,7 +1,6 @@
 //! Autotune under a budget: it never fails a run, and no choice is made on the time of our copies.
 
-use super::{run, vulkan};
-use crate::child::Child;
+use super::{Machine, promises};
 use std::path::PathBuf;
 
 /// A directory in which every run tunes from scratch.
@@ -15,21 +14,19 @@ fn without_results(name: &str) -> PathBuf {
     directory
 }
 
-#[test]
-fn tuning_under_a_budget_times_kernels_and_not_copies() {
-    if !vulkan("autotune") {
-        return;
-    }
-    let directory = without_results("tuned-under-a-budget");
+promises! { tuning_under_a_budget_times_kernels_and_not_copies }
+
+fn tuning_under_a_budget_times_kernels_and_not_copies(machine: &Machine) {
+    let directory = without_results(&format!("tuned-under-a-budget-on-{machine}"));
     let tuned = || {
-        Child::new("vulkan/train")
+        machine
+            .child("cube/train")
             .with("program", "transformer")
             .with("steps", 2)
-            .with("bindings", 8)
             .directory(directory.clone())
     };
     // Every candidate's operands fit, and little more.
-    let report = run(tuned().with("budget", "4MiB"));
+    let report = machine.run(tuned().with("budget", "4MiB"));
     println!(
         "tuning under a budget: {} evictions, {} samples discarded, {} corrected",
         report.text("evictions"),
@@ -41,7 +38,7 @@ fn tuning_under_a_budget_times_kernels_and_not_copies() {
     assert_eq!(report.number("autotune corrections"), 0, "every candidate got samples without copies");
     // The results are those of the plain runtime, and serve it: nothing is tuned again.
     assert!(directory.join("autotune").exists(), "results are kept where the runtime keeps them");
-    let again = run(tuned());
+    let again = machine.run(tuned());
     assert_eq!(again.number("autotune discards"), 0);
     assert_eq!(again.text("fingerprint"), report.text("fingerprint"), "the same choices, the same bits");
 }

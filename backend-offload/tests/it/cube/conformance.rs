@@ -1,30 +1,26 @@
 //! Every operation does what it does on the plain backend, at any budget and from any number of threads.
 
-use super::{Plain, Spilling, counted, install, run, vulkan};
-use crate::child::{Child, Facts, Report, Scenario};
+use super::{Machine, Plain, Spilling, Target, children, counted, install, promises};
+use crate::child::{Child, Facts, Report};
 use crate::operations::{Operation, operations};
 use burn::backend::Autodiff;
 use burn::tensor::backend::AutodiffBackend;
-use cubecl_wgpu::WgpuDevice;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub fn scenarios() -> Vec<Scenario> {
-    vec![
-        Scenario { name: "vulkan/operations plain", run: plain },
-        Scenario { name: "vulkan/operations", run: spilling },
-    ]
+children! { "cube/operations plain" => plain, "cube/operations" => spilling }
+
+promises! { every_operation_equals_the_plain_backend_at_any_budget_from_eight_threads }
+
+fn plain<T: Target>(parameters: &Facts) -> Facts {
+    results::<Autodiff<Plain<T>>>(&T::device(), parameters.value("threads"))
 }
 
-fn plain(parameters: &Facts) -> Facts {
-    results::<Autodiff<Plain>>(&WgpuDevice::default(), parameters.value("threads"))
-}
-
-fn spilling(parameters: &Facts) -> Facts {
-    let device = WgpuDevice::default();
-    install(parameters, &device);
-    let results = results::<Autodiff<Spilling>>(&device, parameters.value("threads"));
-    counted(&device, results)
+fn spilling<T: Target>(parameters: &Facts) -> Facts {
+    let device = T::device();
+    install::<T>(parameters, &device);
+    let results = results::<Autodiff<Spilling<T>>>(&device, parameters.value("threads"));
+    counted::<T>(&device, results)
 }
 
 /// What every operation gives on each of `threads` threads at once: a fingerprint of its values, or what it
@@ -72,24 +68,21 @@ fn assert_same(plain: &Report, spilled: &Report) {
     }
 }
 
-fn everything_managed(threads: usize, budget: &str) -> Child {
+fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child {
     // The plain backend's fusion is not cut; neither is ours here, so that both run the same kernels.
-    Child::new("vulkan/operations")
+    machine
+        .child("cube/operations")
         .with("threads", threads)
         .with("budget", budget)
         .with("alone", true)
         .with("smallest", 1)
-        .with("bindings", u32::MAX)
+        .with("plain fusion", true)
 }
 
-#[test]
-fn every_operation_equals_the_plain_backend_at_any_budget_from_eight_threads() {
-    if !vulkan("conformance") {
-        return;
-    }
-    let plain = run(Child::new("vulkan/operations plain").with("threads", 1));
+fn every_operation_equals_the_plain_backend_at_any_budget_from_eight_threads(machine: &Machine) {
+    let plain = machine.run(machine.child("cube/operations plain").with("threads", 1));
     for (threads, budget) in [(8, "unlimited"), (8, "1")] {
-        let spilled = run(everything_managed(threads, budget));
+        let spilled = machine.run(everything_managed(machine, threads, budget));
         println!(
             "{threads} threads at {budget}: {} launches, {} evictions, {} restores",
             spilled.text("launches"),

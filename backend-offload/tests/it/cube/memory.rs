@@ -1,84 +1,88 @@
 //! Memory: where it is, that it comes back, and what is said when there is not enough.
 
-use super::{Plain, Spilling, run, vulkan};
-use crate::child::{Child, Facts, Scenario};
+use super::{Machine, Plain, Spilling, Target, children, promises};
+use crate::child::Facts;
 use backend_offload::{OffloadConfig, OffloadRuntime, Stats, Tier, largest_holders, stats, trim};
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use cubecl_core::Runtime;
-use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
 
-pub fn scenarios() -> Vec<Scenario> {
-    vec![
-        Scenario { name: "vulkan/comes back", run: comes_back },
-        Scenario { name: "vulkan/stays flat", run: stays_flat },
-        Scenario { name: "vulkan/evicted io", run: evicted_io },
-        Scenario { name: "vulkan/refusals", run: refusals },
-        Scenario { name: "vulkan/devices", run: devices },
-        Scenario { name: "vulkan/streams", run: streams },
-        Scenario { name: "vulkan/usage", run: usage },
-    ]
+children! {
+    "cube/comes back" => comes_back,
+    "cube/stays flat" => stays_flat,
+    "cube/evicted io" => evicted_io,
+    "cube/refusals" => refusals,
+    "cube/devices" => devices,
+    "cube/streams" => streams,
+    "cube/usage" => usage,
+}
+
+promises! {
+    dropping_tensors_frees_both_tiers,
+    two_hundred_training_steps_leave_usage_flat,
+    tensors_on_the_host_are_read_and_written_there,
+    what_cannot_run_is_told_and_disturbs_nobody,
+    tensors_move_between_devices_that_each_have_their_budget,
+    tensors_used_by_several_streams_keep_their_values,
+    what_fits_takes_the_same_allocations_as_on_the_plain_runtime,
 }
 
 const MIB: u64 = 1 << 20;
 
-fn budget(device: &WgpuDevice, bytes: u64) {
+fn budget<T: Target>(device: &T::Device, bytes: u64) {
     OffloadConfig::new()
         .device_budget(backend_offload::Budget::Bytes(bytes))
         .max_bindings(3)
-        .install::<Plain>(device)
+        .install::<Plain<T>>(device)
         .expect("installs");
 }
 
 /// One mebibyte of `value`.
-fn mebibyte(value: f32, device: &WgpuDevice) -> Tensor<Spilling, 2> {
+fn mebibyte<T: Target>(value: f32, device: &T::Device) -> Tensor<Spilling<T>, 2> {
     Tensor::from_data(TensorData::new(vec![value; 512 * 512], [512, 512]), device)
 }
 
 /// Fusion keeps drops in its queue with everything else.
-fn in_use(device: &WgpuDevice) -> (u64, u64) {
-    Spilling::sync(device).expect("the kernels run");
-    let Stats { device, host, .. } = stats::<Plain>(device);
+fn in_use<T: Target>(device: &T::Device) -> (u64, u64) {
+    Spilling::<T>::sync(device).expect("the kernels run");
+    let Stats { device, host, .. } = stats::<Plain<T>>(device);
     (device.in_use, host.in_use)
 }
 
-fn comes_back(_: &Facts) -> Facts {
-    let device = WgpuDevice::default();
-    budget(&device, 4 * MIB);
-    let mut tensors: Vec<_> = (0..10).map(|n| mebibyte(n as f32, &device) + 1.0).collect();
-    Spilling::sync(&device).expect("the kernels run");
-    let (on_device, on_host) = in_use(&device);
+fn comes_back<T: Target>(_: &Facts) -> Facts {
+    let device = T::device();
+    budget::<T>(&device, 4 * MIB);
+    let mut tensors: Vec<_> = (0..10).map(|n| mebibyte::<T>(n as f32, &device) + 1.0).collect();
+    Spilling::<T>::sync(&device).expect("the kernels run");
+    let (on_device, on_host) = in_use::<T>(&device);
     assert!(on_device <= 4 * MIB && on_device + on_host >= 10 * MIB, "{on_device} + {on_host}");
-    let oldest_first = largest_holders::<Plain>(&device, 100);
+    let oldest_first = largest_holders::<Plain<T>>(&device, 100);
     assert_eq!(oldest_first.len(), 10);
     assert!(oldest_first.iter().any(|holder| holder.tier == Tier::Host));
     tensors.truncate(3);
-    let (on_device, on_host) = in_use(&device);
+    let (on_device, on_host) = in_use::<T>(&device);
     assert!(on_device + on_host <= 2 * 3 * MIB, "seven of ten are gone: {on_device} + {on_host}");
     drop(tensors);
-    assert_eq!(in_use(&device), (0, 0), "nothing is held");
-    trim::<Plain>(&device);
-    let Stats { device: tier, host, .. } = stats::<Plain>(&device);
+    assert_eq!(in_use::<T>(&device), (0, 0), "nothing is held");
+    trim::<Plain<T>>(&device);
+    let Stats { device: tier, host, .. } = stats::<Plain<T>>(&device);
     assert_eq!((tier.reserved, host.reserved), (0, 0), "and nothing is kept");
     Facts::default()
 }
 
-#[test]
-fn dropping_tensors_frees_both_tiers() {
-    if vulkan("dropping tensors") {
-        run(Child::new("vulkan/comes back"));
-    }
+fn dropping_tensors_frees_both_tiers(machine: &Machine) {
+    machine.run(machine.child("cube/comes back"));
 }
 
-fn stays_flat(_: &Facts) -> Facts {
-    let device = WgpuDevice::default();
-    budget(&device, 6 * MIB);
-    let train = crate::programs::program::<burn::backend::Autodiff<Spilling>>("mlp").train;
+fn stays_flat<T: Target>(_: &Facts) -> Facts {
+    let device = T::device();
+    budget::<T>(&device, 6 * MIB);
+    let train = crate::programs::program::<burn::backend::Autodiff<Spilling<T>>>("mlp").train;
     let mut held = Vec::new();
     for _ in 0..4 {
         train(&device, crate::programs::Size::Usual, 50, 1);
-        assert_eq!(in_use(&device), (0, 0), "a finished run leaves nothing");
-        let Stats { device, host, .. } = stats::<Plain>(&device);
+        assert_eq!(in_use::<T>(&device), (0, 0), "a finished run leaves nothing");
+        let Stats { device, host, .. } = stats::<Plain<T>>(&device);
         held.push((device.reserved, host.reserved));
     }
     assert!(held.iter().all(|(device, _)| *device <= 6 * MIB));
@@ -86,48 +90,42 @@ fn stays_flat(_: &Facts) -> Facts {
     Facts::default()
 }
 
-#[test]
-fn two_hundred_training_steps_leave_usage_flat() {
-    if vulkan("usage over many steps") {
-        run(Child::new("vulkan/stays flat"));
-    }
+fn two_hundred_training_steps_leave_usage_flat(machine: &Machine) {
+    machine.run(machine.child("cube/stays flat"));
 }
 
-fn evicted_io(_: &Facts) -> Facts {
-    let device = WgpuDevice::default();
-    budget(&device, 2 * MIB);
-    let first = mebibyte(1.0, &device) * 2.0;
-    let _others: Vec<_> = (0..6).map(|n| mebibyte(n as f32, &device) * 3.0).collect();
-    Spilling::sync(&device).expect("the kernels run");
-    let before = stats::<Plain>(&device);
+fn evicted_io<T: Target>(_: &Facts) -> Facts {
+    let device = T::device();
+    budget::<T>(&device, 2 * MIB);
+    let first = mebibyte::<T>(1.0, &device) * 2.0;
+    let _others: Vec<_> = (0..6).map(|n| mebibyte::<T>(n as f32, &device) * 3.0).collect();
+    Spilling::<T>::sync(&device).expect("the kernels run");
+    let before = stats::<Plain<T>>(&device);
     let read = first.clone().into_data();
     assert!(read.iter::<f32>().all(|value| value.to_bits() == 2f32.to_bits()));
-    let after = stats::<Plain>(&device);
+    let after = stats::<Plain<T>>(&device);
     assert_eq!(before.restores, after.restores, "a tensor on the host is read there");
     assert_eq!(before.evictions, after.evictions, "and pushes nobody off the device");
 
     // Loading data while the device is full goes to the host directly.
-    let loaded = mebibyte(7.0, &device);
-    let elsewhere = stats::<Plain>(&device);
+    let loaded = mebibyte::<T>(7.0, &device);
+    let elsewhere = stats::<Plain<T>>(&device);
     assert_eq!(after.evictions, elsewhere.evictions);
-    let sum = (loaded + first).mean().into_scalar();
+    let sum = (loaded + first).mean().into_scalar().elem::<f32>();
     assert_eq!(sum.to_bits(), 9f32.to_bits());
     Facts::default()
 }
 
-#[test]
-fn tensors_on_the_host_are_read_and_written_there() {
-    if vulkan("io of evicted tensors") {
-        run(Child::new("vulkan/evicted io"));
-    }
+fn tensors_on_the_host_are_read_and_written_there(machine: &Machine) {
+    machine.run(machine.child("cube/evicted io"));
 }
 
-fn refusals(_: &Facts) -> Facts {
-    let device = WgpuDevice::default();
-    budget(&device, 4 * MIB);
-    let small = mebibyte(1.0, &device);
+fn refusals<T: Target>(_: &Facts) -> Facts {
+    let device = T::device();
+    budget::<T>(&device, 4 * MIB);
+    let small = mebibyte::<T>(1.0, &device);
     // Operands and result of the sum need 3 x 4 MiB.
-    let large = Tensor::<Spilling, 2>::ones([1024, 1024], &device);
+    let large = Tensor::<Spilling<T>, 2>::ones([1024, 1024], &device);
     let sum = large.clone() + large.slice([0..1024, 0..1024]).transpose() * 2.0;
     let told = sum.clone().mean().try_into_data().expect_err("an operation above the budget").to_string();
     for part in ["budget", "MiB", "operations ago", "largest holders"] {
@@ -136,34 +134,31 @@ fn refusals(_: &Facts) -> Facts {
     let derived = (sum + 1.0).sum().try_into_data().expect_err("and all derived from it").to_string();
     assert!(derived.contains("budget"), "{derived}");
     // A buffer no device binds.
-    let beyond = Tensor::<Spilling, 2>::zeros([1 << 16, 1 << 12], &device);
+    let beyond = Tensor::<Spilling<T>, 2>::zeros([1 << 16, 1 << 12], &device);
     assert!(beyond.try_into_data().is_err());
     // Nothing else is disturbed.
     let mean = (small * 3.0).mean().try_into_data().expect("the next smaller operation works");
     assert!(mean.iter::<f32>().all(|value| value.to_bits() == 3f32.to_bits()));
-    Spilling::sync(&device).ok();
+    Spilling::<T>::sync(&device).ok();
     Facts::default()
 }
 
-#[test]
-fn what_cannot_run_is_told_and_disturbs_nobody() {
-    if vulkan("refusals") {
-        run(Child::new("vulkan/refusals"));
-    }
+fn what_cannot_run_is_told_and_disturbs_nobody(machine: &Machine) {
+    machine.run(machine.child("cube/refusals"));
 }
 
-fn devices(_: &Facts) -> Facts {
-    // Two names for the one software device: two servers, two budgets, one host.
-    let (one, two) = (WgpuDevice::default(), WgpuDevice::Cpu);
-    budget(&one, 4 * MIB);
-    budget(&two, 3 * MIB);
-    let here: Vec<_> = (0..6).map(|n| mebibyte(n as f32, &one) + 1.0).collect();
+fn devices<T: Target>(_: &Facts) -> Facts {
+    // Two servers, two budgets, one host.
+    let [one, two] = T::devices();
+    budget::<T>(&one, 4 * MIB);
+    budget::<T>(&two, 3 * MIB);
+    let here: Vec<_> = (0..6).map(|n| mebibyte::<T>(n as f32, &one) + 1.0).collect();
     let there: Vec<_> = here.into_iter().map(|tensor| tensor.to_device(&two) * 2.0).collect();
     for (n, tensor) in there.into_iter().enumerate() {
         let expected = (n as f32 + 1.0) * 2.0;
         assert!(tensor.into_data().iter::<f32>().all(|value| value.to_bits() == expected.to_bits()));
     }
-    let (first, second) = (stats::<Plain>(&one), stats::<Plain>(&two));
+    let (first, second) = (stats::<Plain<T>>(&one), stats::<Plain<T>>(&two));
     assert_eq!((first.device.budget, second.device.budget), (Some(4 * MIB), Some(3 * MIB)));
     assert!(first.device.peak_reserved <= 4 * MIB && second.device.peak_reserved <= 3 * MIB);
     assert!(second.evictions > 0);
@@ -171,27 +166,24 @@ fn devices(_: &Facts) -> Facts {
     Facts::default()
 }
 
-#[test]
-fn tensors_move_between_devices_that_each_have_their_budget() {
-    if vulkan("two devices") {
-        run(Child::new("vulkan/devices"));
-    }
+fn tensors_move_between_devices_that_each_have_their_budget(machine: &Machine) {
+    machine.run(machine.child("cube/devices"));
 }
 
-fn streams(parameters: &Facts) -> Facts {
-    let device = WgpuDevice::default();
+fn streams<T: Target>(parameters: &Facts) -> Facts {
+    let device = T::device();
     if parameters.text("backend") == "plain" {
-        pass_around::<Plain>(&device);
+        pass_around::<Plain<T>>(&device);
     } else {
-        budget(&device, parameters.value("budget"));
-        pass_around::<Spilling>(&device);
+        budget::<T>(&device, parameters.value("budget"));
+        pass_around::<Spilling<T>>(&device);
     }
     Facts::default()
 }
 
 /// Tensors made on one thread are used on others, over and over. Each thread waits for its kernels before it
 /// hands over: the plain backend itself reads zeros otherwise.
-fn pass_around<B: Backend<Device = WgpuDevice>>(device: &WgpuDevice) {
+fn pass_around<B: Backend>(device: &B::Device) {
     let mebibyte = |n: usize| {
         let data = TensorData::new(vec![n as f32; 512 * 512], [512, 512]);
         Tensor::<B, 2>::from_data(data, device)
@@ -217,30 +209,27 @@ fn pass_around<B: Backend<Device = WgpuDevice>>(device: &WgpuDevice) {
     }
 }
 
-#[test]
-fn tensors_used_by_several_streams_keep_their_values() {
-    if vulkan("several streams") {
-        run(Child::new("vulkan/streams").with("backend", "plain"));
-        run(Child::new("vulkan/streams").with("backend", "spilling").with("budget", u64::MAX));
-        run(Child::new("vulkan/streams").with("backend", "spilling").with("budget", 4 * MIB));
-    }
+fn tensors_used_by_several_streams_keep_their_values(machine: &Machine) {
+    machine.run(machine.child("cube/streams").with("backend", "plain"));
+    machine.run(machine.child("cube/streams").with("backend", "spilling").with("budget", u64::MAX));
+    machine.run(machine.child("cube/streams").with("backend", "spilling").with("budget", 4 * MIB));
 }
 
-fn usage(parameters: &Facts) -> Facts {
-    let device = WgpuDevice::default();
+fn usage<T: Target>(parameters: &Facts) -> Facts {
+    let device = T::device();
     let held = if parameters.text("backend") == "plain" {
-        hold::<Plain, WgpuRuntime>(&device)
+        hold::<Plain<T>, T::Runtime>(&device)
     } else {
-        hold::<Spilling, OffloadRuntime<WgpuRuntime>>(&device)
+        hold::<Spilling<T>, OffloadRuntime<T::Runtime>>(&device)
     };
     Facts::default().with("allocations", held.number_allocs).with("bytes", held.bytes_in_use)
 }
 
 /// What the runtime holds for tensors that were updated in place, viewed and reduced.
-fn hold<B, R>(device: &WgpuDevice) -> cubecl_core::MemoryUsage
+fn hold<B, R>(device: &R::Device) -> cubecl_core::MemoryUsage
 where
-    B: Backend<Device = WgpuDevice>,
-    R: Runtime<Device = WgpuDevice>,
+    B: Backend<Device = R::Device>,
+    R: Runtime,
 {
     let made: Vec<_> = (0..8).map(|n| Tensor::<B, 2>::ones([256, 256], device) * n as f32).collect();
     let updated: Vec<_> = made.into_iter().map(|tensor| (tensor + 1.0).exp().clamp(0.0, 9.0)).collect();
@@ -253,14 +242,11 @@ where
     usage
 }
 
-#[test]
-fn what_fits_takes_the_same_allocations_as_on_the_plain_runtime() {
-    if vulkan("allocations") {
-        let plain = run(Child::new("vulkan/usage").with("backend", "plain"));
-        let ours = run(Child::new("vulkan/usage").with("backend", "spilling"));
-        assert_eq!(
-            (ours.number("allocations"), ours.number("bytes")),
-            (plain.number("allocations"), plain.number("bytes"))
-        );
-    }
+fn what_fits_takes_the_same_allocations_as_on_the_plain_runtime(machine: &Machine) {
+    let plain = machine.run(machine.child("cube/usage").with("backend", "plain"));
+    let ours = machine.run(machine.child("cube/usage").with("backend", "spilling"));
+    assert_eq!(
+        (ours.number("allocations"), ours.number("bytes")),
+        (plain.number("allocations"), plain.number("bytes"))
+    );
 }

@@ -1,65 +1,69 @@
-//! Offloading on real Vulkan kernels.
+//! Offloading on real kernels: on Vulkan, and on CUDA with a stand-in for its driver.
 //!
-//! Every run is a process of its own, one at a time: a device is configured once per process, and kernels on a
-//! software driver use all cores anyway. The plain backend always runs first, so that both share one set of
-//! autotune results: a different kernel may round differently.
+//! Every run is a process of its own: a device is configured once per process. The plain backend always runs
+//! first, so that both share one set of autotune results: a different kernel may round differently.
 
 mod autotune;
 mod conformance;
 mod faults;
+mod machine;
 mod memory;
 mod training;
 
-use crate::child::{Child, Facts, Report, Scenario};
+use crate::child::{Facts, Scenario};
 use backend_offload::{Offload, OffloadConfig, Oversized, Stats, runtime_peaks, stats};
-use burn_cubecl::CubeBackend;
-use burn_fusion::Fusion;
-use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
-use std::sync::{Mutex, PoisonError};
+pub(crate) use machine::{Machine, Target};
 
-pub type Plain = Fusion<CubeBackend<WgpuRuntime, f32, i32, u32>>;
-pub type Spilling = Offload<Plain>;
+type Plain<T> = <T as Target>::Plain;
+type Spilling<T> = Offload<<T as Target>::Plain>;
+
+/// Declares what child processes can be asked to do, by name, on the machine the parameters name.
+macro_rules! children {
+    ($($name:literal => $run:ident),+ $(,)?) => {
+        pub fn scenarios() -> Vec<$crate::child::Scenario> {
+            vec![$($crate::child::Scenario { name: $name, run: |parameters| {
+                match parameters.text("machine") {
+                    "vulkan" => $run::<super::machine::Vulkan>(parameters),
+                    #[cfg(feature = "cuda")]
+                    "stand-in" => $run::<super::machine::Cuda>(parameters),
+                    other => panic!("no machine {other:?}"),
+                }
+            } }),+]
+        }
+    };
+}
+
+/// Makes each promise a test on Vulkan and a test on the stand-in for CUDA, the latter under several schedules.
+macro_rules! promises {
+    ($($(#[$note:meta])* $name:ident),+ $(,)?) => {
+        mod vulkan {
+            $($(#[$note])* #[test] fn $name() {
+                super::Machine::vulkan(stringify!($name)).iter().for_each(super::$name);
+            })+
+        }
+        #[cfg(feature = "cuda")]
+        mod stand_in {
+            $($(#[$note])* #[test] fn $name() {
+                super::Machine::stand_in(stringify!($name)).iter().for_each(super::$name);
+            })+
+        }
+    };
+}
+use {children, promises};
 
 pub fn scenarios() -> Vec<Scenario> {
-    let own = vec![Scenario { name: "vulkan/present", run: present }];
-    [own, conformance::scenarios(), faults::scenarios(), memory::scenarios(), training::scenarios()].concat()
+    [
+        machine::scenarios(),
+        conformance::scenarios(),
+        faults::scenarios(),
+        memory::scenarios(),
+        training::scenarios(),
+    ]
+    .concat()
 }
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-/// Runs the child alone.
-fn run(child: Child) -> Report {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    child.run()
-}
-
-/// Whether there is a Vulkan device. Without one, tests that need it say so and pass, unless
-/// `OFFLOAD_REQUIRE_VULKAN=1` makes its absence a failure.
-fn vulkan(test: &str) -> bool {
-    static PRESENT: Mutex<Option<bool>> = Mutex::new(None);
-    let mut present = PRESENT.lock().unwrap_or_else(PoisonError::into_inner);
-    let present = *present.get_or_insert_with(|| run(Child::new("vulkan/present")).value("present"));
-    if !present {
-        let required = std::env::var("OFFLOAD_REQUIRE_VULKAN").is_ok_and(|value| value == "1");
-        assert!(!required, "{test} needs a Vulkan device and OFFLOAD_REQUIRE_VULKAN=1, but there is none");
-        crate::not_run(
-            test,
-            "this machine has no Vulkan device (mesa-vulkan-drivers brings one for the CPU)",
-        );
-    }
-    present
-}
-
-fn present(_: &Facts) -> Facts {
-    let found = std::panic::catch_unwind(|| {
-        let client = <WgpuRuntime as cubecl_core::Runtime>::client(&WgpuDevice::default());
-        format!("{:?}", client.info())
-    });
-    Facts::default().with("present", found.is_ok_and(|backend| backend == "Vulkan"))
-}
-
-/// Installs what the parameters ask for: `budget`, `alone`, `smallest`, `bindings`, `paranoid`, `watch`.
-fn install(parameters: &Facts, device: &WgpuDevice) {
+/// Installs what the parameters ask for: `budget`, `alone`, `smallest`, `bindings`, `plain fusion`, `paranoid`, `watch`.
+fn install<T: Target>(parameters: &Facts, device: &T::Device) {
     let mut config = OffloadConfig::new();
     let value = |name| parameters.find(name);
     if let Some(budget) = value("budget") {
@@ -77,20 +81,23 @@ fn install(parameters: &Facts, device: &WgpuDevice) {
     if let Some(bindings) = value("bindings") {
         config = config.max_bindings(bindings.parse().expect("a number"));
     }
+    if value("plain fusion").is_some() {
+        config = config.plain_fusion();
+    }
     if value("paranoid").is_some() {
         config = config.paranoid(true);
     }
     if value("watch").is_some() {
         config = config.watch_runtime();
     }
-    config.install::<Plain>(device).expect("a configuration that can be installed");
+    config.install::<Plain<T>>(device).expect("a configuration that can be installed");
 }
 
 /// The counters tests compare.
-fn counted(device: &WgpuDevice, report: Facts) -> Facts {
-    let Stats { device: tier, host, .. } = stats::<Plain>(device);
-    let all = stats::<Plain>(device);
-    let peaks = runtime_peaks::<Plain>(device);
+fn counted<T: Target>(device: &T::Device, report: Facts) -> Facts {
+    let all = stats::<Plain<T>>(device);
+    let Stats { device: tier, host, .. } = all;
+    let peaks = runtime_peaks::<Plain<T>>(device);
     report
         .with("device in use", tier.in_use)
         .with("device peak", tier.peak)

@@ -2,6 +2,8 @@
 
 mod conv;
 mod mlp;
+mod normalised;
+mod recurrent;
 mod transformer;
 
 use crate::numbers::initialise;
@@ -47,11 +49,14 @@ impl FromStr for Size {
     }
 }
 
-/// Every program: fully connected, convolutional, and transformers with a tied and an untied head.
-pub fn programs<B: AutodiffBackend>() -> [Program<B>; 4] {
+/// Every program: fully connected, convolutional with and without running statistics, recurrent, and transformers
+/// with a tied and an untied head.
+pub fn programs<B: AutodiffBackend>() -> [Program<B>; 6] {
     [
         Program { name: "mlp", train: mlp::train::<B> },
         Program { name: "conv", train: conv::train::<B> },
+        Program { name: "normalised", train: normalised::train::<B> },
+        Program { name: "recurrent", train: recurrent::train::<B> },
         Program { name: "transformer", train: transformer::train::<B, false> },
         Program { name: "tied transformer", train: transformer::train::<B, true> },
     ]
@@ -70,8 +75,20 @@ fn run<B: AutodiffBackend, M: AutodiffModule<B>>(
     seed: u64,
     loss: impl Fn(&M, usize) -> Tensor<B, 1>,
 ) -> Run {
+    let optimizer = AdamWConfig::new().with_weight_decay(0.01).init();
+    run_with(optimizer, model, device, steps, seed, loss)
+}
+
+/// Trains `model` with `optimizer` on the loss of each step.
+fn run_with<B: AutodiffBackend, M: AutodiffModule<B>>(
+    mut optimizer: impl Optimizer<M, B>,
+    model: M,
+    device: &B::Device,
+    steps: usize,
+    seed: u64,
+    loss: impl Fn(&M, usize) -> Tensor<B, 1>,
+) -> Run {
     let mut model = initialise(model, device, seed);
-    let mut optimizer = AdamWConfig::new().with_weight_decay(0.01).init();
     let mut losses = Vec::with_capacity(steps);
     for step in 0..steps {
         let loss = loss(&model, step);

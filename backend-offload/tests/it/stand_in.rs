@@ -1,0 +1,112 @@
+//! The stand-in for the CUDA driver: where it is, and under which schedules the suite runs on it.
+//!
+//! `cargo xtask stand-in` builds it and says where it lies. Every run reports what the stand-in found; a test
+//! fails on any finding.
+
+use crate::child::{Child, Report};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The order in which queued work happens.
+#[derive(Debug, Clone, Copy)]
+pub enum Schedule {
+    /// At the call; the race detector reports accesses that nothing orders.
+    Eager,
+    /// As late as possible.
+    Lazy,
+    /// In an order the seed picks among those that streams and events allow.
+    Random(u64),
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Eager => f.write_str("eager"),
+            Self::Lazy => f.write_str("lazy"),
+            Self::Random(seed) => write!(f, "random {seed}"),
+        }
+    }
+}
+
+impl Schedule {
+    pub fn apply(self, child: Child) -> Child {
+        let child = child.with("schedule", self);
+        match self {
+            Self::Eager => child.environment("STAND_IN_MODE", "eager").environment("STAND_IN_RACES", 1),
+            Self::Lazy => child.environment("STAND_IN_MODE", "lazy"),
+            Self::Random(seed) => {
+                child.environment("STAND_IN_MODE", "random").environment("STAND_IN_SEED", seed)
+            }
+        }
+    }
+}
+
+/// The schedules every test runs under: eager, lazy, and as many seeds as `OFFLOAD_STAND_IN_SEEDS` says.
+pub fn schedules() -> Vec<Schedule> {
+    let seeds = std::env::var("OFFLOAD_STAND_IN_SEEDS").unwrap_or_else(|_| "3".to_owned());
+    let seeds: u64 = seeds.parse().expect("OFFLOAD_STAND_IN_SEEDS is a number of seeds");
+    [Schedule::Eager, Schedule::Lazy].into_iter().chain((1..=seeds).map(Schedule::Random)).collect()
+}
+
+/// The folder that plays a CUDA installation, or why there is none.
+pub fn installation() -> &'static Result<PathBuf, String> {
+    static INSTALLATION: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    INSTALLATION.get_or_init(|| {
+        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+            return Err("the stand-in for CUDA runs on x86-64 Linux only".to_owned());
+        }
+        let built = Command::new(env!("CARGO"))
+            .args(["run", "--quiet", "--package", "xtask", "--", "stand-in"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .map_err(|error| format!("`cargo xtask stand-in` cannot be started: {error}"))?;
+        if !built.status.success() {
+            let said = String::from_utf8_lossy(&built.stderr);
+            return Err(format!("`cargo xtask stand-in` failed: {}", said.trim()));
+        }
+        Ok(PathBuf::from(String::from_utf8_lossy(&built.stdout).trim()))
+    })
+}
+
+/// A folder for the runs of one test, in which autotune keeps its results: they are timings of a CPU and must
+/// not reach the cache of a machine with a GPU.
+pub fn folder_of(test: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stand-in").join(test);
+    std::fs::create_dir_all(&folder).expect("a folder below the target directory");
+    let settings = "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n";
+    std::fs::write(folder.join("cubecl.toml"), settings).expect("a file below the target directory");
+    folder
+}
+
+/// Runs the child on the stand-in.
+///
+/// # Panics
+/// If the child fails or the stand-in found something.
+pub fn run(child: Child) -> Report {
+    let (report, findings) = run_and_report(child);
+    assert_eq!(findings, "{}", "the stand-in found something in {report:?}");
+    report
+}
+
+/// Runs the child and returns what the stand-in found beside its report, as JSON.
+pub fn run_and_report(child: Child) -> (Report, String) {
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+    let installation = installation().as_ref().expect("asked for before");
+    let run = RUNS.fetch_add(1, Ordering::Relaxed);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let file = folder.join(format!("stand-in-{}-{run}.json", std::process::id()));
+    let report = child
+        .environment("CUDA_PATH", installation.display())
+        .environment("LD_LIBRARY_PATH", installation.join("lib").display())
+        .environment("STAND_IN_CACHE", installation.join("kernels").display())
+        .environment("STAND_IN_DEVICES", 2)
+        .environment("STAND_IN_REPORT", file.display())
+        .run();
+    let text = std::fs::read_to_string(&file).expect("the stand-in reports at exit");
+    let _left = std::fs::remove_file(&file);
+    let told: serde_json::Value = serde_json::from_str(&text).expect("a report in JSON");
+    (report, told["findings"].to_string())
+}
