@@ -60,13 +60,20 @@ impl OffloadConfig {
         self
     }
 
-    /// At most this many buffers in one fused kernel. Fusion otherwise builds kernels that name whole
-    /// optimizer states at once. By default 8 under a budget below 4 GiB, 16 under a larger one, and the
-    /// device's own limit without a budget.
+    /// At most this many buffers in one fused kernel: 8 by default, whatever the budget. Fusion otherwise builds
+    /// kernels that name whole optimizer states at once, all of which must be on the device together. Where fusion
+    /// cuts decides how values round, so two runs have the same bits only with the same number.
     #[must_use]
     pub fn max_bindings(mut self, bindings: u32) -> Self {
         self.max_bindings = Some(bindings);
         self
+    }
+
+    /// Fuses kernels as the plain backend does, so that every bit is the plain backend's. Raises the floor of the
+    /// device budget: one fused kernel may name as many buffers as the device binds.
+    #[must_use]
+    pub fn plain_fusion(self) -> Self {
+        self.max_bindings(u32::MAX)
     }
 
     /// Buffers below this many bytes (64 KiB by default) are never moved nor counted: moving them costs more

@@ -139,6 +139,16 @@ pub enum OffloadError {
         /// The panic's message.
         message: String,
     },
+    /// The runtime underneath refused an operation.
+    #[error(
+        "{operation} did not run: the device runtime refused it ({message}); its outputs are lost, everything else is intact"
+    )]
+    LaunchFailed {
+        /// The operation.
+        operation: String,
+        /// The runtime's own error.
+        message: String,
+    },
     /// A buffer that is used before it was ever allocated, or after its allocation failed.
     #[error("{operation} uses a buffer that this device never allocated")]
     UnknownBuffer {

@@ -22,6 +22,8 @@ pub(crate) struct Settings {
     pub paranoid: bool,
     pub exact_f32: bool,
     pub host: Arc<HostTier>,
+    /// Bytes the device has in all, where it can be asked.
+    pub device_memory: Option<u64>,
     #[cfg(feature = "test-util")]
     pub faults: crate::faults::Faults,
     #[cfg(feature = "test-util")]
@@ -134,6 +136,7 @@ impl Registry {
             paranoid: config.paranoid.unwrap_or(false),
             exact_f32: config.exact_f32,
             host: self.host(config.host_budget)?,
+            device_memory: facts.memory.map(|memory| memory.total),
             #[cfg(feature = "test-util")]
             faults: config.faults,
             #[cfg(feature = "test-util")]

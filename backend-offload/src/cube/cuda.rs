@@ -4,16 +4,42 @@ use super::runtime::InnerRuntime;
 use crate::bytes::Budget;
 use crate::error::OffloadError;
 use crate::host::{PinnedMemory, SlabSource};
-use crate::registry::{DeviceFacts, DeviceMemory};
-use cubecl_core::server::ComputeServer;
+use crate::registry::{DeviceFacts, DeviceMemory, Settings};
+use cubecl_common::stream_id::StreamId;
+use cubecl_core::ir::MemoryDeviceProperties;
+use cubecl_core::server::{ComputeServer, Handle, ServerError};
 use cubecl_cuda::{CudaDevice, CudaRuntime};
+use cubecl_runtime::memory_management::ManagedMemoryHandle;
 use cudarc::driver::{result, sys};
 use std::ptr::NonNull;
+
+/// The smallest buffer the pool makes.
+const MARKER_BYTES: u64 = 32;
 
 #[expect(private_interfaces, reason = "the trait is sealed: its methods are for this crate")]
 impl InnerRuntime for CudaRuntime {
     const READS_TAKE_ERRORS: bool = true;
+    const FUSED_OPERANDS: u32 = 8;
     const WITHOUT_TF32: &'static str = "cuda<f32>";
+
+    fn order(server: &mut Self::Server, waiting: StreamId, other: StreamId) -> Result<(), ServerError> {
+        // A stream waits for the work that came before the allocation of what it uses: so allocate there, and use
+        // it here.
+        let marker = ManagedMemoryHandle::new();
+        server.initialize_memory(marker.clone(), MARKER_BYTES, other);
+        let marker = Handle::from_memory(marker, other, MARKER_BYTES);
+        server.get_resource(marker.binding(), waiting).map(drop)
+    }
+
+    fn write_error(server: &mut Self::Server, stream: StreamId) -> Option<ServerError> {
+        // Asking for usage fails on a stream with errors and leaves them; only a flush takes them.
+        server.memory_usage(stream).err().and_then(|_| server.flush(stream).err())
+    }
+
+    fn largest_buffer(settings: &Settings, _limits: &MemoryDeviceProperties) -> u64 {
+        // The pool of exact sizes takes what the driver gives; CubeCL's limit is one of its other pools.
+        settings.device_memory.unwrap_or(u64::MAX)
+    }
 
     fn runtime_name((): &<Self::Server as ComputeServer>::Info) -> &'static str {
         "cuda"

@@ -132,7 +132,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         match self.table.name(binding) {
             Named::Block(id) => self.table.get_mut(id).failed = Some(error),
             Named::Small => self.failures.mark_small(&binding.memory, &error),
-            Named::Nobody => {}
+            Named::Unknown => {}
         }
     }
 }

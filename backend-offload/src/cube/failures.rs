@@ -2,12 +2,17 @@
 //!
 //! A launch returns nothing in CubeCL, so a failure has two ways to its user. Buffers it should have written
 //! are marked, and everything computed from them: reading any of these returns the error. And the stream it
-//! was launched on reports it at its next synchronisation, as CubeCL's own launch errors do. Errors are kept
-//! per stream, since another thread must never be handed them.
+//! was launched on reports it at its next synchronisation, as CubeCL's own launch errors do. Our errors are kept
+//! by the stream id that caused them, since another thread must never be handed them. The runtime keeps its own
+//! by the stream it folded the id onto, and so do we.
 
 use super::logical::number;
+use super::runtime::InnerRuntime;
+use super::server::OffloadServer;
 use crate::error::OffloadError;
+use crate::journal::Event;
 use cubecl_common::backtrace::BackTrace;
+use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{Binding, LaunchError, ServerError};
 use cubecl_runtime::memory_management::ManagedMemoryBinding;
 use std::collections::HashMap;
@@ -17,15 +22,11 @@ use std::sync::Arc;
 pub(super) struct Failures {
     /// Small buffers have no row of their own; the failed ones are remembered by the number of their handle.
     small: HashMap<u64, Arc<OffloadError>>,
-    pending: HashMap<u64, Pending>,
+    ours: HashMap<StreamId, Vec<ServerError>>,
+    /// Errors of the runtime's that one of our own operations was handed in the program's place, by the index
+    /// of its stream.
+    theirs: HashMap<usize, Vec<ServerError>>,
     pub(super) count: u64,
-}
-
-#[derive(Default)]
-struct Pending {
-    errors: Vec<ServerError>,
-    /// The runtime would have returned these from a read; the others it returns from a synchronisation only.
-    due_at_read: bool,
 }
 
 impl Failures {
@@ -42,7 +43,7 @@ impl Failures {
         self.small.get(&number(&binding.memory)?).cloned()
     }
 
-    /// Somebody wrote the buffer anew.
+    /// The whole of the buffer was written anew.
     pub(super) fn heal_small(&mut self, binding: &Binding) {
         if !self.small.is_empty()
             && let Some(number) = number(&binding.memory)
@@ -51,31 +52,61 @@ impl Failures {
         }
     }
 
-    /// Keeps an error of ours for the stream's next synchronisation.
-    pub(super) fn report(&mut self, stream: u64, error: &OffloadError) {
-        self.pending.entry(stream).or_default().errors.push(launch_error(error));
+    fn take_ours(&mut self, stream: StreamId) -> Vec<ServerError> {
+        self.ours.remove(&stream).unwrap_or_default()
     }
 
-    /// Keeps an error of the runtime's that one of our own copies was handed in the stream's place.
-    pub(super) fn keep(&mut self, stream: u64, error: ServerError, due_at_read: bool) {
-        let pending = self.pending.entry(stream).or_default();
-        pending.errors.push(error);
-        pending.due_at_read |= due_at_read;
+    fn take_theirs(&mut self, index: usize) -> Vec<ServerError> {
+        self.theirs.remove(&index).unwrap_or_default()
+    }
+}
+
+impl<R: InnerRuntime> OffloadServer<R> {
+    /// Counts and reports an error that starts here, as opposed to one passed on from operand to output.
+    pub(super) fn new_failure(&mut self, error: Arc<OffloadError>, stream: StreamId) -> Arc<OffloadError> {
+        self.failures.count += 1;
+        self.failures.ours.entry(stream).or_default().push(launch_error(&error));
+        self.journal.record(Event::Failed { error: error.to_string() });
+        error
     }
 
-    pub(super) fn take(&mut self, stream: u64) -> Result<(), ServerError> {
-        match self.pending.remove(&stream) {
-            None => Ok(()),
-            Some(Pending { errors, .. }) => {
-                Err(ServerError::ServerUnhealthy { errors, backtrace: BackTrace::default() })
-            }
+    /// Keeps an error of the runtime's that an operation of ours on `stream` was handed.
+    pub(super) fn keep_error(&mut self, stream: StreamId, error: ServerError) {
+        let index = self.streams.index(stream);
+        self.failures.theirs.entry(index).or_default().push(error);
+    }
+
+    /// The errors due at the stream's synchronisation, with the one the runtime gives for it.
+    pub(super) fn errors_at_sync(
+        &mut self,
+        stream: StreamId,
+        theirs: Result<(), ServerError>,
+    ) -> Result<(), ServerError> {
+        let mut errors = self.failures.take_ours(stream);
+        errors.extend(self.failures.take_theirs(self.streams.index(stream)));
+        together(errors, theirs)
+    }
+
+    /// The errors due at a read: where the plain runtime returns a stream's errors from its next read, those
+    /// that came to us in its place.
+    pub(super) fn errors_at_read(&mut self, stream: StreamId) -> Result<(), ServerError> {
+        if !R::READS_TAKE_ERRORS || self.failures.theirs.is_empty() {
+            return Ok(());
         }
+        together(self.failures.take_theirs(self.streams.index(stream)), Ok(()))
     }
+}
 
-    pub(super) fn take_at_read(&mut self, stream: u64) -> Result<(), ServerError> {
-        match self.pending.get(&stream) {
-            Some(Pending { due_at_read: true, .. }) => self.take(stream),
-            _ => Ok(()),
+/// One error for several, none of them dropped.
+pub(super) fn together(
+    mut errors: Vec<ServerError>,
+    last: Result<(), ServerError>,
+) -> Result<(), ServerError> {
+    match (errors.is_empty(), last) {
+        (true, last) => last,
+        (false, last) => {
+            errors.extend(last.err());
+            Err(ServerError::ServerUnhealthy { errors, backtrace: BackTrace::default() })
         }
     }
 }
@@ -89,4 +120,21 @@ fn launch_error(error: &OffloadError) -> ServerError {
         reason: error.to_string(),
         backtrace: BackTrace::default(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(reason: &str) -> ServerError {
+        ServerError::Generic { reason: reason.to_owned(), backtrace: BackTrace::default() }
+    }
+
+    #[test]
+    fn two_errors_at_once_are_both_reported() {
+        let both = together(vec![error("ours")], Err(error("theirs"))).expect_err("two errors");
+        let text = format!("{both:?}");
+        assert!(text.contains("ours") && text.contains("theirs"), "{text}");
+        assert!(together(Vec::new(), Ok(())).is_ok());
+    }
 }

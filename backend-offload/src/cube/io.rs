@@ -8,13 +8,18 @@ use super::transfer::{checksum, flat};
 use crate::error::OffloadError;
 use crate::host::HostCopy;
 use crate::pager::{BlockId, Place};
+use crate::report::panic_message;
 use cubecl_common::bytes::Bytes;
 use cubecl_common::future::DynFut;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::Runtime;
 use cubecl_core::server::{Binding, ComputeServer, CopyDescriptor, ServerError};
 use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+
+const WRITE: &str = "writing a tensor";
 
 type Resource<R> = <<<R as Runtime>::Server as ComputeServer>::Storage as ComputeStorage>::Resource;
 
@@ -52,6 +57,18 @@ impl Rows {
     }
 }
 
+/// Whether a tensor covers its whole buffer, up to the padding of its last row.
+fn is_whole(descriptor: &CopyDescriptor, alignment: u64) -> bool {
+    let Rows { start, row, pitch, count } = Rows::of(descriptor);
+    let handle = &descriptor.handle;
+    let ends = handle.offset_start.unwrap_or(0) as usize + count * pitch.max(row);
+    start == 0 && (ends as u64).next_multiple_of(alignment.max(1)) >= handle.size
+}
+
+fn runtime_panic(operation: &str, panic: &(dyn Any + Send)) -> OffloadError {
+    OffloadError::RuntimePanic { operation: operation.to_owned(), message: panic_message(panic) }
+}
+
 impl<R: InnerRuntime> OffloadServer<R> {
     /// Contents on the host are read there, without taking device memory.
     pub(super) fn read_buffers(
@@ -60,8 +77,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
         stream: StreamId,
     ) -> Result<DynFut<Result<Vec<Bytes>, ServerError>>, ServerError> {
         const OPERATION: &str = "reading a tensor";
-        self.arenas.enter(stream, &mut self.inner);
-        self.failures.take_at_read(self.arenas.of(stream))?;
+        self.streams.enter(stream, &mut self.inner);
+        self.errors_at_read(stream)?;
         let mut from_host = Vec::new();
         let mut from_device = Vec::new();
         let mut operands = Vec::new();
@@ -72,12 +89,17 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 Some((_, Some(bytes))) => from_host.push((n, bytes)),
                 Some((id, None)) => {
                     operands.push(id);
-                    from_device.push((n, descriptor, Some(id)));
+                    from_device.push((n, descriptor, named));
                 }
-                None => from_device.push((n, descriptor, None)),
+                None => {
+                    self.order_small(named, &descriptor.handle, stream);
+                    from_device.push((n, descriptor, named));
+                }
             }
         }
-        self.make_resident(&operands, stream, OPERATION).map_err(|error| read_error(&error))?;
+        self.make_resident(&operands, OPERATION).map_err(|error| read_error(&error))?;
+        self.receive_visitors(stream);
+        self.order_operands(&operands, stream);
         if from_device.is_empty() {
             let bytes = from_host.into_iter().map(|(_, bytes)| bytes).collect();
             return Ok(Box::pin(async move { Ok(bytes) }));
@@ -85,12 +107,14 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let places: Vec<usize> = from_device.iter().map(|(n, ..)| *n).collect();
         let descriptors = from_device
             .into_iter()
-            .map(|(_, descriptor, id)| CopyDescriptor {
-                handle: self.physical(descriptor.handle, id),
-                ..descriptor
+            .map(|(_, mut descriptor, named)| {
+                self.make_physical(&mut descriptor.handle, named);
+                descriptor
             })
             .collect();
-        let reading = self.inner.read(descriptors, stream);
+        let inner = &mut self.inner;
+        let reading = catch_unwind(AssertUnwindSafe(|| inner.read(descriptors, stream)))
+            .map_err(|panic| read_error(&runtime_panic(OPERATION, panic.as_ref())))?;
         if from_host.is_empty() {
             return Ok(reading);
         }
@@ -122,15 +146,23 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     pub(super) fn write_buffer(&mut self, descriptor: CopyDescriptor, bytes: Bytes, stream: StreamId) {
-        const OPERATION: &str = "writing a tensor";
-        self.arenas.enter(stream, &mut self.inner);
+        self.streams.enter(stream, &mut self.inner);
         match self.table.name(&descriptor.handle) {
             Named::Small => {
-                self.failures.heal_small(&descriptor.handle);
-                self.inner.write(vec![(descriptor, bytes)], stream);
+                self.streams.begin(stream);
+                self.receive_visitors(stream);
+                self.order_small(Named::Small, &descriptor.handle, stream);
+                if is_whole(&descriptor, self.utilities.properties.memory.alignment) {
+                    self.failures.heal_small(&descriptor.handle);
+                }
+                let handle = descriptor.handle.clone();
+                if let Err(error) = self.write_inside(descriptor, bytes, stream) {
+                    let error = self.new_failure(Arc::new(error), stream);
+                    self.failures.mark_small(&handle.memory, &error);
+                }
             }
-            Named::Nobody => {
-                let error = OffloadError::UnknownBuffer { operation: OPERATION.to_owned() };
+            Named::Unknown => {
+                let error = OffloadError::UnknownBuffer { operation: WRITE.to_owned() };
                 self.new_failure(Arc::new(error), stream);
             }
             Named::Block(id) => {
@@ -140,23 +172,51 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 if self.write_on_host(id, &descriptor, &bytes) {
                     return;
                 }
-                if let Err(error) = self.make_resident(&[id], stream, OPERATION) {
+                if let Err(error) = self.write_on_device(id, descriptor, bytes, stream) {
                     let error = self.new_failure(Arc::new(error), stream);
                     self.table.get_mut(id).failed = Some(error);
-                    return;
                 }
-                self.heal(id, &descriptor);
-                let handle = self.physical(descriptor.handle, Some(id));
-                self.inner.write(vec![(CopyDescriptor { handle, ..descriptor }, bytes)], stream);
-                self.wrote(id);
             }
         }
     }
 
+    fn write_on_device(
+        &mut self,
+        id: BlockId,
+        mut descriptor: CopyDescriptor,
+        bytes: Bytes,
+        stream: StreamId,
+    ) -> Result<(), OffloadError> {
+        self.make_resident(&[id], WRITE)?;
+        self.receive_visitors(stream);
+        self.order_operands(&[id], stream);
+        self.heal(id, &descriptor);
+        self.make_physical(&mut descriptor.handle, Named::Block(id));
+        let written = self.write_inside(descriptor, bytes, stream);
+        self.wrote(id);
+        written
+    }
+
+    /// Writes through the runtime, and asks the stream how it went.
+    pub(super) fn write_inside(
+        &mut self,
+        descriptor: CopyDescriptor,
+        bytes: Bytes,
+        stream: StreamId,
+    ) -> Result<(), OffloadError> {
+        let inner = &mut self.inner;
+        catch_unwind(AssertUnwindSafe(|| inner.write(vec![(descriptor, bytes)], stream)))
+            .map_err(|panic| runtime_panic(WRITE, panic.as_ref()))?;
+        R::write_error(&mut self.inner, stream).map_or(Ok(()), |error| {
+            Err(OffloadError::LaunchFailed { operation: WRITE.to_owned(), message: error.to_string() })
+        })
+    }
+
     /// A failed buffer that is written as a whole has contents again.
     fn heal(&mut self, id: BlockId, descriptor: &CopyDescriptor) {
+        let alignment = self.utilities.properties.memory.alignment;
         let buffer = self.table.get_mut(id);
-        if buffer.failed.is_some() && Rows::of(descriptor).bytes() as u64 == buffer.size {
+        if buffer.failed.is_some() && is_whole(descriptor, alignment) {
             buffer.failed = None;
         }
     }
@@ -168,7 +228,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let (stream, size) = (self.table.get(id).stream, self.table.get(id).size);
         let better_here = match self.pager.place(id) {
             Place::Host => true,
-            Place::Nowhere => !self.pager.has_room(self.pager.bytes(id), self.arenas.arena(stream)),
+            Place::Nowhere => !self.pager.has_room(self.pager.bytes(id), self.streams.arena(stream)),
             Place::Device { .. } | Place::Leaving => false,
         };
         if !better_here || !readable {
@@ -223,30 +283,31 @@ impl<R: InnerRuntime> OffloadServer<R> {
     /// lives.
     pub(super) fn hand_out(
         &mut self,
-        binding: Binding,
+        mut binding: Binding,
         stream: StreamId,
     ) -> Result<ManagedResource<Resource<R>>, ServerError> {
         const OPERATION: &str = "handing out a raw resource";
-        self.arenas.enter(stream, &mut self.inner);
+        self.streams.enter(stream, &mut self.inner);
         let named = self.table.name(&binding);
         self.contents(named, &binding, OPERATION).map_err(|error| read_error(&error))?;
         if let Some(id) = named.block() {
-            self.make_resident(&[id], stream, OPERATION).map_err(|error| read_error(&error))?;
+            self.make_resident(&[id], OPERATION).map_err(|error| read_error(&error))?;
+            self.order_operands(&[id], stream);
             self.wrote(id);
             self.pager.pin(id);
         }
-        let binding = self.physical(binding, named.block());
+        self.make_physical(&mut binding, named);
         self.inner.get_resource(binding, stream)
     }
 
     /// Makes room for `bytes` that are about to be needed, as far as that is possible without an operation
     /// of its own: by evicting what was used longest ago.
     pub(super) fn make_spare_room(&mut self, bytes: u64, stream: StreamId) {
-        if bytes == 0 || self.pager.has_room(bytes, self.arenas.arena(stream)) {
+        if bytes == 0 || self.pager.has_room(bytes, self.streams.arena(stream)) {
             return;
         }
         let bytes = bytes.min(self.pager.ledger().budget());
-        let block = self.pager.insert(bytes, self.arenas.arena(stream));
+        let block = self.pager.insert(bytes, self.streams.arena(stream));
         self.clear_for(block);
         self.pager.remove(block);
     }

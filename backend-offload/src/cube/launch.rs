@@ -1,29 +1,76 @@
-//! Kernel launches.
+//! Kernel launches: operands become resident, bindings are rewritten, and what the kernel wrote is noted.
 
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
-use super::table::Named;
+use super::table::{Named, Table};
 use super::visibility::{NotingCompiler, NotingTask, Writes};
 use crate::error::OffloadError;
-use crate::journal::Event;
 use crate::pager::BlockId;
 use crate::report::panic_message;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::prelude::CubeCount;
-use cubecl_core::server::{Binding, ComputeServer, KernelArguments, TensorMapBinding};
+use cubecl_core::server::{Binding, ComputeServer, KernelArguments};
 use cubecl_core::{CubeTask, ExecutionMode};
-use cubecl_runtime::kernel::KernelMetadata;
 use cubecl_runtime::memory_management::ManagedMemoryBinding;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// What a launch names.
-struct Operands {
+/// The buffers a launch names. Kept from launch to launch, so that naming them allocates nothing.
+#[derive(Default)]
+pub(super) struct Operands {
     buffers: Vec<Named>,
     maps: Vec<Named>,
-    count: Named,
-    /// The small ones among `buffers`, kept for the case that the runtime panics with the arguments in hand.
+    count: Option<Named>,
+    blocks: Vec<BlockId>,
+    /// The small ones among `buffers`, for the case that the runtime fails with the arguments in hand.
     small: Vec<(usize, ManagedMemoryBinding)>,
+}
+
+impl Operands {
+    fn name(&mut self, table: &mut Table, arguments: &KernelArguments, count: &CubeCount) {
+        for (n, binding) in arguments.buffers.iter().enumerate() {
+            let named = table.name(binding);
+            self.buffers.push(named);
+            if named == Named::Small {
+                self.small.push((n, binding.memory.clone()));
+            }
+        }
+        self.maps.extend(arguments.tensor_maps.iter().map(|map| table.name(&map.binding)));
+        if let CubeCount::Dynamic(binding) = count {
+            self.count = Some(table.name(binding));
+        }
+        let named = self.buffers.iter().chain(&self.maps).chain(&self.count);
+        self.blocks.extend(named.filter_map(|named| named.block()));
+    }
+
+    fn clear(&mut self) {
+        self.buffers.clear();
+        self.maps.clear();
+        self.count = None;
+        self.blocks.clear();
+        self.small.clear();
+    }
+
+    /// Every buffer with the binding that names it.
+    fn with_bindings<'a>(
+        &'a self,
+        arguments: &'a KernelArguments,
+        count: &'a CubeCount,
+    ) -> impl Iterator<Item = (Named, &'a Binding)> {
+        let dynamic = match count {
+            CubeCount::Dynamic(binding) => Some(binding),
+            CubeCount::Static(..) => None,
+        };
+        let buffers = self.buffers.iter().zip(&arguments.buffers);
+        let maps = self.maps.iter().zip(arguments.tensor_maps.iter().map(|map| &map.binding));
+        buffers.chain(maps).chain(self.count.iter().zip(dynamic)).map(|(named, binding)| (*named, binding))
+    }
+
+    /// The buffers that a kernel with these `writes` changes; all of them, if that is unknown.
+    fn written<'a>(&'a self, writes: Option<&'a Writes>) -> impl Iterator<Item = BlockId> + 'a {
+        let buffers = self.buffers.iter().enumerate().filter(move |(n, _)| is_written(writes, *n));
+        buffers.map(|(_, named)| named).chain(&self.maps).filter_map(|named| named.block())
+    }
 }
 
 impl<R: InnerRuntime> OffloadServer<R> {
@@ -37,86 +84,97 @@ impl<R: InnerRuntime> OffloadServer<R> {
         mode: ExecutionMode,
         stream: StreamId,
     ) {
-        self.arenas.enter(stream, &mut self.inner);
+        self.streams.enter(stream, &mut self.inner);
         self.launches += 1;
-        let name = short(kernel.name());
-        let task = Box::new(NotingTask::new(kernel, &self.visibility));
-        let named = self.name_all(&arguments, &count);
-        let ready = self.inherited_failure(&named, &arguments, &count, name).and_then(|()| {
-            let operands = std::mem::take(&mut self.operands);
-            let resident = self.make_resident(&operands, stream, name).map_err(Arc::new);
-            self.operands = operands;
-            resident.map_err(|error| self.new_failure(error, stream))
-        });
-        if let Err(error) = ready {
+        let mut named = std::mem::take(&mut self.operands);
+        named.name(&mut self.table, &arguments, &count);
+        let task = NotingTask::new(kernel);
+        let launched =
+            self.prepare_operands(&named, &arguments, &count, task.name(), stream).and_then(|()| {
+                // SAFETY: the same kernel over the same bytes, wherever they are; the caller's promise holds.
+                let launched = unsafe { self.launch_inside(&task, &named, count, arguments, mode, stream) };
+                // Without a clean operand nothing depends on which ones are written.
+                let clean = named.blocks.iter().any(|id| self.pager.is_clean(*id));
+                let writes = clean.then(|| self.visibility.of(&task)).flatten();
+                named.written(writes.as_ref()).for_each(|id| self.wrote(id));
+                launched.map_err(|error| self.new_failure(Arc::new(error), stream))
+            });
+        if let Err(error) = launched {
             let writes = self.visibility.of(&task);
             self.fail_outputs(&named, writes.as_ref(), &error);
-            return;
         }
-        // Without a clean operand nothing depends on which ones are written.
-        let writes =
-            self.operands.iter().any(|id| self.pager.is_clean(*id)).then(|| self.visibility.of(&task));
+        named.clear();
+        self.operands = named;
+    }
 
-        let arguments = self.rewrite(arguments, &named);
-        let count = match count {
-            CubeCount::Dynamic(binding) => CubeCount::Dynamic(self.physical(binding, named.count.block())),
-            CubeCount::Static(x, y, z) => CubeCount::Static(x, y, z),
-        };
-        // The task is gone should the runtime panic; its id still tells what the outputs were.
-        let kernel_id = task.id_cell();
+    /// Makes the operands resident and orders the launch after all other work on them.
+    fn prepare_operands(
+        &mut self,
+        named: &Operands,
+        arguments: &KernelArguments,
+        count: &CubeCount,
+        operation: &'static str,
+        stream: StreamId,
+    ) -> Result<(), Arc<OffloadError>> {
+        for (named, binding) in named.with_bindings(arguments, count) {
+            self.contents(named, binding, operation)?;
+        }
+        if let Err(error) = self.make_resident(&named.blocks, operation) {
+            self.profile.refused();
+            return Err(self.new_failure(Arc::new(error), stream));
+        }
+        self.receive_visitors(stream);
+        self.order_operands(&named.blocks, stream);
+        for (named, binding) in named.with_bindings(arguments, count) {
+            self.order_small(named, binding, stream);
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`ComputeServer::launch`], of operands that are on the device.
+    unsafe fn launch_inside(
+        &mut self,
+        task: &NotingTask<R::Compiler>,
+        named: &Operands,
+        mut count: CubeCount,
+        mut arguments: KernelArguments,
+        mode: ExecutionMode,
+        stream: StreamId,
+    ) -> Result<(), OffloadError> {
+        for (binding, named) in arguments.buffers.iter_mut().zip(&named.buffers) {
+            self.make_physical(binding, *named);
+        }
+        for (map, named) in arguments.tensor_maps.iter_mut().zip(&named.maps) {
+            self.make_physical(&mut map.binding, *named);
+        }
+        let may_be_refused = !arguments.tensor_maps.is_empty() || is_empty(&count);
+        if let (CubeCount::Dynamic(binding), Some(named)) = (&mut count, named.count) {
+            self.make_physical(binding, named);
+        }
         #[cfg(feature = "test-util")]
         let panics = self.fault_launches.strikes(self.settings.faults.panic_in_launch_every);
         let inner = &mut self.inner;
         let launched = catch_unwind(AssertUnwindSafe(|| {
             #[cfg(feature = "test-util")]
-            assert!(!panics, "injected into {}: the runtime panics", task.id());
+            assert!(!panics, "injected into {}: the runtime panics", task.kernel_id());
             // SAFETY: the bindings name the same bytes as the caller's; its promise about the kernel holds.
-            unsafe { inner.launch(task, count, arguments, mode, stream) };
+            task.with_deputy(|deputy| unsafe { inner.launch(deputy, count, arguments, mode, stream) });
         }));
-        self.mark_written(&named, writes.flatten().as_ref());
+        let operation = || task.name().to_owned();
         if let Err(panic) = launched {
             let message = panic_message(panic.as_ref());
-            let error = OffloadError::RuntimePanic { operation: name.to_owned(), message };
-            let error = self.new_failure(Arc::new(error), stream);
-            let writes = kernel_id.get().and_then(|id| self.visibility.known(id));
-            self.fail_outputs(&named, writes.as_ref(), &error);
+            return Err(OffloadError::RuntimePanic { operation: operation(), message });
         }
-    }
-
-    fn name_all(&mut self, arguments: &KernelArguments, count: &CubeCount) -> Operands {
-        let buffers: Vec<_> = arguments.buffers.iter().map(|b| self.table.name(b)).collect();
-        let maps: Vec<_> = arguments.tensor_maps.iter().map(|m| self.table.name(&m.binding)).collect();
-        let count = match count {
-            CubeCount::Dynamic(binding) => self.table.name(binding),
-            CubeCount::Static(..) => Named::Small,
-        };
-        self.operands.clear();
-        self.operands.extend(buffers.iter().chain(&maps).chain([&count]).filter_map(|named| named.block()));
-        let small = buffers.iter().zip(&arguments.buffers).enumerate();
-        let small = small
-            .filter(|(_, (named, _))| **named == Named::Small)
-            .map(|(n, (_, binding))| (n, binding.memory.clone()))
-            .collect();
-        Operands { buffers, maps, count, small }
-    }
-
-    /// An operation over a failed buffer fails with the same error.
-    fn inherited_failure(
-        &self,
-        named: &Operands,
-        arguments: &KernelArguments,
-        count: &CubeCount,
-        operation: &str,
-    ) -> Result<(), Arc<OffloadError>> {
-        let buffers = named.buffers.iter().zip(&arguments.buffers);
-        let maps = named.maps.iter().zip(arguments.tensor_maps.iter().map(|map| &map.binding));
-        for (named, binding) in buffers.chain(maps) {
-            self.contents(*named, binding, operation)?;
+        // A launch tells nothing; the stream does. It is asked where a launch can go wrong: when its kernel was
+        // compiled (one that failed to is compiled again each time), or is given an odd grid or tensor maps.
+        if task.was_compiled() || may_be_refused {
+            return self.inner.flush(stream).map_err(|error| OffloadError::LaunchFailed {
+                operation: operation(),
+                message: error.to_string(),
+            });
         }
-        match count {
-            CubeCount::Dynamic(binding) => self.contents(named.count, binding, operation),
-            CubeCount::Static(..) => Ok(()),
-        }
+        Ok(())
     }
 
     /// Whether a buffer has contents that can be trusted.
@@ -129,37 +187,18 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let failed = match named {
             Named::Block(id) => self.table.get(id).failed.clone(),
             Named::Small => self.failures.small(binding),
-            Named::Nobody => Some(Arc::new(OffloadError::UnknownBuffer { operation: operation.to_owned() })),
+            Named::Unknown => Some(Arc::new(OffloadError::UnknownBuffer { operation: operation.to_owned() })),
         };
         failed.map_or(Ok(()), Err)
     }
 
-    /// Counts and reports an error that starts here, as opposed to one passed on from operand to output.
-    pub(super) fn new_failure(&mut self, error: Arc<OffloadError>, stream: StreamId) -> Arc<OffloadError> {
-        self.failures.count += 1;
-        self.failures.report(self.arenas.of(stream), &error);
-        self.journal.record(Event::Failed { error: error.to_string() });
-        error
-    }
-
     /// Marks what a launch that did not run would have written; everything, if that is unknown.
     fn fail_outputs(&mut self, named: &Operands, writes: Option<&Writes>, error: &Arc<OffloadError>) {
-        self.profile.refused();
-        let buffers = named.buffers.iter().enumerate().filter(|(n, _)| is_written(writes, *n));
-        for id in buffers.map(|(_, named)| named).chain(&named.maps).filter_map(|named| named.block()) {
+        for id in named.written(writes) {
             self.table.get_mut(id).failed = Some(error.clone());
         }
         for (_, binding) in named.small.iter().filter(|(n, _)| is_written(writes, *n)) {
             self.failures.mark_small(binding, error);
-        }
-    }
-
-    fn mark_written(&mut self, named: &Operands, writes: Option<&Writes>) {
-        let buffers = named.buffers.iter().enumerate().filter(|(n, _)| is_written(writes, *n));
-        for named in buffers.map(|(_, named)| named).chain(&named.maps) {
-            if let Some(id) = named.block() {
-                self.wrote(id);
-            }
         }
     }
 
@@ -171,19 +210,12 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    fn rewrite(&self, arguments: KernelArguments, named: &Operands) -> KernelArguments {
-        let KernelArguments { buffers, info, tensor_maps } = arguments;
-        let buffers = buffers.into_iter().zip(&named.buffers);
-        let maps = tensor_maps.into_iter().zip(&named.maps);
-        KernelArguments {
-            buffers: buffers.map(|(binding, named)| self.physical(binding, named.block())).collect(),
-            info,
-            tensor_maps: maps
-                .map(|(map, named)| TensorMapBinding {
-                    binding: self.physical(map.binding, named.block()),
-                    map: map.map,
-                })
-                .collect(),
+    /// Makes the binding the one the runtime knows. Its buffer is on the device.
+    pub(super) fn make_physical(&self, binding: &mut Binding, named: Named) {
+        if let Named::Block(id) = named {
+            let buffer = self.table.get(id);
+            binding.memory = buffer.device.clone().expect("made resident before").binding();
+            binding.stream = buffer.stream;
         }
     }
 }
@@ -192,8 +224,7 @@ fn is_written(writes: Option<&Writes>, buffer: usize) -> bool {
     writes.and_then(|writes| writes.get(buffer).copied()).unwrap_or(true)
 }
 
-/// The last part of a type's name, without its parameters: kernels are named by types of many lines.
-fn short(type_name: &'static str) -> &'static str {
-    let plain = type_name.split('<').next().unwrap_or(type_name);
-    plain.rsplit("::").next().unwrap_or(plain)
+/// CUDA refuses a grid without blocks.
+fn is_empty(count: &CubeCount) -> bool {
+    matches!(count, CubeCount::Static(x, y, z) if *x == 0 || *y == 0 || *z == 0)
 }

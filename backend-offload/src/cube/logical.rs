@@ -28,7 +28,7 @@ pub(super) struct Slots {
 }
 
 /// A handle that was never bound resolves to the first slot. Nobody is ever bound there.
-const NOBODY: usize = 0;
+const UNBOUND: usize = 0;
 
 impl Slots {
     pub(super) fn new(logger: Arc<ServerLogger>) -> Self {
@@ -40,7 +40,7 @@ impl Slots {
             MemoryManagementOptions::new("Logical buffers").mode(MemoryAllocationMode::Persistent),
         );
         let mut slots = Self { memory, stand_ins: Vec::new() };
-        slots.grow_to(NOBODY);
+        slots.grow_to(UNBOUND);
         slots
     }
 
@@ -64,7 +64,7 @@ impl Slots {
     /// The slot a binding belongs to, or `None` if its handle was never bound here.
     pub(super) fn resolve(&mut self, binding: &ManagedMemoryBinding) -> Option<u32> {
         let slot = self.memory.get_storage(binding.clone()).ok()?.size() - 1;
-        (slot != NOBODY as u64).then(|| slot as u32 - 1)
+        (slot != UNBOUND as u64).then(|| slot as u32 - 1)
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_that_was_never_bound_resolves_to_nobody() {
+    fn a_handle_that_was_never_bound_resolves_to_nothing() {
         let mut slots = slots();
         slots.bind(0, ManagedMemoryHandle::new());
         assert_eq!(slots.resolve(&ManagedMemoryHandle::new().binding()), None);

@@ -28,7 +28,6 @@
 //! whoever synchronises it first. Hence `catch_unwind` around the runtime's allocations and launches, marks on
 //! buffers that were never written ([`failures`]), and errors kept for the stream they belong to.
 
-mod arenas;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod door;
@@ -42,6 +41,7 @@ mod profile;
 mod room;
 mod runtime;
 mod server;
+mod streams;
 mod table;
 mod transfer;
 mod visibility;

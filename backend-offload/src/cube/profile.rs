@@ -80,14 +80,14 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.profile.last_demand = sample.demand;
         if sample.refused {
             // The refusal is in the outputs; the candidate's own error would only be reported again.
-            let _reported = self.failures.take(self.arenas.of(stream));
+            let _reported = self.errors_at_sync(stream, Ok(()));
             let start = Instant::now();
             return Ok(ProfileDuration::new(
                 Box::pin(async move { ProfileTicks::from_start_end(start, start + REFUSED) }),
                 self.utilities.properties.timing_method,
             ));
         }
-        if let Err(error) = self.failures.take(self.arenas.of(stream)) {
+        if let Err(error) = self.errors_at_sync(stream, Ok(())) {
             return Err(ProfileError::Server(Box::new(error)));
         }
         if sample.moved.is_zero() {

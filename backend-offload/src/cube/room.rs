@@ -1,5 +1,6 @@
 //! Carries out the pager's steps: the only place where buffers change place.
 
+use super::failures::together;
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
 use super::transfer::checksum;
@@ -17,11 +18,10 @@ use std::time::Instant;
 const POISON: u8 = 0xff;
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// Brings all operands onto the device, for work on stream `by`.
+    /// Brings all operands onto the device.
     pub(super) fn make_resident(
         &mut self,
         operands: &[BlockId],
-        by: StreamId,
         operation: &str,
     ) -> Result<(), OffloadError> {
         if operands.is_empty() {
@@ -42,13 +42,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 result?;
             }
             Err(shortage) => return Err(self.shortage(shortage, operation, None)),
-        }
-        let home = self.arenas.of(by);
-        for &id in operands {
-            let buffer = self.table.get_mut(id);
-            if self.arenas.of(buffer.stream) != home && !buffer.used_by.contains(&by) {
-                buffer.used_by.push(by);
-            }
         }
         Ok(())
     }
@@ -96,12 +89,12 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     fn evict(&mut self, id: BlockId, copy: bool) -> Result<(), String> {
-        let (device, stream, size, users) = {
+        let (device, stream, size, last_use) = {
             let buffer = self.table.get_mut(id);
             let device = buffer.device.clone().expect("a victim is on the device");
-            (device, buffer.stream, buffer.size, std::mem::take(&mut buffer.used_by))
+            (device, buffer.stream, buffer.size, buffer.last_use.take())
         };
-        self.await_users(&users);
+        self.order_owner_after(stream, last_use);
         if copy {
             #[cfg(feature = "test-util")]
             if self.fault_copies.strikes(self.settings.faults.break_copy_out_every) {
@@ -149,7 +142,10 @@ impl<R: InnerRuntime> OffloadServer<R> {
             self.copy_in(&device, stream, &copy);
             self.journal.record(Event::Restored { bytes: self.pager.bytes(id) });
         }
-        self.table.get_mut(id).device = Some(device);
+        let uploaded = self.streams.begin(stream);
+        let buffer = self.table.get_mut(id);
+        buffer.device = Some(device);
+        buffer.last_use = Some(uploaded);
         self.pager.brought(id);
         self.profile.allocated(self.pager.bytes(id));
         Ok(())
@@ -191,20 +187,31 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     pub(super) fn forget(&mut self, id: BlockId) {
-        if let Some(mut buffer) = self.table.remove(id) {
-            let users = std::mem::take(&mut buffer.used_by);
-            self.await_users(&users);
+        if let Some(buffer) = self.table.remove(id) {
+            // Its memory goes to whoever the owner's pool serves next.
+            self.order_owner_after(buffer.stream, buffer.last_use);
             self.pager.remove(id);
         }
     }
 
     /// Gives the runtime's free slices back to the driver.
     pub(super) fn trim_device(&mut self) {
-        for stream in self.arenas.entered() {
-            self.inner.memory_cleanup(stream);
-            // On CUDA a cleanup only queues the frees; a flush performs them.
-            if let Err(error) = self.inner.flush(stream) {
-                self.failures.keep(self.arenas.of(stream), error, false);
+        let streams: Vec<_> = self.streams.entered().collect();
+        for stream in streams {
+            let inner = &mut self.inner;
+            // On CUDA a cleanup only queues the frees; a flush performs them. The first flush lets go of the
+            // uploads before the last ones, the second of those.
+            let trimmed = catch_unwind(AssertUnwindSafe(|| {
+                inner.memory_cleanup(stream);
+                together(inner.flush(stream).err().into_iter().collect(), inner.flush(stream))
+            }));
+            match trimmed {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => self.keep_error(stream, error),
+                Err(panic) => {
+                    let message = panic_message(panic.as_ref());
+                    tracing::warn!(target: crate::journal::TARGET, "trimming device memory panicked: {message}");
+                }
             }
         }
         self.pager.trimmed();

@@ -6,11 +6,13 @@ use super::server::{InnerInfo, OffloadServer};
 use super::visibility::NotingCompiler;
 use crate::error::OffloadError;
 use crate::host::SlabSource;
-use crate::registry::DeviceFacts;
+use crate::registry::{DeviceFacts, Settings};
 use cubecl_common::device::DeviceId;
+use cubecl_common::stream_id::StreamId;
 use cubecl_core::Runtime;
 use cubecl_core::client::ComputeClient;
-use cubecl_core::ir::TargetProperties;
+use cubecl_core::ir::{MemoryDeviceProperties, TargetProperties};
+use cubecl_core::server::ServerError;
 use cubecl_core::zspace::{Shape, Strides};
 use std::marker::PhantomData;
 
@@ -20,6 +22,28 @@ pub trait InnerRuntime: Runtime {
     /// Whether a read returns, and thereby takes, the errors of earlier launches on its stream.
     #[doc(hidden)]
     const READS_TAKE_ERRORS: bool;
+
+    /// The most buffers one fused kernel names, unless configured otherwise. Where fusion cuts decides how values
+    /// round, so this depends on nothing but the runtime, least of all on a budget.
+    #[doc(hidden)]
+    const FUSED_OPERANDS: u32;
+
+    /// Makes what `waiting` is given from here on happen after all that `other` was given, without keeping the host
+    /// waiting.
+    #[doc(hidden)]
+    fn order(server: &mut Self::Server, waiting: StreamId, other: StreamId) -> Result<(), ServerError>;
+
+    /// Why the write queued last on `stream` failed, if the runtime can tell.
+    #[doc(hidden)]
+    fn write_error(_server: &mut Self::Server, _stream: StreamId) -> Option<ServerError> {
+        None
+    }
+
+    /// Bytes of the largest buffer the device can use.
+    #[doc(hidden)]
+    fn largest_buffer(_settings: &Settings, limits: &MemoryDeviceProperties) -> u64 {
+        limits.max_page_size
+    }
 
     /// The runtime's own name. `Runtime::name` wants a client, which would start a second server. The name
     /// keys the autotune cache, which is to be shared with the plain runtime.

@@ -1,19 +1,20 @@
 //! The server Burn talks to: each operation makes its buffers resident, rewrites its bindings to the memory
 //! they have now, and goes to the server underneath.
 
-use super::arenas::Arenas;
 use super::door::{key, prepare};
-use super::failures::Failures;
+use super::failures::{Failures, together};
+use super::launch::Operands;
 use super::precision::forget_tf32;
 use super::profile::ProfileWatch;
 use super::runtime::InnerRuntime;
+use super::streams::Streams;
 use super::table::{Buffer, Table};
 use super::visibility::{NotingCompiler, Visibility};
 use crate::error::OffloadError;
 #[cfg(feature = "test-util")]
 use crate::faults::Occasions;
 use crate::journal::{Event, Journal};
-use crate::pager::{BlockId, Pager};
+use crate::pager::Pager;
 use crate::registry::{self, Settings};
 use cubecl_common::bytes::Bytes;
 use cubecl_common::device::{Device, DeviceId, DeviceService, DeviceServiceStage, ServerUtilitiesHandle};
@@ -42,12 +43,12 @@ pub struct OffloadServer<R: InnerRuntime> {
     pub(super) pager: Pager,
     pub(super) table: Table,
     pub(super) visibility: Visibility,
-    pub(super) arenas: Arenas,
+    pub(super) streams: Streams,
     pub(super) failures: Failures,
     pub(super) profile: ProfileWatch,
     pub(super) journal: Journal,
     /// Reused by every launch, so that the fast path allocates nothing.
-    pub(super) operands: Vec<BlockId>,
+    pub(super) operands: Operands,
     pub(super) launches: u64,
     pub(super) allocations: u64,
     pub(super) stall: Duration,
@@ -115,7 +116,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let theirs = ComputeServer::utilities(&inner);
         let mut properties = theirs.properties.clone();
         let bindings = &mut properties.hardware.max_bindings;
-        *bindings = (*bindings).min(max_bindings(&settings));
+        *bindings = (*bindings).min(settings.max_bindings.unwrap_or(R::FUSED_OPERANDS));
         if settings.exact_f32 {
             forget_tf32(&mut properties.features);
         }
@@ -132,11 +133,11 @@ impl<R: InnerRuntime> OffloadServer<R> {
             pager: Pager::new(settings.device_budget, settings.policy, settings.oversized),
             table: Table::new(theirs.logger.clone(), settings.smallest_block),
             visibility: Visibility::default(),
-            arenas: Arenas::new(),
+            streams: Streams::new(),
             failures: Failures::default(),
             profile: ProfileWatch::default(),
             journal: Journal::default(),
-            operands: Vec::new(),
+            operands: Operands::default(),
             launches: 0,
             allocations: 0,
             stall: Duration::ZERO,
@@ -152,14 +153,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
             runtime_peaks: crate::RuntimePeaks::default(),
             settings,
         }
-    }
-
-    /// The binding as the inner server knows it. Its buffer is on the device.
-    pub(super) fn physical(&self, binding: Binding, id: Option<BlockId>) -> Binding {
-        let Some(id) = id else { return binding };
-        let buffer = self.table.get(id);
-        let memory = buffer.device.clone().expect("made resident before").binding();
-        Binding { memory, stream: buffer.stream, ..binding }
     }
 
     /// Buffers nobody holds are noticed only by looking. Without pressure nobody would, so we look after
@@ -178,7 +171,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
     #[cfg(feature = "test-util")]
     fn watch_runtime(&mut self) {
         let (mut in_use, mut reserved) = (0, 0);
-        for stream in self.arenas.entered() {
+        let streams: Vec<_> = self.streams.entered().collect();
+        for stream in streams {
             if let Ok(usage) = self.inner.memory_usage(stream) {
                 in_use += usage.bytes_in_use;
                 reserved += usage.bytes_reserved;
@@ -206,15 +200,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 }
 
-fn max_bindings(settings: &Settings) -> u32 {
-    const ROOMY: u64 = 4 << 30;
-    settings.max_bindings.unwrap_or(match settings.device_budget {
-        u64::MAX => u32::MAX,
-        ROOMY.. => 16,
-        _ => 8,
-    })
-}
-
 impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     type Kernel = Box<dyn CubeTask<NotingCompiler<R::Compiler>>>;
     type Info = InnerInfo<R::Server>;
@@ -222,7 +207,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     type Storage = <R::Server as ComputeServer>::Storage;
 
     fn initialize_memory(&mut self, memory: ManagedMemoryHandle, size: u64, stream: StreamId) {
-        self.arenas.enter(stream, &mut self.inner);
+        self.streams.enter(stream, &mut self.inner);
         self.allocations += 1;
         if !self.table.manages(size) {
             return self.initialize_small(memory, size, stream);
@@ -230,14 +215,14 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         self.sweep_now_and_then();
         let limits = &self.utilities.properties.memory;
         // The pool of exact sizes accepts what the device cannot bind, and fails later in shared work.
-        let failed = (size > limits.max_page_size)
-            .then(|| Arc::new(OffloadError::BufferTooLarge { wanted: size, limit: limits.max_page_size }));
+        let limit = R::largest_buffer(&self.settings, limits);
+        let failed = (size > limit).then(|| Arc::new(OffloadError::BufferTooLarge { wanted: size, limit }));
         let bytes = size.next_multiple_of(limits.alignment.max(1));
         if let Some(error) = &failed {
             self.failures.count += 1;
             self.journal.record(Event::Failed { error: error.to_string() });
         }
-        let block = self.pager.insert(bytes, self.arenas.arena(stream));
+        let block = self.pager.insert(bytes, self.streams.arena(stream));
         self.table.insert(Buffer {
             user: memory,
             block,
@@ -246,7 +231,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
             device: None,
             host: None,
             checksum: None,
-            used_by: Vec::new(),
+            last_use: None,
             failed,
         });
     }
@@ -278,13 +263,11 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     }
 
     fn sync(&mut self, stream: StreamId) -> DynFut<Result<(), ServerError>> {
-        match self.failures.take(self.arenas.of(stream)) {
-            Ok(()) => self.inner.sync(stream),
-            Err(error) => {
-                // The caller is promised that its work is done, whatever it came to.
-                let done = self.inner.sync(stream);
-                Box::pin(async move { done.await.and(Err(error)) })
-            }
+        // The caller is promised that its work is done, whatever it came to.
+        let done = self.inner.sync(stream);
+        match self.errors_at_sync(stream, Ok(())) {
+            Ok(()) => done,
+            Err(error) => Box::pin(async move { together(vec![error], done.await) }),
         }
     }
 
@@ -314,8 +297,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
 
     fn flush(&mut self, stream: StreamId) -> Result<(), ServerError> {
         let flushed = self.inner.flush(stream);
-        self.failures.take(self.arenas.of(stream))?;
-        flushed
+        self.errors_at_sync(stream, flushed)
     }
 
     fn memory_usage(&mut self, stream: StreamId) -> Result<MemoryUsage, ServerError> {
@@ -324,7 +306,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     }
 
     fn memory_cleanup(&mut self, stream: StreamId) {
-        self.arenas.enter(stream, &mut self.inner);
+        self.streams.enter(stream, &mut self.inner);
         self.sweep();
         self.trim_device();
     }

@@ -1,44 +1,152 @@
-//! The runtime's memory pools, one per stream of its own.
+//! The runtime's own streams: which have been used, and whose work comes before whose.
+//!
+//! A CubeCL stream id is a thread's; the runtime folds ids onto a fixed number of streams, each with a memory
+//! pool. Work on one stream happens in order; work on two does not, and the runtime orders a buffer's users
+//! only by when the buffer was allocated. A thread that hands a tensor over without waiting for its kernels
+//! would be read too early. So every use of a buffer is numbered by its stream, and a stream that is about to
+//! use it is made to wait, on the device, for the use before. A use is thereby ordered after all uses before
+//! it, and the last one is all that has to be remembered.
 
+use super::runtime::InnerRuntime;
+use super::server::OffloadServer;
+use super::table::Named;
 use crate::pager::Arena;
 use cubecl_common::stream_id::StreamId;
-use cubecl_core::server::ComputeServer;
+use cubecl_core::server::{Binding, ComputeServer};
 use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
 use cubecl_runtime::memory_management::MemoryAllocationMode;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A CubeCL stream id is a thread's; the runtime folds ids onto a fixed number of streams.
-#[derive(Debug)]
-pub(super) struct Arenas {
-    streams: u64,
-    /// By arena: one stream id that leads there, once any has been seen.
-    entered: Vec<Option<StreamId>>,
+/// One piece of work on a stream.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Use {
+    pub stream: StreamId,
+    number: u64,
 }
 
-impl Arenas {
+#[derive(Debug)]
+pub(super) struct Streams {
+    count: u64,
+    by_index: Vec<Stream>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Stream {
+    /// One id that leads to this stream, once any has been seen.
+    id: Option<StreamId>,
+    /// Pieces of work so far.
+    uses: u64,
+    /// By stream: how many of its pieces of work come before whatever this one does next.
+    comes_after: Vec<u64>,
+    /// Work of other streams on small buffers of this one, which have no row of their own to remember it.
+    visitors: Vec<Use>,
+}
+
+impl Streams {
     pub(super) fn new() -> Self {
-        let streams = u64::from(CubeClRuntimeConfig::get().streaming.max_streams.max(1));
-        Self { streams, entered: vec![None; streams as usize] }
+        let count = u64::from(CubeClRuntimeConfig::get().streaming.max_streams.max(1));
+        Self { count, by_index: vec![Stream::default(); count as usize] }
     }
 
-    pub(super) fn of(&self, stream: StreamId) -> u64 {
-        stream.value % self.streams
+    pub(super) fn index(&self, stream: StreamId) -> usize {
+        (stream.value % self.count) as usize
     }
 
     pub(super) fn arena(&self, stream: StreamId) -> Arena {
-        Arena(self.of(stream) as u32)
+        Arena(self.index(stream) as u32)
     }
 
-    /// On the first call for an arena, makes its pool allocate exact sizes. Its default is pages shared by
+    /// On the first call for a stream, makes its pool allocate exact sizes. Its default is pages shared by
     /// many buffers, and a page with one live buffer never goes back to the driver.
     pub(super) fn enter<S: ComputeServer>(&mut self, stream: StreamId, inner: &mut S) {
-        let arena = self.of(stream) as usize;
-        if self.entered[arena].is_none() {
+        let index = self.index(stream);
+        if self.by_index[index].id.is_none() {
             inner.allocation_mode(MemoryAllocationMode::Persistent, stream);
-            self.entered[arena] = Some(stream);
+            self.by_index[index].id = Some(stream);
         }
     }
 
-    pub(super) fn entered(&self) -> Vec<StreamId> {
-        self.entered.iter().flatten().copied().collect()
+    /// An id for every stream that has been used.
+    pub(super) fn entered(&self) -> impl Iterator<Item = StreamId> + use<'_> {
+        self.by_index.iter().filter_map(|stream| stream.id)
+    }
+
+    /// Numbers a piece of work that is about to be queued.
+    pub(super) fn begin(&mut self, stream: StreamId) -> Use {
+        let index = self.index(stream);
+        self.by_index[index].uses += 1;
+        Use { stream, number: self.by_index[index].uses }
+    }
+
+    /// Whether `waiting` may overtake `earlier` as things stand.
+    fn unordered(&self, waiting: StreamId, earlier: Use) -> bool {
+        let (waiting, other) = (self.index(waiting), self.index(earlier.stream));
+        let known = self.by_index[waiting].comes_after.get(other).copied().unwrap_or(0);
+        waiting != other && known < earlier.number
+    }
+
+    /// All that `other` has been given so far comes before what `waiting` does next.
+    fn ordered(&mut self, waiting: StreamId, other: StreamId) {
+        let (waiting, other) = (self.index(waiting), self.index(other));
+        let uses = self.by_index[other].uses;
+        let known = &mut self.by_index[waiting].comes_after;
+        if known.len() <= other {
+            known.resize(other + 1, 0);
+        }
+        known[other] = uses;
+    }
+}
+
+impl<R: InnerRuntime> OffloadServer<R> {
+    /// Makes what `waiting` does next come after `earlier`, without keeping the host waiting.
+    pub(super) fn order_after(&mut self, waiting: StreamId, earlier: Use) {
+        if !self.streams.unordered(waiting, earlier) {
+            return;
+        }
+        self.receive_visitors(earlier.stream);
+        let other = earlier.stream;
+        let inner = &mut self.inner;
+        let waits = catch_unwind(AssertUnwindSafe(|| R::order(inner, waiting, other)));
+        match waits {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.keep_error(other, error),
+            // Without an event the host has to wait in the stream's place.
+            Err(_) => self.wait_for_stream(other),
+        }
+        self.streams.ordered(waiting, other);
+    }
+
+    /// Orders work on `stream` after the last use of each managed operand, and makes it the last use.
+    pub(super) fn order_operands(&mut self, operands: &[crate::pager::BlockId], stream: StreamId) {
+        let current = self.streams.begin(stream);
+        for &id in operands {
+            if let Some(last) = self.table.get_mut(id).last_use.replace(current) {
+                self.order_after(stream, last);
+            }
+        }
+    }
+
+    /// The same for a small buffer, of which only the owner is known: work on `stream` comes after the owner's,
+    /// and the owner's next after this.
+    pub(super) fn order_small(&mut self, named: Named, binding: &Binding, stream: StreamId) {
+        if named != Named::Small || self.streams.index(binding.stream) == self.streams.index(stream) {
+            return;
+        }
+        let owner = self.streams.index(binding.stream);
+        let latest = Use { stream: binding.stream, number: self.streams.by_index[owner].uses };
+        self.order_after(stream, latest);
+        let own = self.streams.index(stream);
+        let visit = Use { stream, number: self.streams.by_index[own].uses };
+        let visitors = &mut self.streams.by_index[owner].visitors;
+        visitors.retain(|other| other.stream != stream);
+        visitors.push(visit);
+    }
+
+    /// Makes `stream` wait for those that used its small buffers.
+    pub(super) fn receive_visitors(&mut self, stream: StreamId) {
+        let index = self.streams.index(stream);
+        while let Some(visit) = self.streams.by_index[index].visitors.pop() {
+            self.order_after(stream, visit);
+        }
     }
 }

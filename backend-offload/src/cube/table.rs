@@ -1,6 +1,7 @@
 //! The buffers of one device: what Burn holds, the memory behind it, and what is known of its contents.
 
 use super::logical::Slots;
+use super::streams::Use;
 use crate::error::OffloadError;
 use crate::host::HostCopy;
 use crate::pager::BlockId;
@@ -23,8 +24,8 @@ pub(super) struct Buffer {
     pub host: Option<HostCopy>,
     /// Of the host copy, in paranoid mode.
     pub checksum: Option<u64>,
-    /// Other streams with work in flight on the device memory.
-    pub used_by: Vec<StreamId>,
+    /// The last work on its device memory.
+    pub last_use: Option<Use>,
     /// Its contents do not exist, because what should have made them could not run.
     pub failed: Option<Arc<OffloadError>>,
 }
@@ -36,14 +37,14 @@ pub(super) enum Named {
     Small,
     Block(BlockId),
     /// A handle this device never allocated.
-    Nobody,
+    Unknown,
 }
 
 impl Named {
     pub(super) fn block(self) -> Option<BlockId> {
         match self {
             Self::Block(id) => Some(id),
-            Self::Small | Self::Nobody => None,
+            Self::Small | Self::Unknown => None,
         }
     }
 }
@@ -73,7 +74,7 @@ impl Table {
         }
         let row =
             self.slots.resolve(&binding.memory).and_then(|index| self.rows.get(index as usize)?.as_ref());
-        row.map_or(Named::Nobody, |buffer| Named::Block(buffer.block))
+        row.map_or(Named::Unknown, |buffer| Named::Block(buffer.block))
     }
 
     pub(super) fn insert(&mut self, buffer: Buffer) {

@@ -2,6 +2,7 @@
 
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
+use super::streams::Use;
 use crate::host::HostCopy;
 use crate::report::panic_message;
 use cubecl_common::bytes::{AllocationController, AllocationProperty, Bytes};
@@ -55,7 +56,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
                     // program's to us: they are kept for the program, and the copy is tried again.
                     result.map_err(|error| {
                         let message = error.to_string();
-                        self.failures.keep(self.arenas.of(stream), error, true);
+                        self.keep_error(stream, error);
                         message
                     })
                 },
@@ -74,11 +75,22 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.inner.write(vec![(flat(binding, size), shared(copy))], stream);
     }
 
-    /// Waits until no other stream works on the memory any more.
-    pub(super) fn await_users(&mut self, users: &[StreamId]) {
-        for &user in users {
-            if let Err(error) = block_on(self.inner.sync(user)) {
-                self.failures.keep(self.arenas.of(user), error, false);
+    /// Orders what the owner of a buffer does next after the last use by another stream.
+    pub(super) fn order_owner_after(&mut self, owner: StreamId, last_use: Option<Use>) {
+        if let Some(last) = last_use {
+            self.order_after(owner, last);
+        }
+    }
+
+    /// Waits on the host until the stream's work is done.
+    pub(super) fn wait_for_stream(&mut self, stream: StreamId) {
+        let inner = &mut self.inner;
+        match catch_unwind(AssertUnwindSafe(|| block_on(inner.sync(stream)))) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.keep_error(stream, error),
+            Err(panic) => {
+                let message = panic_message(panic.as_ref());
+                tracing::warn!(target: crate::journal::TARGET, "waiting for a stream panicked: {message}");
             }
         }
     }

@@ -1,49 +1,46 @@
-//! Which buffers a kernel only reads.
+//! Which buffers a kernel writes to.
 //!
 //! A launch does not say; the kernel's definition does, and compilers are the only ones who get to see it. So
 //! our runtime's compiler is a thin layer over the real one that notes what it sees. Where the real compiler
 //! was never called (a compiled kernel from a cache on disk), the definition is built once for its own sake.
+//!
+//! The runtime is given a [`Deputy`] instead of the kernel: it has no size, so boxing it allocates nothing, and
+//! the kernel stays with the launch, which can still ask it questions when the runtime has failed.
 
 use cubecl_core::ir::{ElemType, StorageType};
 use cubecl_core::prelude::{CompiledKernel, KernelDefinition, KernelId};
 use cubecl_core::{CompilationError, Compiler, CubeTask, ExecutionMode};
-use cubecl_runtime::kernel::{KernelMetadata, Visibility as Access};
+use cubecl_runtime::kernel::{KernelArg, KernelMetadata, Visibility as Access};
+use std::any::TypeId;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::ptr;
+use std::sync::Arc;
 
 /// For each buffer of a kernel, in order: is it written to?
 pub(super) type Writes = Arc<[bool]>;
 
-/// What is known of all kernels seen so far. Shared with the tasks on their way through the compiler.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Visibility(Arc<Mutex<HashMap<KernelId, Writes>>>);
+/// The written buffers of every kernel seen so far.
+#[derive(Debug, Default)]
+pub(super) struct Visibility(HashMap<KernelId, Writes>);
 
 impl Visibility {
-    /// What `task` writes to, or `None` if even its definition does not tell: a kernel from raw source.
-    pub(super) fn of<C: Compiler>(&self, task: &NotingTask<C>) -> Option<Writes> {
-        let id = task.kernel_id();
-        if let Some(writes) = self.known(id) {
-            return Some(writes);
+    /// The buffers `task` writes to, or `None` if even its definition does not tell: a kernel from raw source.
+    pub(super) fn of<C: Compiler>(&mut self, task: &NotingTask<C>) -> Option<Writes> {
+        if let Some(writes) = self.0.get(task.kernel_id()) {
+            return Some(writes.clone());
         }
-        let mut probe = NotingCompiler::<C> { inner: None, writes: None };
-        // A definition that cannot be built panics; the launch that follows will say so itself.
-        let _refused = catch_unwind(AssertUnwindSafe(|| {
-            let options = C::CompilationOptions::default();
-            task.task.compile(&mut probe, &options, ExecutionMode::Checked, task.task.address_type()).is_ok()
-        }));
-        let writes = probe.writes?;
-        self.note(id.clone(), writes.clone());
+        let writes = task.noted.take().or_else(|| task.probe())?;
+        self.0.insert(task.kernel_id().clone(), writes.clone());
         Some(writes)
     }
+}
 
-    pub(super) fn known(&self, id: &KernelId) -> Option<Writes> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
-    }
-
-    fn note(&self, id: KernelId, writes: Writes) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, writes);
-    }
+/// Atomics are declared read-only and changed all the same.
+fn is_written(buffer: &KernelArg) -> bool {
+    buffer.visibility == Access::ReadWrite || buffer.ty.is_atomic()
 }
 
 /// The compiler `C`, noting the buffers of the definition it is given. Without `C` it notes and refuses.
@@ -64,7 +61,7 @@ impl<C: Compiler> Compiler for NotingCompiler<C> {
         mode: ExecutionMode,
         address: StorageType,
     ) -> Result<Self::Representation, CompilationError> {
-        self.writes = Some(kernel.buffers.iter().map(|b| b.visibility == Access::ReadWrite).collect());
+        self.writes = Some(kernel.buffers.iter().map(is_written).collect());
         match &mut self.inner {
             Some(inner) => inner.compile(kernel, options, mode, address),
             None => Err(CompilationError::Generic {
@@ -83,42 +80,94 @@ impl<C: Compiler> Compiler for NotingCompiler<C> {
     }
 }
 
-/// A task for our compiler, shown to the runtime underneath as one for its own.
+/// A kernel for our compiler, and what its launch learns about it.
 pub(super) struct NotingTask<C: Compiler> {
     task: Box<dyn CubeTask<NotingCompiler<C>>>,
     /// Building the id of a fused kernel is costly; it is built at most once per launch.
-    id: Arc<OnceLock<KernelId>>,
-    visibility: Visibility,
+    id: OnceCell<KernelId>,
+    noted: RefCell<Option<Writes>>,
+    compiled: Cell<bool>,
 }
 
 impl<C: Compiler> NotingTask<C> {
-    pub(super) fn new(task: Box<dyn CubeTask<NotingCompiler<C>>>, visibility: &Visibility) -> Self {
-        Self { task, id: Arc::default(), visibility: visibility.clone() }
+    pub(super) fn new(task: Box<dyn CubeTask<NotingCompiler<C>>>) -> Self {
+        Self { task, id: OnceCell::new(), noted: RefCell::new(None), compiled: Cell::new(false) }
     }
 
-    /// The id, once somebody has asked for it.
-    pub(super) fn id_cell(&self) -> Arc<OnceLock<KernelId>> {
-        self.id.clone()
+    /// The last part of the kernel's name, without its parameters: kernels are named by types of many lines.
+    pub(super) fn name(&self) -> &'static str {
+        let full = self.task.name();
+        let plain = full.split('<').next().unwrap_or(full);
+        plain.rsplit("::").next().unwrap_or(plain)
     }
 
-    fn kernel_id(&self) -> &KernelId {
+    pub(super) fn kernel_id(&self) -> &KernelId {
         self.id.get_or_init(|| self.task.id())
     }
+
+    /// Whether the runtime had the kernel compiled: it was launched for the first time, or failed before.
+    pub(super) fn was_compiled(&self) -> bool {
+        self.compiled.get()
+    }
+
+    /// Builds the definition to look at it. One that cannot be built panics; the launch says so itself.
+    fn probe(&self) -> Option<Writes> {
+        let mut probe = NotingCompiler::<C> { inner: None, writes: None };
+        let _refused = catch_unwind(AssertUnwindSafe(|| {
+            let options = C::CompilationOptions::default();
+            self.task.compile(&mut probe, &options, ExecutionMode::Checked, self.task.address_type()).is_ok()
+        }));
+        probe.writes
+    }
+
+    /// Runs `launch` with a deputy to hand to the runtime.
+    pub(super) fn with_deputy(&self, launch: impl FnOnce(Box<dyn CubeTask<C>>)) {
+        let current = (TypeId::of::<C>(), ptr::from_ref(self).cast());
+        let _ended = LaunchUnderWay(CURRENT.replace(Some(current)));
+        launch(Box::new(Deputy(PhantomData)));
+    }
 }
 
-impl<C: Compiler> KernelMetadata for NotingTask<C> {
+thread_local! {
+    /// The task whose launch is under way on this thread, and the type of its compiler.
+    static CURRENT: Cell<Option<(TypeId, *const ())>> = const { Cell::new(None) };
+}
+
+/// Puts the launch before this one back, also when the runtime panics.
+struct LaunchUnderWay(Option<(TypeId, *const ())>);
+
+impl Drop for LaunchUnderWay {
+    fn drop(&mut self) {
+        CURRENT.set(self.0);
+    }
+}
+
+/// Stands for the task whose launch is under way.
+struct Deputy<C>(PhantomData<fn() -> C>);
+
+impl<C: Compiler> Deputy<C> {
+    fn on_task<T>(question: impl FnOnce(&NotingTask<C>) -> T) -> T {
+        let current = CURRENT.get().filter(|(compiler, _)| *compiler == TypeId::of::<C>());
+        let (_, task) = current.expect("a runtime uses a kernel during its launch only");
+        // SAFETY: `with_deputy` borrows the task for as long as it is current, on this very thread, and noted
+        // the type of its compiler.
+        question(unsafe { &*task.cast::<NotingTask<C>>() })
+    }
+}
+
+impl<C: Compiler> KernelMetadata for Deputy<C> {
     fn name(&self) -> &'static str {
-        self.task.name()
+        Self::on_task(|task| task.task.name())
     }
     fn id(&self) -> KernelId {
-        self.kernel_id().clone()
+        Self::on_task(|task| task.kernel_id().clone())
     }
     fn address_type(&self) -> StorageType {
-        self.task.address_type()
+        Self::on_task(|task| task.task.address_type())
     }
 }
 
-impl<C: Compiler> CubeTask<C> for NotingTask<C> {
+impl<C: Compiler> CubeTask<C> for Deputy<C> {
     fn compile(
         &self,
         compiler: &mut C,
@@ -126,22 +175,41 @@ impl<C: Compiler> CubeTask<C> for NotingTask<C> {
         mode: ExecutionMode,
         address: StorageType,
     ) -> Result<CompiledKernel<C>, CompilationError> {
-        let mut noting = NotingCompiler { inner: Some(compiler.clone()), writes: None };
-        let compiled = self.task.compile(&mut noting, options, mode, address);
-        if let Some(inner) = noting.inner {
-            *compiler = inner;
-        }
-        if let Some(writes) = noting.writes {
-            self.visibility.note(self.id(), writes);
-        }
-        let kernel = compiled?;
-        Ok(CompiledKernel {
-            entrypoint_name: kernel.entrypoint_name,
-            debug_name: kernel.debug_name,
-            source: kernel.source,
-            repr: kernel.repr,
-            cube_dim: kernel.cube_dim,
-            debug_info: kernel.debug_info,
+        Self::on_task(|task| {
+            task.compiled.set(true);
+            let mut noting = NotingCompiler { inner: Some(compiler.clone()), writes: None };
+            let compiled = task.task.compile(&mut noting, options, mode, address);
+            if let Some(inner) = noting.inner {
+                *compiler = inner;
+            }
+            task.noted.replace(noting.writes);
+            let kernel = compiled?;
+            Ok(CompiledKernel {
+                entrypoint_name: kernel.entrypoint_name,
+                debug_name: kernel.debug_name,
+                source: kernel.source,
+                repr: kernel.repr,
+                cube_dim: kernel.cube_dim,
+                debug_info: kernel.debug_info,
+            })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cubecl_core::ir::{FloatKind, Type};
+
+    fn buffer(visibility: Access, ty: fn(ElemType) -> StorageType) -> KernelArg {
+        let ty = Type::Scalar(ty(ElemType::Float(FloatKind::F32)));
+        KernelArg { id: 0, visibility, ty, size: None, has_extended_meta: false }
+    }
+
+    #[test]
+    fn an_atomic_buffer_counts_as_written_although_it_is_declared_read_only() {
+        assert!(is_written(&buffer(Access::Read, StorageType::Atomic)));
+        assert!(is_written(&buffer(Access::ReadWrite, StorageType::Scalar)));
+        assert!(!is_written(&buffer(Access::Read, StorageType::Scalar)));
     }
 }

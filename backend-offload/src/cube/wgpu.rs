@@ -4,12 +4,19 @@ use super::runtime::InnerRuntime;
 use crate::bytes::Budget;
 use crate::error::OffloadError;
 use crate::registry::DeviceFacts;
-use cubecl_core::server::ComputeServer;
+use cubecl_common::stream_id::StreamId;
+use cubecl_core::server::{ComputeServer, ServerError};
 use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
 
 impl InnerRuntime for WgpuRuntime {
     const READS_TAKE_ERRORS: bool = false;
+    const FUSED_OPERANDS: u32 = 8;
     const WITHOUT_TF32: &'static str = "wgpu<f32>";
+
+    fn order(server: &mut Self::Server, _waiting: StreamId, other: StreamId) -> Result<(), ServerError> {
+        // One queue serves all streams, in the order in which they are flushed.
+        server.flush(other)
+    }
 
     fn runtime_name(info: &<Self::Server as ComputeServer>::Info) -> &'static str {
         // As `WgpuRuntime::name` says; the type of the backend is not nameable without depending on wgpu.

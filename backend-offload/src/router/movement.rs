@@ -166,6 +166,7 @@ mod tests {
             paranoid: true,
             exact_f32: false,
             host: HostTier::new(u64::MAX),
+            device_memory: None,
             #[cfg(feature = "test-util")]
             faults: crate::faults::Faults::default(),
             #[cfg(feature = "test-util")]
