@@ -2,6 +2,8 @@
 
 #![cfg(all(feature = "test-util", any(feature = "router", feature = "wgpu")))]
 
+#[cfg(feature = "wgpu")]
+mod allocations;
 mod child;
 #[cfg(feature = "wgpu")]
 mod cube;

@@ -6,8 +6,10 @@
 mod autotune;
 mod conformance;
 mod faults;
+mod launches;
 mod machine;
 mod memory;
+mod streams;
 mod training;
 
 use crate::child::{Facts, Scenario};
@@ -56,7 +58,9 @@ pub fn scenarios() -> Vec<Scenario> {
         machine::scenarios(),
         conformance::scenarios(),
         faults::scenarios(),
+        launches::scenarios(),
         memory::scenarios(),
+        streams::scenarios(),
         training::scenarios(),
     ]
     .concat()

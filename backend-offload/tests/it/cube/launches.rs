@@ -1,0 +1,127 @@
+//! Launches at the level of CubeCL: what a resident one costs, and what becomes of one the runtime refuses.
+
+use super::{Machine, Plain, Spilling, Target, children, install, promises};
+use crate::allocations;
+use crate::child::Facts;
+use backend_offload::{OffloadConfig, OffloadRuntime, stats};
+use burn::prelude::*;
+use cubecl_core::ir::{AddressType, StorageType};
+use cubecl_core::prelude::{CompiledKernel, CubeCount, KernelId};
+use cubecl_core::server::{Handle, KernelArguments};
+use cubecl_core::{CompilationError, Compiler, CubeTask, ExecutionMode, Runtime};
+use cubecl_runtime::kernel::KernelMetadata;
+
+children! {
+    "cube/refused launch" => refused_launch,
+    "cube/allocations" => counted_allocations,
+}
+
+promises! {
+    a_resident_launch_allocates_no_more_than_on_the_plain_runtime,
+    a_launch_that_the_runtime_refuses_leaves_no_readable_output,
+}
+
+/// A kernel that no compiler accepts.
+struct Refused;
+
+impl KernelMetadata for Refused {
+    fn id(&self) -> KernelId {
+        KernelId::new::<Self>()
+    }
+    fn address_type(&self) -> StorageType {
+        AddressType::U32.unsigned_type()
+    }
+}
+
+impl<C: Compiler> CubeTask<C> for Refused {
+    fn compile(
+        &self,
+        _: &mut C,
+        _: &C::CompilationOptions,
+        _: ExecutionMode,
+        _: StorageType,
+    ) -> Result<CompiledKernel<C>, CompilationError> {
+        let backtrace = cubecl_common::backtrace::BackTrace::default();
+        Err(CompilationError::Generic { reason: "refused on purpose".to_owned(), backtrace })
+    }
+}
+
+fn refused_launch<T: Target>(_: &Facts) -> Facts {
+    let device = T::device();
+    OffloadConfig::new().install::<Plain<T>>(&device).expect("installs");
+    let client = OffloadRuntime::<T::Runtime>::client(&device);
+    let bytes = vec![7u8; 1 << 20];
+    let (touched, spared) = (client.create_from_slice(&bytes), client.create_from_slice(&bytes));
+    let small = client.create_from_slice(&bytes[..64]);
+    let arguments = |handle: &Handle| {
+        let mut arguments = KernelArguments::new();
+        arguments.buffers.push(handle.clone().binding());
+        arguments
+    };
+    for handle in [&touched, &small] {
+        client.launch(Box::new(Refused), CubeCount::new_single(), arguments(handle));
+    }
+    let read = |handle: Handle| {
+        cubecl_common::future::block_on(client.read_async(vec![handle])).map_err(|error| error.to_string())
+    };
+    for handle in [touched, small] {
+        let told = read(handle).expect_err("the launch did not run");
+        assert!(told.contains("refused on purpose"), "{told}");
+    }
+    assert_eq!(read(spared).expect("nothing happened to it")[0][..], bytes[..]);
+    assert_eq!(stats::<Plain<T>>(&device).failures, 2);
+    assert!(cubecl_common::future::block_on(client.sync()).is_err(), "and the stream reports it");
+    assert!(cubecl_common::future::block_on(client.sync()).is_ok(), "once");
+    Facts::default()
+}
+
+fn a_launch_that_the_runtime_refuses_leaves_no_readable_output(machine: &Machine) {
+    machine.run(machine.child("cube/refused launch"));
+}
+
+const LAUNCHES: u64 = 200;
+
+fn counted_allocations<T: Target>(parameters: &Facts) -> Facts {
+    let device = T::device();
+    let count = if parameters.text("backend") == "plain" {
+        allocations_of::<Plain<T>>(&device)
+    } else {
+        install::<T>(parameters, &device);
+        let count = allocations_of::<Spilling<T>>(&device);
+        let stats = stats::<Plain<T>>(&device);
+        assert_eq!(stats.restores > 0, parameters.find("budget").is_some(), "operands are clean under a budget");
+        count
+    };
+    Facts::default().with("allocations", count)
+}
+
+/// Heap allocations of launches whose operands are all on the device. One of them was read back before: under a
+/// budget it was away in between, and is clean.
+fn allocations_of<B: Backend>(device: &B::Device) -> u64 {
+    let step = Tensor::<B, 2>::ones([512, 512], device);
+    let others: Vec<_> = (0..4).map(|n| Tensor::<B, 2>::full([512, 512], n, device) * 2.0).collect();
+    B::sync(device).expect("the kernels run");
+    drop(others);
+    let mut sum = Tensor::<B, 2>::zeros([512, 512], device);
+    let mut launches = |count: u64| {
+        for _ in 0..count {
+            sum = sum.clone() + step.clone();
+            B::sync(device).expect("the kernels run");
+        }
+    };
+    launches(50);
+    let before = allocations::so_far();
+    launches(LAUNCHES);
+    allocations::so_far() - before
+}
+
+fn a_resident_launch_allocates_no_more_than_on_the_plain_runtime(machine: &Machine) {
+    let child = |backend: &str| machine.child("cube/allocations").with("backend", backend);
+    let plain = machine.run(child("plain")).number("allocations");
+    for spilling in [child("spilling"), child("spilling").with("budget", "4MiB")] {
+        let ours = machine.run(spilling).number("allocations");
+        println!("{LAUNCHES} launches: {plain} allocations on the plain runtime, {ours} here");
+        // Tables grow now and then; a single allocation for each launch would be ten times this.
+        assert!(ours <= plain + LAUNCHES / 10, "{plain} on the plain runtime, {ours} here");
+    }
+}

@@ -1,0 +1,120 @@
+//! Several threads, each with a stream of its own: work is ordered, and errors reach who caused them.
+
+use super::{Machine, Plain, Spilling, Target, children, promises};
+use crate::child::Facts;
+use backend_offload::{Budget, OffloadConfig};
+use burn::prelude::*;
+use burn::tensor::TensorData;
+use std::path::PathBuf;
+
+children! {
+    "cube/hand over" => hand_over,
+    "cube/guilty" => guilty,
+}
+
+promises! {
+    tensors_handed_over_without_waiting_keep_their_values,
+    an_error_reaches_the_thread_that_caused_it_and_no_other,
+}
+
+const MIB: u64 = 1 << 20;
+
+fn hand_over<T: Target>(parameters: &Facts) -> Facts {
+    let device = T::device();
+    let config = OffloadConfig::new().max_bindings(3);
+    let budget: Budget = parameters.text("budget").parse().expect("a budget");
+    config.device_budget(budget).install::<Plain<T>>(&device).expect("installs");
+    // Managed blocks, and buffers too small to be managed.
+    pass_on::<Spilling<T>>(&device, [512, 512]);
+    pass_on::<Spilling<T>>(&device, [32, 32]);
+    Facts::default()
+}
+
+/// Tensors go from thread to thread, are changed in place on each, and nobody waits for a kernel.
+fn pass_on<B: Backend>(device: &B::Device, shape: [usize; 2]) {
+    let made = |n: usize| {
+        let data = TensorData::new(vec![n as f32; shape[0] * shape[1]], shape);
+        Tensor::<B, 2>::from_data(data, device)
+    };
+    let mut shared: Vec<_> = (0..6).map(made).collect();
+    for _ in 1..=5 {
+        shared = std::thread::scope(|scope| {
+            let work: Vec<_> = shared.drain(..).map(|tensor| scope.spawn(move || tensor + 1.0)).collect();
+            work.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        });
+        // And back on the thread that made them.
+        shared = shared.into_iter().map(|tensor| tensor * 2.0).collect();
+    }
+    for (n, tensor) in shared.into_iter().enumerate() {
+        let expected = (1..=5).fold(n as f32, |value, _| (value + 1.0) * 2.0);
+        let found = tensor.into_data();
+        let wrong = found.iter::<f32>().find(|value| value.to_bits() != expected.to_bits());
+        assert_eq!(wrong, None, "tensor {n} of {shape:?}, which should be {expected}");
+    }
+}
+
+fn tensors_handed_over_without_waiting_keep_their_values(machine: &Machine) {
+    machine.run(machine.child("cube/hand over").with("budget", "unlimited"));
+    machine.run(machine.child("cube/hand over").with("budget", 4 * MIB));
+}
+
+fn guilty<T: Target>(_: &Facts) -> Facts {
+    let device = T::device();
+    let config = OffloadConfig::new().device_budget(Budget::Bytes(4 * MIB)).max_bindings(3);
+    config.install::<Plain<T>>(&device).expect("installs");
+    let told: Vec<usize> = std::thread::scope(|scope| {
+        let work: Vec<_> = (0..6)
+            .map(|n| {
+                let device = &device;
+                scope.spawn(move || if n % 2 == 0 { ask_too_much::<T>(device) } else { behave::<T>(device) })
+            })
+            .collect();
+        work.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    Facts::default().with("told", format!("{told:?}"))
+}
+
+const ROUNDS: usize = 8;
+
+/// Runs operations above the budget, and counts how often it is told.
+fn ask_too_much<T: Target>(device: &T::Device) -> usize {
+    let told = |_: &usize| {
+        let large = Tensor::<Spilling<T>, 2>::ones([1024, 1024], device);
+        let sum = large.clone() + large.transpose() * 2.0;
+        let synced = Spilling::<T>::sync(device);
+        let read = sum.mean().try_into_data();
+        // What the read drained may have failed after the first synchronisation.
+        let settled = Spilling::<T>::sync(device);
+        read.is_err() && (synced.is_err() || settled.is_err())
+    };
+    (0..ROUNDS).filter(told).count()
+}
+
+/// Runs what fits. Counts errors it should never see.
+fn behave<T: Target>(device: &T::Device) -> usize {
+    let disturbed = |n: &usize| {
+        let data = TensorData::new(vec![*n as f32; 128 * 256], [128, 256]);
+        let sum = Tensor::<Spilling<T>, 2>::from_data(data, device) + 1.0;
+        let synced = Spilling::<T>::sync(device);
+        let right = |value: f32| value.to_bits() == (*n as f32 + 1.0).to_bits();
+        synced.is_err() || !sum.try_into_data().is_ok_and(|data| data.iter::<f32>().all(right))
+    };
+    (0..ROUNDS).filter(disturbed).count()
+}
+
+/// A folder whose `cubecl.toml` folds all threads onto two streams of the runtime.
+fn with_two_streams(machine: &Machine) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("two-streams-on-{machine}"));
+    std::fs::create_dir_all(&folder).expect("a folder of ours");
+    let settings = "[streaming]\nmax_streams = 2\n\n[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n";
+    std::fs::write(folder.join("cubecl.toml"), settings).expect("a file of ours");
+    folder
+}
+
+fn an_error_reaches_the_thread_that_caused_it_and_no_other(machine: &Machine) {
+    let everyone = format!("{:?}", [ROUNDS, 0, ROUNDS, 0, ROUNDS, 0]);
+    let report = machine.run(machine.child("cube/guilty"));
+    assert_eq!(report.text("told"), everyone, "a stream for each thread");
+    let report = machine.run(machine.child("cube/guilty").directory(with_two_streams(machine)));
+    assert_eq!(report.text("told"), everyone, "threads that share a stream of the runtime");
+}
