@@ -1,0 +1,234 @@
+//! Copies and fills. Page-locked memory is read and written when the copy happens; pageable memory is read at the
+//! call, and a copy into it returns when it is done.
+
+use std::{
+    ffi::{c_uchar, c_uint, c_void},
+    ops::Range,
+};
+
+use super::status::{Status, status};
+use crate::{
+    driver::{Copy, Driver, Place, Work, driver},
+    findings::require,
+    memory::{FRESH, Rows, fill},
+    report,
+    schedule::StreamId,
+    timeline::Engine,
+};
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, size: usize, stream: u64) -> Status {
+    plain(Kind::ToDevice, to, from, size, Some(stream), "cuMemcpyHtoDAsync")
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, size: usize, stream: u64) -> Status {
+    plain(Kind::ToHost, to, from, size, Some(stream), "cuMemcpyDtoHAsync")
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: usize, stream: u64) -> Status {
+    plain(Kind::Within, to, from, size, Some(stream), "cuMemcpyDtoDAsync")
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyHtoD_v2(to: u64, from: u64, size: usize) -> Status {
+    plain(Kind::ToDevice, to, from, size, None, "cuMemcpyHtoD")
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoH_v2(to: u64, from: u64, size: usize) -> Status {
+    plain(Kind::ToHost, to, from, size, None, "cuMemcpyDtoH")
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoD_v2(to: u64, from: u64, size: usize) -> Status {
+    plain(Kind::Within, to, from, size, None, "cuMemcpyDtoD")
+}
+
+/// One side of `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Side {
+    x: usize,
+    y: usize,
+    /// 1 is the host, 2 the device.
+    kind: c_uint,
+    host: u64,
+    device: u64,
+    array: *mut c_void,
+    pitch: usize,
+}
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Pitched {
+    from: Side,
+    to: Side,
+    width: usize,
+    height: usize,
+}
+
+impl Side {
+    fn rows(&self, width: usize, height: usize) -> Rows {
+        let pitch = if self.pitch == 0 { width } else { self.pitch } as u64;
+        let start = if self.kind == 1 { self.host } else { self.device };
+        let start = start + self.y as u64 * pitch + self.x as u64;
+        Rows { start, pitch, width: width as u64, height: height as u64 }
+    }
+}
+
+/// # Safety
+/// `copy` must point to a description whose host memory, if it has any, is the caller's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Pitched, stream: u64) -> Status {
+    // SAFETY: promised by the caller.
+    let Some(Pitched { from, to, width, height }) = (unsafe { copy.as_ref() }) else {
+        return Status::InvalidValue;
+    };
+    let kind = match (from.kind, to.kind) {
+        (1, 2) => Kind::ToDevice,
+        (2, 1) => Kind::ToHost,
+        (2, 2) => Kind::Within,
+        _ => return Status::NotSupported,
+    };
+    let [to, from] = [to, from].map(|side| side.rows(*width, *height));
+    if to.pitch < to.width || from.pitch < from.width {
+        return Status::InvalidValue;
+    }
+    asked(kind, to, from, Some(stream), "cuMemcpy2DAsync")
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemsetD8Async(to: u64, value: c_uchar, size: usize, stream: u64) -> Status {
+    let mut driver = driver();
+    status(|| {
+        let stream = driver.stream(stream, "cuMemsetD8Async")?;
+        driver.fill_rows(Rows::plain(to, size as u64), value, stream);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemsetD8_v2(to: u64, value: c_uchar, size: usize) -> Status {
+    let mut driver = driver();
+    let legacy = driver.legacy;
+    driver.fill_rows(Rows::plain(to, size as u64), value, legacy);
+    driver.host_waits(legacy);
+    Status::Success
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    ToDevice,
+    ToHost,
+    Within,
+}
+
+fn plain(kind: Kind, to: u64, from: u64, size: usize, stream: Option<u64>, who: &'static str) -> Status {
+    asked(kind, Rows::plain(to, size as u64), Rows::plain(from, size as u64), stream, who)
+}
+
+/// Without a stream the call returns when the copy is done.
+fn asked(kind: Kind, to: Rows, from: Rows, stream: Option<u64>, who: &'static str) -> Status {
+    let mut driver = driver();
+    status(|| {
+        let id = driver.stream(stream.unwrap_or_default(), who)?;
+        driver.copy_rows(kind, to, from, id, who);
+        if stream.is_none() {
+            driver.host_waits(id);
+        }
+        Ok(())
+    })
+}
+
+impl Driver {
+    fn copy_rows(&mut self, kind: Kind, to: Rows, from: Rows, stream: StreamId, who: &'static str) {
+        let bytes = to.bytes();
+        let when = self.begin(stream);
+        if kind != Kind::ToHost {
+            self.touch(to.extent(), true, when, who);
+        }
+        if kind != Kind::ToDevice {
+            self.touch(from.extent(), false, when, who);
+        }
+        let engine = match kind {
+            Kind::ToDevice => Engine::ToDevice,
+            Kind::ToHost => Engine::ToHost,
+            Kind::Within => Engine::Compute,
+        };
+        self.timeline.book(stream, engine, who, bytes);
+        let (to, from) = match kind {
+            Kind::ToDevice => (Place::Device(to), self.host_source(from, who)),
+            Kind::ToHost => (self.host_target(to, who), Place::Device(from)),
+            Kind::Within => (Place::Device(to), Place::Device(from)),
+        };
+        let pageable = matches!(to, Place::Pageable(_)) || matches!(from, Place::Staged { .. });
+        report::count(|counters| {
+            match kind {
+                Kind::ToDevice => counters.to_device.add(bytes),
+                Kind::ToHost => counters.to_host.add(bytes),
+                Kind::Within => counters.within_device.add(bytes),
+            }
+            if pageable {
+                counters.pageable.add(bytes);
+            }
+        });
+        if bytes == 0 {
+            return;
+        }
+        let returns_when_done = matches!(to, Place::Pageable(_));
+        self.push(stream, Work::Copy(Copy { who, to, from }));
+        if returns_when_done {
+            self.host_waits(stream);
+        }
+    }
+
+    fn host_source(&self, rows: Rows, who: &str) -> Place {
+        if require(self.pinned.check(&rows.extent(), who)) {
+            return Place::Pinned(rows);
+        }
+        let extent = rows.extent();
+        let start = std::ptr::with_exposed_provenance::<u8>(extent.start as usize);
+        let size = (extent.end - extent.start) as usize;
+        let bytes = if size == 0 {
+            Vec::new()
+        } else {
+            // SAFETY: the caller of the copy promises that it may be read until the call returns.
+            unsafe { std::slice::from_raw_parts(start, size) }.to_vec()
+        };
+        Place::Staged { bytes, rows }
+    }
+
+    fn host_target(&self, rows: Rows, who: &str) -> Place {
+        if !require(self.pinned.check(&rows.extent(), who)) {
+            return Place::Pageable(rows);
+        }
+        // Nobody may count on what is there before the copy has happened.
+        // SAFETY: pinned memory that was checked just now.
+        unsafe { fill(rows, FRESH) };
+        Place::Pinned(rows)
+    }
+
+    fn fill_rows(&mut self, rows: Rows, value: u8, stream: StreamId) {
+        let when = self.begin(stream);
+        self.touch(rows.extent(), true, when, "cuMemsetD8");
+        self.timeline.book(stream, Engine::Compute, "cuMemsetD8", rows.bytes());
+        if rows.bytes() > 0 {
+            self.push(stream, Work::Fill(rows, value));
+        }
+    }
+}
+
+impl Work {
+    /// Whether it will read or write this page-locked memory.
+    pub(super) fn uses_pinned(&self, range: &Range<u64>) -> bool {
+        let Self::Copy(Copy { to, from, .. }) = self else { return false };
+        [to, from].into_iter().any(|place| {
+            let Place::Pinned(rows) = place else { return false };
+            let extent = rows.extent();
+            extent.start < range.end && range.start < extent.end
+        })
+    }
+}

@@ -1,0 +1,135 @@
+//! Events. Recording one takes a mark in a stream, with what is known to precede it.
+
+use std::{
+    ffi::c_uint,
+    sync::PoisonError,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::status::{Out, Status, invalid_handle, status};
+use crate::{
+    driver::{Driver, Event, HAPPENED, Record, driver},
+    schedule::Goal,
+    settings::Mode,
+};
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventCreate(event: Out<u64>, _flags: c_uint) -> Status {
+    let mut driver = driver();
+    let handle = driver.handle();
+    driver.events.insert(handle, Event::default());
+    event.put(handle)
+}
+
+/// Waits for it hold on to what it recorded.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventDestroy_v2(event: u64) -> Status {
+    match driver().events.remove(&event) {
+        Some(_) => Status::Success,
+        None => invalid_handle(event, "event", "cuEventDestroy"),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventRecord(event: u64, stream: u64) -> Status {
+    let mut driver = driver();
+    status(|| {
+        let stream = driver.stream(stream, "cuEventRecord")?;
+        _ = driver.record(event, "cuEventRecord")?;
+        let record = Record {
+            mark: driver.schedule.mark(stream),
+            clock: driver.order.of(stream).clone(),
+            time: driver.timeline.end_of(stream),
+            recorder: thread::current().id(),
+        };
+        driver.events.insert(event, Event { record: Some(record) });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Status {
+    let mut driver = driver();
+    status(|| {
+        let stream = driver.stream(stream, "cuStreamWaitEvent")?;
+        // One that was never recorded is no reason to wait.
+        if let Some(record) = driver.record(event, "cuStreamWaitEvent")? {
+            driver.stream_waits(stream, &record);
+            driver.run(Goal::Leisure);
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
+    let mut driver = driver();
+    let record = match driver.record(event, "cuEventSynchronize") {
+        Ok(Some(record)) => record,
+        Ok(None) => return Status::Success,
+        Err(status) => return status,
+    };
+    // CubeCL has a thread that does nothing but wait, at once, for a stream that does nothing but wait. It is kept
+    // waiting, so that others find the work undone.
+    let collects = !record.mark.after_work && record.recorder != thread::current().id();
+    if collects && driver.settings.mode != Mode::Eager {
+        let end = Instant::now() + Duration::from_millis(driver.settings.patience_ms);
+        while !driver.schedule.is_done(record.mark) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            driver = HAPPENED.wait_timeout(driver, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+    driver.run(Goal::Mark(record.mark));
+    driver.host_saw_record(&record);
+    Status::Success
+}
+
+/// As a question to a stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventQuery(event: u64) -> Status {
+    let mut driver = driver();
+    status(|| {
+        let Some(record) = driver.record(event, "cuEventQuery")? else { return Ok(()) };
+        driver.run(Goal::Leisure);
+        if driver.schedule.is_done(record.mark) {
+            driver.host_saw_record(&record);
+            return Ok(());
+        }
+        driver.run(Goal::Progress(record.mark.stream));
+        Err(Status::NotReady)
+    })
+}
+
+/// In simulated time.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64) -> Status {
+    let driver = driver();
+    status(|| {
+        let start = driver.record(start, "cuEventElapsedTime")?.ok_or(Status::InvalidHandle)?;
+        let end = driver.record(end, "cuEventElapsedTime")?.ok_or(Status::InvalidHandle)?;
+        _ = milliseconds.put(((end.time - start.time) * 1e3) as f32);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u64) -> Status {
+    cuEventElapsedTime_v2(milliseconds, start, end)
+}
+
+impl Driver {
+    /// What the event last recorded, if it ever did.
+    fn record(&self, event: u64, call: &str) -> Result<Option<Record>, Status> {
+        let event_of = self.events.get(&event).ok_or_else(|| invalid_handle(event, "event", call))?;
+        Ok(event_of.record.clone())
+    }
+
+    fn host_saw_record(&mut self, record: &Record) {
+        self.order.host_waits(&record.clock);
+        self.timeline.host_waits(record.time);
+    }
+}

@@ -1,0 +1,129 @@
+//! Allocating and freeing device memory and page-locked host memory.
+
+use std::ffi::c_uint;
+
+use super::{
+    device::current_device,
+    status::{Out, Status, status},
+};
+use crate::{
+    driver::{Driver, Work, driver},
+    findings::{Fault, Finding, require},
+    races::Access,
+    report,
+    schedule::StreamId,
+    settings::settings,
+};
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Status {
+    let used = driver().device.used(current_device("cuMemGetInfo"));
+    _ = total.put(settings().memory as usize);
+    free.put((settings().memory - used) as usize)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemAllocAsync(out: Out<u64>, size: usize, stream: u64) -> Status {
+    let device = current_device("cuMemAllocAsync");
+    let mut driver = driver();
+    status(|| {
+        let stream = driver.stream(stream, "cuMemAllocAsync")?;
+        let start = driver.allocate(size as u64, device, stream)?;
+        _ = out.put(start);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemAlloc_v2(out: Out<u64>, size: usize) -> Status {
+    let device = current_device("cuMemAlloc");
+    let mut driver = driver();
+    status(|| {
+        // No stream can be at work on it yet: what comes next, comes after.
+        let legacy = driver.legacy;
+        let start = driver.allocate(size as u64, device, legacy)?;
+        driver.host_waits(legacy);
+        _ = out.put(start);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeAsync(start: u64, stream: u64) -> Status {
+    let mut driver = driver();
+    status(|| {
+        let stream = driver.stream(stream, "cuMemFreeAsync")?;
+        driver.free(start, stream);
+        Ok(())
+    })
+}
+
+/// Waits for all work, as CUDA does.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFree_v2(start: u64) -> Status {
+    let mut driver = driver();
+    driver.host_waits_for_all();
+    let legacy = driver.legacy;
+    driver.free(start, legacy);
+    driver.host_waits(legacy);
+    Status::Success
+}
+
+impl Driver {
+    fn allocate(&mut self, size: u64, device: usize, stream: StreamId) -> Result<u64, Status> {
+        if size == 0 {
+            return Err(Status::InvalidValue);
+        }
+        self.allocations_asked_for += 1;
+        self.make_room(size, device);
+        let refused =
+            settings().fail_allocations_after.is_some_and(|after| self.allocations_asked_for > after);
+        let start = if refused { None } else { self.device.allocate(size, device) };
+        report::count(|counters| match start {
+            Some(_) => counters.allocations += 1,
+            None => counters.refused_allocations += 1,
+        });
+        let start = start.ok_or(Status::OutOfMemory)?;
+        self.count_peaks();
+        let when = self.begin(stream);
+        self.touch(start..start + size, true, when, "the allocation");
+        self.push(stream, Work::Poison(start..start + size));
+        Ok(start)
+    }
+
+    fn free(&mut self, start: u64, stream: StreamId) {
+        let range = require(self.device.mark_freed(start));
+        report::count(|counters| counters.frees += 1);
+        let when = self.begin(stream);
+        self.watch(start, Access { range, writes: true, who: "the free".into() }, when);
+        self.push(stream, Work::Release(start));
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemHostAlloc(out: Out<u64>, size: usize, _flags: c_uint) -> Status {
+    _ = current_device("cuMemHostAlloc");
+    let mut driver = driver();
+    let Some(start) = driver.pinned.allocate(size as u64) else { return Status::OutOfMemory };
+    driver.count_peaks();
+    out.put(start)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemAllocHost_v2(out: Out<u64>, size: usize) -> Status {
+    cuMemHostAlloc(out, size, 0)
+}
+
+/// Waits for all work, as CUDA does. A program that relies on it has forgotten a copy.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeHost(start: u64) -> Status {
+    let mut driver = driver();
+    let Some(range) = require(driver.pinned.starting_at(start)) else { return Status::InvalidValue };
+    if driver.schedule.pending().any(|work| work.uses_pinned(&range)) {
+        let circumstances = format!("{} bytes at {start:#x}", range.end - range.start);
+        Fault::new(Finding::PinnedFreedEarly, circumstances).report();
+    }
+    driver.host_waits_for_all();
+    driver.pinned.release(start);
+    Status::Success
+}

@@ -1,0 +1,156 @@
+//! Modules and launches. A module holds one kernel, so a function's handle is its module's.
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    sync::Arc,
+};
+
+use super::status::{Out, Status, invalid_handle, status};
+use crate::{
+    driver::{Driver, Work, driver},
+    fibers::Dim,
+    findings::{Fault, Finding},
+    kernels::{Kernel, Launch, Parameter, SHARED_BYTES},
+    schedule::StreamId,
+    timeline::Engine,
+};
+
+/// # Safety
+/// `image` must be a string that ends with zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleLoadData(module: Out<u64>, image: *const c_char) -> Status {
+    // SAFETY: promised by the caller.
+    let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();
+    let Some(image) = crate::kernels::Image::parse(&text) else { return Status::InvalidPtx };
+    match Kernel::load(&image) {
+        Ok(kernel) => {
+            let mut driver = driver();
+            let handle = driver.handle();
+            driver.modules.insert(handle, Arc::new(kernel));
+            module.put(handle)
+        }
+        Err(problem) => {
+            eprintln!("stand-in: a kernel could not be loaded: {problem}");
+            Status::InvalidImage
+        }
+    }
+}
+
+/// Launches that are queued keep their kernel.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuModuleUnload(module: u64) -> Status {
+    match driver().modules.remove(&module) {
+        Some(_) => Status::Success,
+        None => invalid_handle(module, "module", "cuModuleUnload"),
+    }
+}
+
+/// # Safety
+/// `name` must be a string that ends with zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleGetFunction(function: Out<u64>, module: u64, name: *const c_char) -> Status {
+    // SAFETY: promised by the caller.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    match driver().modules.get(&module) {
+        Some(kernel) if kernel.name == name => function.put(module),
+        Some(_) => Status::NotFound,
+        None => invalid_handle(module, "module", "cuModuleGetFunction"),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuFuncSetAttribute(_function: u64, _attribute: c_int, _value: c_int) -> Status {
+    Status::Success
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuFuncGetAttribute(value: Out<c_int>, _attribute: c_int, _function: u64) -> Status {
+    value.put(0)
+}
+
+/// # Safety
+/// `parameters` must point to a value for each of the kernel's parameters.
+#[expect(clippy::too_many_arguments, reason = "CUDA's own signature")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchKernel(
+    function: u64,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
+    stream: u64,
+    parameters: *const *const c_void,
+    extra: *const c_void,
+) -> Status {
+    let mut driver = driver();
+    status(|| {
+        let stream = driver.stream(stream, "cuLaunchKernel")?;
+        let kernel = driver.modules.get(&function).cloned();
+        let kernel = kernel.ok_or_else(|| invalid_handle(function, "function", "cuLaunchKernel"))?;
+        let grid = Dim { x: grid_x, y: grid_y, z: grid_z };
+        let block = Dim { x: block_x, y: block_y, z: block_z };
+        check_shape(&kernel.name, grid, block, shared as usize)?;
+        if !extra.is_null() {
+            return Err(Status::NotSupported);
+        }
+        let value = |(index, (_, size)): (usize, &(Parameter, usize))| {
+            let mut words = vec![0_u64; size.div_ceil(8).max(1)];
+            // SAFETY: promised by the caller; the words have room for the value.
+            unsafe {
+                let value = *parameters.add(index);
+                words.as_mut_ptr().cast::<u8>().copy_from(value.cast(), *size);
+            }
+            words
+        };
+        let arguments = kernel.parameters.iter().enumerate().map(value).collect();
+        driver.launch_on(stream, Launch { kernel, grid, block, shared: shared as usize, arguments });
+        Ok(())
+    })
+}
+
+fn check_shape(name: &str, grid: Dim, block: Dim, shared: usize) -> Result<(), Status> {
+    let fits = grid.count() > 0
+        && grid.y.max(grid.z) <= 65535
+        && (1..=1024).contains(&block.count())
+        && block.z <= 64
+        && shared <= SHARED_BYTES;
+    if fits {
+        return Ok(());
+    }
+    let circumstances = format!(
+        "kernel {name} over {} x {} x {} blocks of {} x {} x {} threads with {shared} bytes of shared memory",
+        grid.x, grid.y, grid.z, block.x, block.y, block.z
+    );
+    Fault::new(Finding::LaunchRefused, circumstances).report();
+    Err(Status::InvalidValue)
+}
+
+impl Driver {
+    fn launch_on(&mut self, stream: StreamId, launch: Launch) {
+        let who = format!("kernel {}", launch.kernel.name);
+        let when = self.begin(stream);
+        for (address, writes) in launch.operands().collect::<Vec<_>>() {
+            self.touch(address..address + 1, writes, when, &who);
+        }
+        self.timeline.book(stream, Engine::Compute, &launch.kernel.name, 0);
+        self.push(stream, Work::Launch(launch));
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuTensorMapEncodeTiled() -> Status {
+    Status::NotSupported
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuTensorMapEncodeIm2col() -> Status {
+    Status::NotSupported
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuTensorMapEncodeIm2colWide() -> Status {
+    Status::NotSupported
+}

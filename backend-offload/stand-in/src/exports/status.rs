@@ -1,0 +1,67 @@
+//! What every call shares: its result, where it leaves one, and the stream it names.
+
+use crate::{
+    driver::{Driver, Stream},
+    findings::{Fault, Finding},
+    schedule::StreamId,
+};
+
+/// `CUresult`, as far as it is used.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    Success = 0,
+    InvalidValue = 1,
+    OutOfMemory = 2,
+    InvalidDevice = 101,
+    InvalidImage = 200,
+    InvalidPtx = 218,
+    InvalidHandle = 400,
+    NotFound = 500,
+    NotReady = 600,
+    NotSupported = 801,
+}
+
+impl From<bool> for Status {
+    fn from(ok: bool) -> Self {
+        if ok { Self::Success } else { Self::InvalidValue }
+    }
+}
+
+/// Where a C caller wants a result. Only C callers make one, and they promise that it is null or may be written.
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    pub(super) fn put(self, value: T) -> Status {
+        if self.0.is_null() {
+            return Status::InvalidValue;
+        }
+        // SAFETY: promised by the caller, see above.
+        unsafe { self.0.write(value) };
+        Status::Success
+    }
+}
+
+impl Driver {
+    /// The stream of a handle, where zero is the one without. A handle that is none is found and refused.
+    pub(super) fn stream(&self, handle: u64, call: &str) -> Result<StreamId, Status> {
+        if handle == 0 {
+            return Ok(self.legacy);
+        }
+        let stream = self.streams.get(&handle).map(|Stream { id, .. }| *id);
+        stream.ok_or_else(|| invalid_handle(handle, "stream", call))
+    }
+}
+
+pub(super) fn invalid_handle(handle: u64, kind: &str, call: &str) -> Status {
+    let circumstances = format!("{call} names {handle:#x}, which is no {kind}, or one no more");
+    Fault::new(Finding::InvalidHandle, circumstances).report();
+    Status::InvalidHandle
+}
+
+/// Turns an early return into the status it carries.
+pub(super) fn status(call: impl FnOnce() -> Result<(), Status>) -> Status {
+    call().err().unwrap_or(Status::Success)
+}

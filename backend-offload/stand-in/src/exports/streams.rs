@@ -1,0 +1,66 @@
+//! Streams.
+
+use std::ffi::{c_int, c_uint};
+
+use super::{
+    device::current_device,
+    status::{Out, Status, status},
+};
+use crate::{
+    driver::{Stream, driver},
+    schedule::Goal,
+};
+
+const NON_BLOCKING: c_uint = 1;
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamCreate(stream: Out<u64>, flags: c_uint) -> Status {
+    _ = current_device("cuStreamCreate");
+    let mut driver = driver();
+    let (handle, id) = (driver.handle(), driver.schedule.create_stream());
+    driver.streams.insert(handle, Stream { id, blocking: flags & NON_BLOCKING == 0 });
+    stream.put(handle)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamCreateWithPriority(stream: Out<u64>, flags: c_uint, _priority: c_int) -> Status {
+    cuStreamCreate(stream, flags)
+}
+
+/// Its work still happens; here it does at once.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamDestroy_v2(stream: u64) -> Status {
+    let mut driver = driver();
+    status(|| {
+        let id = driver.stream(stream, "cuStreamDestroy")?;
+        driver.run(Goal::Stream(id));
+        driver.streams.remove(&stream);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamSynchronize(stream: u64) -> Status {
+    let mut driver = driver();
+    status(|| {
+        let id = driver.stream(stream, "cuStreamSynchronize")?;
+        driver.host_waits(id);
+        Ok(())
+    })
+}
+
+/// Each question that finds work undone brings it forward, so that who asks often enough gets an end.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamQuery(stream: u64) -> Status {
+    let mut driver = driver();
+    status(|| {
+        let id = driver.stream(stream, "cuStreamQuery")?;
+        driver.run(Goal::Leisure);
+        if driver.schedule.is_idle(id) {
+            driver.host_saw(id);
+            return Ok(());
+        }
+        driver.run(Goal::Progress(id));
+        Err(Status::NotReady)
+    })
+}

@@ -1,0 +1,277 @@
+//! A block whose threads wait for each other: one fiber per thread, all on the thread that launched.
+//!
+//! A fiber runs until its thread waits at a barrier or meets the other lanes of its warp, and the next one takes
+//! over: thread by thread, always in the same order. So the result of a block is deterministic, and a missing
+//! barrier shows only where that one order breaks without it.
+//!
+//! Lanes that meet lay down eight bytes each and go on when all lanes named by the mask that still run have come.
+//! Two sets of slots suffice: a lane that is at its second next meeting cannot have left another one behind.
+
+mod stacks;
+mod switch;
+
+use std::{
+    cell::Cell,
+    ffi::c_void,
+    ptr,
+    sync::atomic::{AtomicPtr, Ordering},
+};
+
+use crate::findings::{Fault, Finding};
+use stacks::Stacks;
+use switch::switch;
+
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Dim {
+    pub(crate) x: u32,
+    pub(crate) y: u32,
+    pub(crate) z: u32,
+}
+
+impl Dim {
+    /// Threads of a block or blocks of a grid.
+    pub(crate) fn count(self) -> u64 {
+        u64::from(self.x) * u64::from(self.y) * u64::from(self.z)
+    }
+}
+
+/// `stand_in_position` of the device headers.
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Position {
+    pub(crate) thread: Dim,
+    pub(crate) block: Dim,
+    pub(crate) block_dim: Dim,
+    pub(crate) grid_dim: Dim,
+}
+
+/// A kernel's body for the thread at its position; takes pointers to its arguments.
+pub(crate) type Thread = unsafe extern "C" fn(*mut *mut c_void);
+
+/// `stand_in_services` of the device headers: what a kernel may ask for.
+#[repr(C)]
+pub(crate) struct Services {
+    barrier: extern "C" fn(),
+    meet: unsafe extern "C" fn(u32, u64, *mut *const u64) -> u32,
+    absent_lane: extern "C" fn(),
+    active: extern "C" fn() -> u32,
+}
+
+pub(crate) static SERVICES: Services = Services { barrier, meet, absent_lane, active };
+
+const WARP: usize = 32;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Ready,
+    AtBarrier,
+    AtMeeting,
+    Done,
+}
+
+struct Fiber {
+    stack_pointer: Cell<*mut c_void>,
+    state: Cell<State>,
+    thread: Dim,
+    lane: u32,
+    warp: usize,
+    /// The lanes of its last meeting.
+    met: Cell<u32>,
+}
+
+#[derive(Default)]
+struct Warp {
+    slots: [[Cell<u64>; WARP]; 2],
+    generation: Cell<usize>,
+    arrived: Cell<u32>,
+    alive: Cell<u32>,
+}
+
+/// One block while it runs. Shared by the fibers and the loop that resumes them, hence the cells.
+struct Block {
+    fibers: Vec<Fiber>,
+    warps: Vec<Warp>,
+    current: Cell<usize>,
+    /// Where the loop goes on.
+    resumer: Cell<*mut c_void>,
+    body: Thread,
+    arguments: *mut *mut c_void,
+    position: *mut Position,
+}
+
+/// The block that runs: one at a time, under the driver's lock.
+static RUNNING: AtomicPtr<Block> = AtomicPtr::new(ptr::null_mut());
+
+#[derive(Debug, Default)]
+pub(crate) struct Fibers {
+    stacks: Stacks,
+}
+
+impl Fibers {
+    /// Runs the block at the position's `block` until all its threads have ended.
+    ///
+    /// # Safety
+    /// `body` must accept `arguments` and read its place from `position`, which nothing else may use meanwhile.
+    pub(crate) unsafe fn run(&mut self, body: Thread, arguments: *mut *mut c_void, position: *mut Position) {
+        // SAFETY: promised by the caller.
+        let dim = unsafe { (*position).block_dim };
+        let count = dim.count() as usize;
+        self.stacks.provide(count);
+        let fiber = |index: usize| {
+            let (x, y) = (dim.x as usize, dim.y as usize);
+            Fiber {
+                stack_pointer: Cell::new(switch::prepare(self.stacks.top(index), main)),
+                state: Cell::new(State::Ready),
+                thread: Dim { x: (index % x) as u32, y: (index / x % y) as u32, z: (index / x / y) as u32 },
+                lane: (index % WARP) as u32,
+                warp: index / WARP,
+                met: Cell::new(0),
+            }
+        };
+        let block = Block {
+            fibers: (0..count).map(fiber).collect(),
+            warps: (0..count.div_ceil(WARP)).map(|_| Warp::default()).collect(),
+            current: Cell::new(0),
+            resumer: Cell::new(ptr::null_mut()),
+            body,
+            arguments,
+            position,
+        };
+        for fiber in &block.fibers {
+            let alive = &block.warps[fiber.warp].alive;
+            alive.set(alive.get() | 1 << fiber.lane);
+        }
+        RUNNING.store((&raw const block).cast_mut(), Ordering::Relaxed);
+        block.run();
+        RUNNING.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+}
+
+impl Block {
+    fn run(&self) {
+        while self.fibers.iter().any(|fiber| fiber.state.get() != State::Done) {
+            let mut moved = false;
+            for (index, fiber) in self.fibers.iter().enumerate() {
+                while fiber.state.get() == State::Ready {
+                    self.resume(index);
+                    moved = true;
+                }
+            }
+            if !moved {
+                self.release();
+            }
+        }
+    }
+
+    fn resume(&self, index: usize) {
+        let fiber = &self.fibers[index];
+        self.current.set(index);
+        // SAFETY: the position is the running kernel's, see `Fibers::run`. The fiber's stack pointer was left by
+        // `prepare` or by its last switch, and the fiber switches back before this block ends.
+        unsafe {
+            (*self.position).thread = fiber.thread;
+            switch(self.resumer.as_ptr(), fiber.stack_pointer.get());
+        }
+        if fiber.state.get() == State::Done {
+            let warp = &self.warps[fiber.warp];
+            warp.alive.set(warp.alive.get() & !(1 << fiber.lane));
+            if warp.arrived.get() != 0 && warp.arrived.get() == warp.alive.get() {
+                self.conclude(fiber.warp);
+            }
+        }
+    }
+
+    /// Nobody can go on: lanes have met that not all of their warp come to, or else all are at the barrier.
+    fn release(&self) {
+        let mut met = false;
+        for (index, warp) in self.warps.iter().enumerate().filter(|(_, warp)| warp.arrived.get() != 0) {
+            let (came, alive) = (warp.arrived.get(), warp.alive.get());
+            if came != alive {
+                let circumstances = format!("lanes {came:#010x} of {alive:#010x} exchanged values");
+                Fault::new(Finding::PartOfWarp, circumstances).report();
+            }
+            self.conclude(index);
+            met = true;
+        }
+        if !met {
+            self.fibers
+                .iter()
+                .filter(|fiber| fiber.state.get() == State::AtBarrier)
+                .for_each(|fiber| fiber.state.set(State::Ready));
+        }
+    }
+
+    /// Lets the lanes that came go on.
+    fn conclude(&self, index: usize) {
+        let warp = &self.warps[index];
+        let came = warp.arrived.replace(0);
+        warp.generation.set(warp.generation.get() + 1);
+        for fiber in
+            self.fibers.iter().skip(index * WARP).take(WARP).filter(|fiber| came >> fiber.lane & 1 == 1)
+        {
+            fiber.state.set(State::Ready);
+            fiber.met.set(came);
+        }
+    }
+
+    /// The current fiber gives way; returns when it is resumed.
+    fn leave(&self, state: State) {
+        let fiber = &self.fibers[self.current.get()];
+        fiber.state.set(state);
+        // SAFETY: `resume` is what this fiber was switched to from, and waits there.
+        unsafe { switch(fiber.stack_pointer.as_ptr(), self.resumer.get()) }
+    }
+}
+
+/// Only for code that a fiber runs.
+fn running() -> &'static Block {
+    // SAFETY: set while a block runs, and the block outlives its fibers.
+    unsafe { &*RUNNING.load(Ordering::Relaxed) }
+}
+
+extern "C" fn main() -> ! {
+    let block = running();
+    // SAFETY: promised to `Fibers::run`.
+    unsafe { (block.body)(block.arguments) }
+    block.leave(State::Done);
+    unreachable!("a thread that has ended is not resumed")
+}
+
+extern "C" fn barrier() {
+    running().leave(State::AtBarrier);
+}
+
+/// Waits for the lanes of the mask. `slots` is then what each laid down; returns the lanes that came.
+unsafe extern "C" fn meet(mask: u32, value: u64, slots: *mut *const u64) -> u32 {
+    let block = running();
+    let fiber = &block.fibers[block.current.get()];
+    let warp = &block.warps[fiber.warp];
+    let side = &warp.slots[warp.generation.get() % 2];
+    side[fiber.lane as usize].set(value);
+    warp.arrived.set(warp.arrived.get() | 1 << fiber.lane);
+    if warp.arrived.get() == warp.alive.get() & mask {
+        block.conclude(fiber.warp);
+    } else {
+        block.leave(State::AtMeeting);
+    }
+    // SAFETY: the kernel passes a variable of its own.
+    unsafe { slots.write(side.as_ptr().cast()) };
+    fiber.met.get()
+}
+
+extern "C" fn absent_lane() {
+    let block = running();
+    let lane = block.fibers[block.current.get()].lane;
+    let circumstances = format!("lane {lane} asked for the value of a lane that did not come");
+    Fault::new(Finding::AbsentLane, circumstances).report();
+}
+
+/// The lanes of the caller's warp that have not ended.
+extern "C" fn active() -> u32 {
+    let block = running();
+    block.warps[block.fibers[block.current.get()].warp].alive.get()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! The folder of compiled kernels. Several processes may share it: files appear under their names complete or not at
+//! all, and whoever comes second replaces a file by its equal.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process,
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// FNV-1a over all that goes into a compiled kernel. Not against adversaries.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Key(u128);
+
+impl Key {
+    pub(super) fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+        let hash = |hash: u128, byte: &u8| (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
+        let part = |key: u128, part: &[u8]| {
+            // Its length first, so that no two lists of parts are the same bytes.
+            part.iter().fold(part.len().to_le_bytes().iter().fold(key, hash), hash)
+        };
+        Self(parts.into_iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, part))
+    }
+
+    pub(super) fn path(self, folder: &Path, extension: &str) -> PathBuf {
+        folder.join(format!("{:032x}.{extension}", self.0))
+    }
+}
+
+/// A path beside `path` that no other thread or process writes to.
+pub(super) fn aside(path: &Path) -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    path.with_extension(format!("{}-{count}.part", process::id()))
+}
+
+pub(super) fn write(path: &Path, contents: &str) -> io::Result<()> {
+    let part = aside(path);
+    fs::write(&part, contents)?;
+    fs::rename(part, path)
+}
+
+/// The processor's name and features: `-march=native` is another program on another one.
+pub(super) fn processor() -> &'static str {
+    static PROCESSOR: LazyLock<String> = LazyLock::new(|| {
+        let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let first = text.split("\n\n").next().unwrap_or_default();
+        first.lines().filter(|line| line.starts_with("model name") || line.starts_with("flags")).collect()
+    });
+    &PROCESSOR
+}
+
+/// The text of every file below a folder, by name.
+pub(super) fn texts_below(folder: &Path) -> io::Result<Vec<String>> {
+    let mut entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
+    entries.sort_by_key(fs::DirEntry::path);
+    let mut texts = Vec::new();
+    for path in entries.into_iter().map(|entry| entry.path()) {
+        if path.is_dir() {
+            texts.extend(texts_below(&path)?);
+        } else {
+            texts.push(fs::read_to_string(&path)?);
+        }
+    }
+    Ok(texts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_tell_parts_apart_and_where_they_end() {
+        let path =
+            |parts: &[&str]| Key::of(parts.iter().map(|part| part.as_bytes())).path(Path::new("c"), "so");
+        assert_eq!(path(&["a", "b"]), path(&["a", "b"]));
+        assert_ne!(path(&["a", "b"]), path(&["ab", ""]));
+        assert_ne!(path(&["a", "b"]), path(&["b", "a"]));
+        assert_eq!(path(&[]).to_string_lossy().len(), "c/".len() + 32 + ".so".len());
+    }
+
+    #[test]
+    fn two_who_write_at_once_leave_one_whole_file_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kernel.cu");
+        let text = "text ".repeat(10_000);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..20).for_each(|_| write(&path, &text).unwrap()));
+            }
+        });
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,72 @@
+//! A launch: a kernel with its arguments and its grid, and running it.
+
+use std::{ffi::c_void, sync::Arc, time::Instant};
+
+use super::object::{Kernel, Parameter};
+use crate::{
+    fibers::{Dim, Fibers},
+    report,
+};
+
+#[derive(Debug)]
+pub(crate) struct Launch {
+    pub(crate) kernel: Arc<Kernel>,
+    pub(crate) grid: Dim,
+    pub(crate) block: Dim,
+    /// Bytes of dynamic shared memory.
+    pub(crate) shared: usize,
+    /// Copies of the values at the time of the call, in words for their alignment.
+    pub(crate) arguments: Vec<Vec<u64>>,
+}
+
+/// Shared memory is not cleared between blocks on a GPU; here it never holds a plausible number.
+const SHARED_POISON: u8 = 0xFF;
+
+impl Launch {
+    /// The device addresses among the arguments, and whether the kernel may write there.
+    pub(crate) fn operands(&self) -> impl Iterator<Item = (u64, bool)> {
+        let parameters = self.kernel.parameters.iter().zip(&self.arguments);
+        parameters
+            .filter(|((kind, _), _)| *kind != Parameter::Value)
+            .map(|((kind, _), argument)| (argument[0], *kind == Parameter::Pointer))
+    }
+
+    /// On the calling thread. The operands must be live device memory.
+    pub(crate) fn run(&mut self, fibers: &mut Fibers) {
+        let started = Instant::now();
+        let Self { kernel, grid, block, shared, arguments } = self;
+        let mut pointers: Vec<*mut c_void> =
+            arguments.iter_mut().map(|argument| argument.as_mut_ptr().cast()).collect();
+        kernel.put_places();
+        // SAFETY: the position is a variable of the kernel's object, and kernels run one at a time.
+        let position = unsafe {
+            (*kernel.position).grid_dim = *grid;
+            (*kernel.position).block_dim = *block;
+            &mut (*kernel.position).block as *mut Dim
+        };
+        if kernel.waits {
+            for block in blocks(*grid) {
+                // SAFETY: as above; the shared memory is as large as any launch may ask for.
+                unsafe {
+                    *position = block;
+                    if !kernel.shared.is_null() {
+                        kernel.shared.write_bytes(SHARED_POISON, *shared);
+                    }
+                    fibers.run(kernel.thread, pointers.as_mut_ptr(), kernel.position);
+                }
+            }
+        } else {
+            // SAFETY: there is one argument for each parameter, of its size.
+            unsafe { Kernel::call(kernel.grid, pointers.as_mut_ptr()) }
+        }
+        report::count(|counters| {
+            counters.kernels += 1;
+            counters.run_seconds += started.elapsed().as_secs_f64();
+        });
+    }
+}
+
+fn blocks(grid: Dim) -> impl Iterator<Item = Dim> {
+    let plane = move |z| (0..grid.y).flat_map(move |y| (0..grid.x).map(move |x| Dim { x, y, z }));
+    (0..grid.z).flat_map(plane)
+}

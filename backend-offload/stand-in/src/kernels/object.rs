@@ -1,0 +1,148 @@
+//! A compiled kernel: the text that passes for its PTX, and the shared object when it is loaded.
+
+use std::{
+    ffi::{CStr, CString, c_char, c_void},
+    path::PathBuf,
+};
+
+use crate::fibers::{Position, SERVICES, Services, Thread};
+
+/// Where the object is and what its places in shared memory are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Image {
+    pub(super) object: PathBuf,
+    pub(super) places: Vec<u32>,
+}
+
+const FIRST_LINE: &str = "// A kernel of the stand-in for CUDA";
+
+impl Image {
+    pub(crate) fn text(&self) -> String {
+        let places: Vec<String> = self.places.iter().map(u32::to_string).collect();
+        format!("{FIRST_LINE}\n{}\n{}\n", self.object.display(), places.join(" "))
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        lines.next().filter(|line| *line == FIRST_LINE)?;
+        let object = lines.next()?.into();
+        let places =
+            lines.next()?.split_whitespace().map(|place| place.parse().ok()).collect::<Option<_>>()?;
+        Some(Self { object, places })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parameter {
+    Value,
+    Pointer,
+    PointerToConst,
+}
+
+/// `stand_in_object` of the device headers.
+#[repr(C)]
+struct Object {
+    name: *const c_char,
+    parameters: u32,
+    waits: bool,
+    sizes: *const u32,
+    kinds: *const u8,
+    shared: *mut u8,
+    places: *mut u32,
+    bind: unsafe extern "C" fn(*const Services) -> *mut Position,
+    thread: Thread,
+    grid: Thread,
+}
+
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub(crate) name: String,
+    /// Each with its size in bytes.
+    pub(crate) parameters: Vec<(Parameter, usize)>,
+    /// Whether its threads wait for each other.
+    pub(super) waits: bool,
+    pub(super) position: *mut Position,
+    /// Null where the kernel has no dynamic shared memory.
+    pub(super) shared: *mut u8,
+    pub(super) thread: Thread,
+    pub(super) grid: Thread,
+    places: Vec<u32>,
+    places_in_object: *mut u32,
+}
+
+// SAFETY: the pointers lead into a shared object that is never unloaded, and kernels run under the driver's lock.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+impl Kernel {
+    pub(crate) fn load(image: &Image) -> Result<Self, String> {
+        let path =
+            CString::new(image.object.to_string_lossy().as_bytes()).map_err(|error| error.to_string())?;
+        // SAFETY: an object that `compile` made runs nothing when it is loaded.
+        let object = unsafe {
+            let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+            if library.is_null() {
+                return Err(CStr::from_ptr(libc::dlerror()).to_string_lossy().into_owned());
+            }
+            libc::dlsym(library, c"stand_in_kernel".as_ptr()).cast::<Object>()
+        };
+        // SAFETY: the headers export this structure from every kernel, and the object stays loaded.
+        let Some(object) = (unsafe { object.as_ref() }) else {
+            return Err(format!("{} exports no kernel", image.object.display()));
+        };
+        let count = object.parameters as usize;
+        // SAFETY: the object's own name and tables, one entry for each parameter.
+        let (name, sizes, kinds) = unsafe {
+            (
+                CStr::from_ptr(object.name),
+                std::slice::from_raw_parts(object.sizes, count),
+                std::slice::from_raw_parts(object.kinds, count),
+            )
+        };
+        let kind = |kind: &u8| match kind {
+            1 => Parameter::Pointer,
+            2 => Parameter::PointerToConst,
+            _ => Parameter::Value,
+        };
+        Ok(Self {
+            name: name.to_string_lossy().into_owned(),
+            parameters: kinds.iter().map(kind).zip(sizes.iter().map(|size| *size as usize)).collect(),
+            waits: object.waits,
+            // SAFETY: hands the services to the object; its position is a variable of its own.
+            position: unsafe { (object.bind)(&raw const SERVICES) },
+            shared: object.shared,
+            thread: object.thread,
+            grid: object.grid,
+            places: image.places.clone(),
+            places_in_object: object.places,
+        })
+    }
+
+    /// Modules of one object may differ in their places alone.
+    pub(super) fn put_places(&self) {
+        // SAFETY: the object was compiled for as many places as its image lists.
+        unsafe { self.places_in_object.copy_from(self.places.as_ptr(), self.places.len()) }
+    }
+
+    /// # Safety
+    /// `arguments` must point to a value for each parameter, and `run` must be one of the kernel's functions.
+    pub(super) unsafe fn call(run: Thread, arguments: *mut *mut c_void) {
+        // SAFETY: promised by the caller.
+        unsafe { run(arguments) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_for_ptx_says_all_that_is_needed_to_load_it() {
+        for places in [vec![], vec![0, 64, 16]] {
+            let image = Image { object: "/a b/c.so".into(), places };
+            assert_eq!(Image::parse(&image.text()), Some(image));
+        }
+        assert_eq!(Image::parse(".version 8.0\n.target sm_70\n"), None);
+    }
+}

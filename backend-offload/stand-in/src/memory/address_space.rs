@@ -1,0 +1,91 @@
+//! Address space for allocations: each gets pages of its own with inaccessible ones around them, and freed pages stay
+//! inaccessible. A kernel that runs past an allocation, or uses a freed one, faults at that very access.
+
+use std::{
+    ptr,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+pub(crate) const PAGE: u64 = 4096;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Device,
+    Pinned,
+}
+
+/// Where the current reservations are, for the handler of faults, which can take no lock.
+static RESERVED: [(AtomicU64, AtomicU64); 2] =
+    [(AtomicU64::new(0), AtomicU64::new(0)), (AtomicU64::new(0), AtomicU64::new(0))];
+
+/// Whose address this is, allocated or not.
+pub(crate) fn owner_of(address: u64) -> Option<Owner> {
+    [Owner::Device, Owner::Pinned].into_iter().find(|owner| {
+        let (start, end) = &RESERVED[*owner as usize];
+        (start.load(Ordering::Relaxed)..end.load(Ordering::Relaxed)).contains(&address)
+    })
+}
+
+/// Hands out pages, each once: addresses are plentiful, and one that is used again would hide a use after free.
+#[derive(Debug)]
+pub(super) struct AddressSpace {
+    owner: Owner,
+    next: u64,
+    end: u64,
+}
+
+/// Virtual only; another one follows when it is used up.
+const RESERVATION: u64 = 4 << 40;
+
+impl AddressSpace {
+    pub(super) fn new(owner: Owner) -> Self {
+        Self { owner, next: 0, end: 0 }
+    }
+
+    /// Zeroed, accessible pages for so many bytes, behind and in front of inaccessible ones.
+    pub(super) fn commit(&mut self, size: u64) -> Option<u64> {
+        let size = size.next_multiple_of(PAGE);
+        if size > RESERVATION - 2 * PAGE {
+            return None;
+        }
+        if self.next + size + PAGE > self.end {
+            self.reserve()?;
+        }
+        let start = self.next;
+        if !map(start, size, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED) {
+            return None;
+        }
+        self.next = start + size + PAGE;
+        Some(start)
+    }
+
+    /// The pages lose their contents and can never be touched again.
+    pub(super) fn retire(start: u64, size: u64) {
+        map(start, size.next_multiple_of(PAGE), libc::PROT_NONE, libc::MAP_FIXED);
+    }
+
+    fn reserve(&mut self) -> Option<()> {
+        // SAFETY: a fresh mapping at an address of the system's choice.
+        let start =
+            unsafe { libc::mmap(ptr::null_mut(), RESERVATION as usize, libc::PROT_NONE, ANONYMOUS, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return None;
+        }
+        let start = start as u64;
+        self.next = start + PAGE;
+        self.end = start + RESERVATION;
+        let (known_start, known_end) = &RESERVED[self.owner as usize];
+        known_end.store(self.end, Ordering::Relaxed);
+        known_start.store(start, Ordering::Relaxed);
+        Some(())
+    }
+}
+
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+fn map(start: u64, size: u64, protection: i32, flags: i32) -> bool {
+    let address = ptr::with_exposed_provenance_mut(start as usize);
+    // SAFETY: the pages lie within a reservation of ours and belong to one allocation at most, which its owner
+    // makes or gives up here.
+    unsafe { libc::mmap(address, size as usize, protection, ANONYMOUS | flags, -1, 0) != libc::MAP_FAILED }
+}

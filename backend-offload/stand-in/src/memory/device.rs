@@ -1,0 +1,234 @@
+//! Device memory: allocations with their guards, what was written in them, and what used to be allocated.
+//!
+//! An allocation ends at the end of a page as closely as its alignment permits; the gap behind it and the rest of its
+//! first page hold a pattern that is compared when a kernel that had it ends and when it is freed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
+
+use super::{
+    address_space::{AddressSpace, Owner, PAGE},
+    rows::{Rows, fill},
+    written::Written,
+};
+use crate::findings::{Fault, Finding};
+
+/// Bytes that nobody has written, and those between allocations.
+pub(crate) const FRESH: u8 = 0xCB;
+const GUARD: u8 = 0xA5;
+/// Of each allocation, as on CUDA; also the least number of guard bytes in front of it.
+const ALIGNMENT: u64 = 512;
+
+#[derive(Debug)]
+struct Block {
+    range: Range<u64>,
+    pages: Range<u64>,
+    device: usize,
+    /// Its free was asked for, but has not happened.
+    freed: bool,
+    written: Written,
+}
+
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    space: AddressSpace,
+    blocks: BTreeMap<u64, Block>,
+    /// Start and end of what was freed.
+    gone: BTreeMap<u64, u64>,
+    capacity: u64,
+    used: [u64; 4],
+}
+
+impl DeviceMemory {
+    pub(crate) fn new(capacity: u64) -> Self {
+        Self {
+            space: AddressSpace::new(Owner::Device),
+            blocks: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            capacity,
+            used: [0; 4],
+        }
+    }
+
+    pub(crate) fn used(&self, device: usize) -> u64 {
+        self.used[device]
+    }
+
+    pub(crate) fn fits(&self, size: u64, device: usize) -> bool {
+        size <= self.capacity - self.used[device]
+    }
+
+    /// None where there is no room. The contents are zero until the caller poisons them, in stream order.
+    pub(crate) fn allocate(&mut self, size: u64, device: usize) -> Option<u64> {
+        if !self.fits(size, device) {
+            return None;
+        }
+        let length = (size.next_multiple_of(ALIGNMENT) + ALIGNMENT).next_multiple_of(PAGE);
+        let page = self.space.commit(length)?;
+        let pages = page..page + length;
+        let start = pages.end - size.next_multiple_of(ALIGNMENT);
+        let block =
+            Block { range: start..start + size, pages, device, freed: false, written: Written::default() };
+        for guard in block.guards() {
+            // SAFETY: the pages were just committed and are nobody's yet.
+            unsafe { fill(Rows::plain(guard.start, guard.end - guard.start), GUARD) }
+        }
+        self.used[device] += size;
+        self.blocks.insert(start, block);
+        Some(start)
+    }
+
+    /// From the call on, nothing may name the memory; its bytes live until [`release`](Self::release).
+    pub(crate) fn mark_freed(&mut self, start: u64) -> Result<Range<u64>, Fault> {
+        let gone = self.gone.contains_key(&start);
+        match self.blocks.get_mut(&start) {
+            Some(block) if !block.freed => {
+                block.freed = true;
+                Ok(block.range.clone())
+            }
+            None if !gone => Err(Fault::new(
+                Finding::OutsideMemory,
+                format!("{start:#x} is freed, but no allocation of device memory starts there"),
+            )),
+            _ => Err(Fault::new(
+                Finding::DoubleFree,
+                format!("device memory at {start:#x} is freed once more"),
+            )),
+        }
+    }
+
+    pub(crate) fn release(&mut self, start: u64) -> Result<(), Fault> {
+        let block = self.blocks.remove(&start).expect("only what was marked is released");
+        let intact = block.check_guards("its free");
+        AddressSpace::retire(block.pages.start, block.pages.end - block.pages.start);
+        self.used[block.device] -= block.range.end - block.range.start;
+        self.gone.insert(block.range.start, block.range.end);
+        intact
+    }
+
+    /// The range must lie within one allocation that is not freed. Returns the allocation.
+    pub(crate) fn check(&self, range: &Range<u64>, who: &str) -> Result<Range<u64>, Fault> {
+        let block = self.holding(range, who)?;
+        if block.freed {
+            return Err(self.missing(range, who));
+        }
+        Ok(block.range.clone())
+    }
+
+    /// As [`check`](Self::check), for work that was asked for before a free that has not happened either.
+    pub(crate) fn check_pending(&self, range: &Range<u64>, who: &str) -> Result<Range<u64>, Fault> {
+        self.holding(range, who).map(|block| block.range.clone())
+    }
+
+    fn holding(&self, range: &Range<u64>, who: &str) -> Result<&Block, Fault> {
+        let block = self.blocks.range(..=range.start).next_back().map(|(_, block)| block);
+        let block = block.filter(|block| block.range.contains(&range.start));
+        let block = block.ok_or_else(|| self.missing(range, who))?;
+        if range.end > block.range.end {
+            let circumstances = format!(
+                "{who} touches {} bytes at offset {} of an allocation of {} bytes",
+                range.end - range.start,
+                range.start - block.range.start,
+                block.range.end - block.range.start
+            );
+            return Err(Fault::new(Finding::OutsideMemory, circumstances));
+        }
+        Ok(block)
+    }
+
+    fn missing(&self, range: &Range<u64>, who: &str) -> Fault {
+        let gone = self.gone.range(..=range.start).next_back().is_some_and(|(_, end)| range.start < *end);
+        let pending = self.blocks.values().any(|block| block.freed && block.range.contains(&range.start));
+        let size = range.end - range.start;
+        let at = range.start;
+        if gone || pending {
+            let circumstances =
+                format!("{who} touches {size} bytes at {at:#x}, in device memory that was freed");
+            Fault::new(Finding::UseAfterFree, circumstances)
+        } else {
+            let circumstances = format!("{who} touches {size} bytes at {at:#x}, where no device memory is");
+            Fault::new(Finding::OutsideMemory, circumstances)
+        }
+    }
+
+    /// A kernel may have written anything from its operand to the end of the allocation.
+    pub(crate) fn note_kernel(&mut self, operand: u64) {
+        if let Some(block) = self.block_of(operand) {
+            let rest = operand..block.range.end;
+            block.written.insert(rest);
+        }
+    }
+
+    pub(crate) fn note_written(&mut self, rows: Rows) {
+        if let Some(block) = self.block_of(rows.start) {
+            rows.each().for_each(|row| block.written.insert(row));
+        }
+    }
+
+    /// A copy takes along what is known of its source: moving unwritten bytes is no fault, reading them is.
+    pub(crate) fn note_copied(&mut self, to: Rows, from: Rows) {
+        for (to, from) in to.each().zip(from.each()) {
+            let parts =
+                self.block_of(from.start).map(|block| block.written.within(&from)).unwrap_or_default();
+            let Some(target) = self.block_of(to.start) else { continue };
+            for part in parts {
+                target.written.insert(part.start - from.start + to.start..part.end - from.start + to.start);
+            }
+        }
+    }
+
+    pub(crate) fn check_written(&mut self, rows: Rows, who: &str) -> Result<(), Fault> {
+        let Some(block) = self.block_of(rows.start) else { return Ok(()) };
+        let Some(row) = rows.each().find(|row| !block.written.covers(row)) else { return Ok(()) };
+        let written: u64 = block.written.within(&row).iter().map(|part| part.end - part.start).sum();
+        let circumstances = format!(
+            "{who} reads {} bytes at offset {} of an allocation of {} bytes, of which {written} were ever written",
+            row.end - row.start,
+            row.start - block.range.start,
+            block.range.end - block.range.start,
+        );
+        Err(Fault::new(Finding::UnwrittenRead, circumstances))
+    }
+
+    fn block_of(&mut self, address: u64) -> Option<&mut Block> {
+        let block = self.blocks.range_mut(..=address).next_back().map(|(_, block)| block);
+        block.filter(|block| block.range.contains(&address))
+    }
+
+    /// The guards of the allocations that hold these addresses, or of all.
+    pub(crate) fn check_guards(&self, operands: Option<&[u64]>, who: &str) -> Result<(), Fault> {
+        let Some(operands) = operands else {
+            return self.blocks.values().try_for_each(|block| block.check_guards(who));
+        };
+        let holding = |at: &u64| self.blocks.range(..=*at).next_back().map(|(start, _)| *start);
+        let starts: BTreeSet<u64> = operands.iter().filter_map(holding).collect();
+        starts.iter().try_for_each(|start| self.blocks[start].check_guards(who))
+    }
+}
+
+impl Block {
+    fn guards(&self) -> [Range<u64>; 2] {
+        [self.pages.start..self.range.start, self.range.end..self.pages.end]
+    }
+
+    fn check_guards(&self, who: &str) -> Result<(), Fault> {
+        for guard in self.guards() {
+            let start = std::ptr::with_exposed_provenance::<u8>(guard.start as usize);
+            // SAFETY: the pages of a live block are readable, and no kernel runs while they are compared.
+            let bytes = unsafe { std::slice::from_raw_parts(start, (guard.end - guard.start) as usize) };
+            let Some(at) = bytes.iter().position(|byte| *byte != GUARD) else { continue };
+            let offset = (guard.start + at as u64).wrapping_sub(self.range.start).cast_signed();
+            let circumstances = format!(
+                "found by {who}: the byte at offset {offset} of an allocation of {} bytes was written",
+                self.range.end - self.range.start
+            );
+            return Err(Fault::new(Finding::WrittenOutside, circumstances));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

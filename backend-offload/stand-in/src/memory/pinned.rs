@@ -1,0 +1,86 @@
+//! Page-locked host memory. A copy reads or writes it when the copy happens, which is after the call; all other host
+//! memory is pageable and is read and written at the call.
+
+use std::{collections::BTreeMap, ops::Range};
+
+use super::{
+    address_space::{AddressSpace, Owner},
+    device::FRESH,
+    rows::{Rows, fill},
+};
+use crate::findings::{Fault, Finding};
+
+#[derive(Debug)]
+pub(crate) struct PinnedMemory {
+    space: AddressSpace,
+    /// Start and end.
+    blocks: BTreeMap<u64, u64>,
+    gone: BTreeMap<u64, u64>,
+    used: u64,
+}
+
+impl PinnedMemory {
+    pub(crate) fn new() -> Self {
+        Self {
+            space: AddressSpace::new(Owner::Pinned),
+            blocks: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            used: 0,
+        }
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
+    pub(crate) fn allocate(&mut self, size: u64) -> Option<u64> {
+        let start = self.space.commit(size.max(1))?;
+        // SAFETY: the pages were just committed and are nobody's yet.
+        unsafe { fill(Rows::plain(start, size), FRESH) }
+        self.blocks.insert(start, start + size.max(1));
+        self.used += size.max(1);
+        Some(start)
+    }
+
+    /// Whether the range is page-locked memory; part of it must not be, nor may it be freed.
+    pub(crate) fn check(&self, range: &Range<u64>, who: &str) -> Result<bool, Fault> {
+        let at = range.start;
+        match find(&self.blocks, at) {
+            Some(block) if range.end > block.end => Err(Fault::new(
+                Finding::OutsideMemory,
+                format!(
+                    "{who} touches {} bytes at offset {} of {} bytes of pinned memory",
+                    range.end - at,
+                    at - block.start,
+                    block.end - block.start
+                ),
+            )),
+            Some(_) => Ok(true),
+            None if find(&self.gone, at).is_some() => Err(Fault::new(
+                Finding::FreedPinned,
+                format!("{who} touches {} bytes at {at:#x}, which were freed", range.end - at),
+            )),
+            None => Ok(false),
+        }
+    }
+
+    /// The allocation that starts here, if one does.
+    pub(crate) fn starting_at(&self, start: u64) -> Result<Option<Range<u64>>, Fault> {
+        if self.gone.contains_key(&start) {
+            let circumstances = format!("pinned memory at {start:#x} is freed once more");
+            return Err(Fault::new(Finding::DoubleFree, circumstances));
+        }
+        Ok(self.blocks.get(&start).map(|end| start..*end))
+    }
+
+    pub(crate) fn release(&mut self, start: u64) {
+        let Some(end) = self.blocks.remove(&start) else { return };
+        AddressSpace::retire(start, end - start);
+        self.used -= end - start;
+        self.gone.insert(start, end);
+    }
+}
+
+fn find(blocks: &BTreeMap<u64, u64>, at: u64) -> Option<Range<u64>> {
+    blocks.range(..=at).next_back().map(|(start, end)| *start..*end).filter(|block| block.contains(&at))
+}

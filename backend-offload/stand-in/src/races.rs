@@ -1,0 +1,230 @@
+//! The detector of missing waits: two accesses to the same device memory, one of them a write, that no event, wait
+//! or wait of the host orders. It looks at what was asked for, not at what happened, so one run of any mode finds
+//! them.
+//!
+//! Each stream counts its work in a vector clock. Events carry a clock along, waits merge it, and what the host has
+//! waited for precedes all that it asks for later, from any thread: a handover between threads is invisible here. A
+//! kernel's extent is not known, so each of its operands counts as its first byte.
+
+use std::{collections::BTreeMap, ops::Range};
+
+use crate::schedule::StreamId;
+
+/// How much of each stream's work is known to have happened.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Clock(Vec<u64>);
+
+/// A piece of work: which of its stream's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moment {
+    stream: StreamId,
+    count: u64,
+}
+
+impl Clock {
+    fn merge(&mut self, other: &Self) {
+        self.0.resize(self.0.len().max(other.0.len()), 0);
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            *mine = (*mine).max(*theirs);
+        }
+    }
+
+    fn advance(&mut self, stream: StreamId) -> Moment {
+        let index = stream.index();
+        self.0.resize(self.0.len().max(index + 1), 0);
+        self.0[index] += 1;
+        Moment { stream, count: self.0[index] }
+    }
+
+    fn has(&self, moment: Moment) -> bool {
+        self.0.get(moment.stream.index()).is_some_and(|count| *count >= moment.count)
+    }
+}
+
+/// The order that the program has established so far.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    streams: Vec<Clock>,
+    host: Clock,
+}
+
+impl Order {
+    /// A piece of work is given to the stream.
+    pub(crate) fn begin(&mut self, stream: StreamId) -> Moment {
+        let host = self.host.clone();
+        let clock = self.of(stream);
+        clock.merge(&host);
+        clock.advance(stream)
+    }
+
+    pub(crate) fn of(&mut self, stream: StreamId) -> &mut Clock {
+        if self.streams.len() <= stream.index() {
+            self.streams.resize(stream.index() + 1, Clock::default());
+        }
+        &mut self.streams[stream.index()]
+    }
+
+    pub(crate) fn stream_waits(&mut self, stream: StreamId, clock: &Clock) {
+        self.of(stream).merge(clock);
+    }
+
+    pub(crate) fn host_waits(&mut self, clock: &Clock) {
+        self.host.merge(clock);
+    }
+
+    pub(crate) fn host_waits_for_all(&mut self) {
+        for clock in &self.streams {
+            self.host.merge(clock);
+        }
+    }
+}
+
+/// Part of an allocation that a piece of work reads or writes.
+#[derive(Debug, Clone)]
+pub(crate) struct Access {
+    pub(crate) range: Range<u64>,
+    pub(crate) writes: bool,
+    pub(crate) who: String,
+}
+
+#[derive(Debug)]
+struct Touched {
+    access: Access,
+    when: Moment,
+}
+
+/// Accesses to each live allocation that later ones may still meet.
+#[derive(Debug, Default)]
+pub(crate) struct Races(BTreeMap<u64, Vec<Touched>>);
+
+impl Races {
+    /// The access is part of the piece of work `when`. Returns a line for each earlier one that it races with.
+    pub(crate) fn touch(&mut self, block: u64, access: Access, when: Moment, order: &Order) -> Vec<String> {
+        let clock = &order.streams[when.stream.index()];
+        let earlier = self.0.entry(block).or_default();
+        let races = earlier
+            .iter()
+            .filter(|old| old.when.stream != when.stream && !clock.has(old.when))
+            .filter(|old| access.writes || old.access.writes)
+            .filter_map(|old| Some((old, intersection(&old.access.range, &access.range)?)))
+            .map(|(old, both)| describe(block, old, &access, when, &both))
+            .collect();
+        // An access that the host has waited for precedes all to come. A later access by the same stream to all of
+        // it stands for an earlier one.
+        earlier.retain(|old| {
+            let covered = old.when.stream == when.stream
+                && access.range.start <= old.access.range.start
+                && old.access.range.end <= access.range.end
+                && (access.writes || !old.access.writes);
+            !covered && !order.host.has(old.when)
+        });
+        earlier.push(Touched { access, when });
+        races
+    }
+
+    pub(crate) fn forget(&mut self, block: u64) {
+        self.0.remove(&block);
+    }
+}
+
+fn intersection(a: &Range<u64>, b: &Range<u64>) -> Option<Range<u64>> {
+    let both = a.start.max(b.start)..a.end.min(b.end);
+    (both.start < both.end).then_some(both)
+}
+
+fn describe(block: u64, old: &Touched, access: &Access, when: Moment, both: &Range<u64>) -> String {
+    let verb = |access: &Access| if access.writes { "writes" } else { "reads" };
+    format!(
+        "stream {} {} ({}) what stream {} {} ({}), and nothing orders the two: {} bytes at offset {}",
+        when.stream.index(),
+        verb(access),
+        access.who,
+        old.when.stream.index(),
+        verb(&old.access),
+        old.access.who,
+        both.end - both.start,
+        both.start - block,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: StreamId = StreamId::from_index(0);
+    const B: StreamId = StreamId::from_index(1);
+
+    #[derive(Default)]
+    struct Program {
+        order: Order,
+        races: Races,
+    }
+
+    impl Program {
+        fn touch(&mut self, stream: StreamId, range: Range<u64>, writes: bool) -> usize {
+            let when = self.order.begin(stream);
+            self.races.touch(0, Access { range, writes, who: "test".into() }, when, &self.order).len()
+        }
+
+        fn wait(&mut self, stream: StreamId, on: StreamId) {
+            let clock = self.order.of(on).clone();
+            self.order.stream_waits(stream, &clock);
+        }
+    }
+
+    #[test]
+    fn a_write_races_with_what_another_stream_did_before_and_reads_do_not_race() {
+        let mut program = Program::default();
+        assert_eq!(program.touch(A, 0..8, false), 0);
+        assert_eq!(program.touch(B, 0..8, false), 0);
+        assert_eq!(program.touch(B, 4..6, true), 1);
+        assert_eq!(program.touch(A, 5..9, false), 1);
+    }
+
+    #[test]
+    fn accesses_that_do_not_meet_do_not_race() {
+        let mut program = Program::default();
+        assert_eq!(program.touch(A, 0..8, true), 0);
+        assert_eq!(program.touch(B, 8..16, true), 0);
+    }
+
+    #[test]
+    fn a_wait_orders_what_came_before_it_and_nothing_later() {
+        let mut program = Program::default();
+        program.touch(A, 0..8, true);
+        program.wait(B, A);
+        assert_eq!(program.touch(B, 0..8, true), 0);
+        program.wait(A, B);
+        program.touch(A, 0..8, true);
+        assert_eq!(program.touch(B, 0..8, true), 1);
+    }
+
+    #[test]
+    fn waits_are_transitive() {
+        let c = StreamId::from_index(2);
+        let mut program = Program::default();
+        program.touch(A, 0..8, true);
+        program.wait(B, A);
+        program.wait(c, B);
+        assert_eq!(program.touch(c, 0..8, true), 0);
+    }
+
+    #[test]
+    fn what_the_host_waited_for_precedes_all_later_work_and_is_forgotten() {
+        let mut program = Program::default();
+        program.touch(A, 0..8, true);
+        let clock = program.order.of(A).clone();
+        program.order.host_waits(&clock);
+        assert_eq!(program.touch(B, 0..8, true), 0);
+        assert_eq!(program.races.0[&0].len(), 1);
+    }
+
+    #[test]
+    fn an_earlier_access_stays_known_where_a_later_one_covers_part_of_it() {
+        let mut program = Program::default();
+        program.touch(A, 0..8, true);
+        program.touch(A, 0..4, true);
+        assert_eq!(program.touch(B, 6..8, false), 1);
+        assert_eq!(program.touch(B, 0..8, true), 2);
+    }
+}

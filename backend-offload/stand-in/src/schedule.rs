@@ -1,0 +1,208 @@
+//! The order of queued work: streams hold what was asked for until something forces it to happen, and a seed decides
+//! what else happens then.
+//!
+//! A pure function of what was queued, the mode and the seed. It knows work as a value to hand out; carrying it out
+//! is the caller's. CUDA promises two things and no more: work of one stream happens in the order in which it was
+//! given, and work behind a wait happens after what the wait names. All else is this file's to choose, and `Random`
+//! chooses badly on purpose: some streams run as far ahead as they can, others never run before they must.
+//!
+//! An event needs no entry in a queue. Recording one takes a [`Mark`], a place in a stream, and waiting for one is
+//! waiting until the stream has got there. Marks name what was queued before them, so waits cannot form a circle.
+
+use std::collections::VecDeque;
+
+use crate::{random::Random, settings::Mode};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct StreamId(usize);
+
+impl StreamId {
+    #[cfg(test)]
+    pub(crate) const fn from_index(index: usize) -> Self {
+        Self(index)
+    }
+
+    pub(crate) fn index(self) -> usize {
+        self.0
+    }
+}
+
+/// A place in a stream: behind all that it was given so far.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark {
+    pub(crate) stream: StreamId,
+    position: u64,
+    /// Whether the stream had been given anything but waits.
+    pub(crate) after_work: bool,
+}
+
+/// How far work has to get.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Goal {
+    /// Nothing has to happen: what the mode likes to run.
+    Leisure,
+    /// One piece of work for this stream, if it has any left.
+    Progress(StreamId),
+    Mark(Mark),
+    Stream(StreamId),
+    Everything,
+}
+
+#[derive(Debug)]
+enum Entry<W> {
+    Work(W),
+    Wait(Mark),
+}
+
+#[derive(Debug)]
+struct Stream<W> {
+    queue: VecDeque<Entry<W>>,
+    /// How many entries have left the queue.
+    done: u64,
+    worked: bool,
+    /// The chance that it runs when it need not.
+    eagerness: f64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Schedule<W> {
+    mode: Mode,
+    random: Random,
+    streams: Vec<Stream<W>>,
+}
+
+/// In `Random`, the chance that another stream gets a turn before the one that is waited for, and the least chance
+/// of each to take it.
+const DISTRACTION: f64 = 0.5;
+const LEAST_EAGERNESS: f64 = 0.05;
+
+impl<W> Schedule<W> {
+    pub(crate) fn new(mode: Mode, seed: u64) -> Self {
+        Self { mode, random: Random::new(seed), streams: Vec::new() }
+    }
+
+    pub(crate) fn create_stream(&mut self) -> StreamId {
+        let eagerness = match self.random.fraction() {
+            roll if roll < 0.35 => 0.0,
+            roll if roll < 0.65 => 1.0,
+            _ => self.random.fraction(),
+        };
+        self.streams.push(Stream { queue: VecDeque::new(), done: 0, worked: false, eagerness });
+        StreamId(self.streams.len() - 1)
+    }
+
+    pub(crate) fn push(&mut self, stream: StreamId, work: W) {
+        let stream = &mut self.streams[stream.0];
+        stream.worked = true;
+        stream.queue.push_back(Entry::Work(work));
+    }
+
+    pub(crate) fn mark(&self, id: StreamId) -> Mark {
+        let stream = &self.streams[id.0];
+        Mark { stream: id, position: stream.done + stream.queue.len() as u64, after_work: stream.worked }
+    }
+
+    /// What the stream is given from here on happens after what `mark` names.
+    pub(crate) fn wait(&mut self, stream: StreamId, mark: Mark) {
+        if !self.is_done(mark) {
+            self.streams[stream.0].queue.push_back(Entry::Wait(mark));
+        }
+    }
+
+    pub(crate) fn is_done(&self, mark: Mark) -> bool {
+        self.streams[mark.stream.0].done >= mark.position
+    }
+
+    pub(crate) fn is_idle(&self, stream: StreamId) -> bool {
+        self.streams[stream.0].queue.is_empty()
+    }
+
+    pub(crate) fn pending(&self) -> impl Iterator<Item = &W> {
+        self.streams.iter().flat_map(|stream| &stream.queue).filter_map(|entry| match entry {
+            Entry::Work(work) => Some(work),
+            Entry::Wait(_) => None,
+        })
+    }
+
+    /// The next piece of work on the way to the goal, to be carried out before the next call; none at the goal.
+    pub(crate) fn next(&mut self, goal: Goal) -> Option<W> {
+        loop {
+            let stream = self.choose(goal)?;
+            if let Entry::Work(work) = self.take(stream) {
+                return Some(work);
+            }
+        }
+    }
+
+    fn take(&mut self, stream: StreamId) -> Entry<W> {
+        let stream = &mut self.streams[stream.0];
+        stream.done += 1;
+        stream.queue.pop_front().expect("only a stream with a front is chosen")
+    }
+
+    /// A stream whose front may run.
+    fn choose(&mut self, goal: Goal) -> Option<StreamId> {
+        let stream = match goal {
+            Goal::Leisure => return self.choose_at_leisure(),
+            Goal::Mark(mark) if self.is_done(mark) => return None,
+            Goal::Mark(Mark { stream, .. }) | Goal::Stream(stream) | Goal::Progress(stream) => stream,
+            Goal::Everything => self.ids().find(|id| !self.is_idle(*id))?,
+        };
+        if self.is_idle(stream) {
+            return None;
+        }
+        Some(self.distraction().unwrap_or_else(|| self.leader_of(stream)))
+    }
+
+    fn choose_at_leisure(&mut self) -> Option<StreamId> {
+        match self.mode {
+            Mode::Eager => self.ids().find(|id| self.is_ready(*id)),
+            Mode::Lazy => None,
+            Mode::Random => {
+                let ready: Vec<StreamId> = self.ids().filter(|id| self.is_ready(*id)).collect();
+                let willing: Vec<StreamId> = ready
+                    .into_iter()
+                    .filter(|id| self.random.fraction() < self.streams[id.0].eagerness)
+                    .collect();
+                (!willing.is_empty()).then(|| willing[self.random.below(willing.len())])
+            }
+        }
+    }
+
+    /// In `Random`, a stream that takes a turn nobody waits for.
+    fn distraction(&mut self) -> Option<StreamId> {
+        if self.mode != Mode::Random || self.random.fraction() >= DISTRACTION {
+            return None;
+        }
+        let id = StreamId(self.random.below(self.streams.len()));
+        let chance = self.streams[id.0].eagerness.max(LEAST_EAGERNESS);
+        (self.is_ready(id) && self.random.fraction() < chance).then_some(id)
+    }
+
+    /// The stream whose front must run for `stream` to get on: itself, or the one it waits for, or the one that
+    /// waits for.
+    fn leader_of(&self, mut stream: StreamId) -> StreamId {
+        while let Some(Entry::Wait(mark)) = self.streams[stream.0].queue.front() {
+            if self.is_done(*mark) {
+                break;
+            }
+            stream = mark.stream;
+        }
+        stream
+    }
+
+    fn is_ready(&self, id: StreamId) -> bool {
+        match self.streams[id.0].queue.front() {
+            Some(Entry::Work(_)) => true,
+            Some(Entry::Wait(mark)) => self.is_done(*mark),
+            None => false,
+        }
+    }
+
+    fn ids(&self) -> impl Iterator<Item = StreamId> + use<W> {
+        (0..self.streams.len()).map(StreamId)
+    }
+}
+
+#[cfg(test)]
+mod tests;

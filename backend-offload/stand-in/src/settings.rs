@@ -1,0 +1,253 @@
+//! The settings: environment variables named `STAND_IN_*`, read once and strictly. A misspelt option of a test that
+//! is meant to find something would otherwise let it pass.
+
+use std::{path::PathBuf, sync::LazyLock};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Mode {
+    /// At the call.
+    #[default]
+    Eager,
+    /// When something waits for it.
+    Lazy,
+    /// As a seed says, within what streams and events permit.
+    Random,
+}
+
+impl Mode {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Eager => "eager",
+            Self::Lazy => "lazy",
+            Self::Random => "random",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Settings {
+    pub(crate) mode: Mode,
+    pub(crate) seed: u64,
+    pub(crate) races: bool,
+    pub(crate) strict: bool,
+    /// Bytes of each device.
+    pub(crate) memory: u64,
+    pub(crate) fail_allocations_after: Option<u64>,
+    /// Tens and units are major and minor.
+    pub(crate) capability: u32,
+    pub(crate) devices: u32,
+    /// `-` is standard error.
+    pub(crate) report: Option<PathBuf>,
+    pub(crate) trace: Option<PathBuf>,
+    pub(crate) kernel_us: f64,
+    /// Bytes per second.
+    pub(crate) bandwidth: f64,
+    pub(crate) patience_ms: u64,
+    pub(crate) cache: PathBuf,
+    pub(crate) compiler: String,
+    pub(crate) compiler_flags: Vec<String>,
+}
+
+const PREFIX: &str = "STAND_IN_";
+const KNOWN: [&str; 16] = [
+    "MODE",
+    "SEED",
+    "RACES",
+    "STRICT",
+    "VRAM",
+    "FAIL_ALLOCATIONS_AFTER",
+    "CC",
+    "DEVICES",
+    "REPORT",
+    "TRACE",
+    "KERNEL_US",
+    "BANDWIDTH",
+    "PATIENCE_MS",
+    "CACHE",
+    "CXX",
+    "CXXFLAGS",
+];
+/// Fused multiply-add only where a kernel says `fma`, so that its bits do not depend on the optimiser.
+const FLAGS: &str = "-O2 -march=native -ffp-contract=off";
+
+/// Ends the process with one line where the environment is not understood.
+pub(crate) fn settings() -> &'static Settings {
+    static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
+        let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
+        let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+        Settings::parse(variables).unwrap_or_else(|problem| {
+            eprintln!("stand-in: {problem}");
+            // SAFETY: ends the process at once, without running what other threads may still use.
+            unsafe { libc::_exit(2) }
+        })
+    });
+    &SETTINGS
+}
+
+impl Settings {
+    /// An empty value counts as absent.
+    pub(crate) fn parse(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, String> {
+        let ours =
+            variables.into_iter().filter(|(name, value)| name.starts_with(PREFIX) && !value.is_empty());
+        let given: Vec<(String, String)> = ours.collect();
+        if let Some((name, _)) = given.iter().find(|(name, _)| !KNOWN.contains(&&name[PREFIX.len()..])) {
+            return Err(format!("{name} is no option: there are {PREFIX}{}", KNOWN.join(", ")));
+        }
+        let given = Given(given);
+        let devices = given.number("DEVICES", 1, "a number of devices from 1 to 4", &u32::from_str_radix)?;
+        if !(1..=4).contains(&devices) {
+            return Err(format!("{PREFIX}DEVICES={devices} is not a number of devices from 1 to 4"));
+        }
+        let Some(cache) = given.text("CACHE") else {
+            return Err(format!(
+                "{PREFIX}CACHE is not set: name a folder for compiled kernels, or start the program with `cargo xtask \
+                 stand-in`"
+            ));
+        };
+        Ok(Self {
+            mode: given.parsed("MODE", Mode::default(), "eager, lazy or random", mode)?,
+            seed: given.number("SEED", 1, "a number", &u64::from_str_radix)?,
+            races: given.parsed("RACES", false, "0 or 1", switch)?,
+            strict: given.parsed("STRICT", false, "0 or 1", switch)?,
+            memory: given.parsed("VRAM", 4 << 30, "a size such as 64M or 4G", size)?,
+            fail_allocations_after: given
+                .parsed("FAIL_ALLOCATIONS_AFTER", None, "a number", |text| text.parse().ok().map(Some))?,
+            capability: given.number("CC", 70, "a compute capability such as 70", &u32::from_str_radix)?,
+            devices,
+            report: given.text("REPORT").map(PathBuf::from),
+            trace: given.text("TRACE").map(PathBuf::from),
+            kernel_us: given.parsed("KERNEL_US", 5.0, "microseconds", positive)?,
+            bandwidth: given.parsed("BANDWIDTH", 20e9, "bytes per second", positive)?,
+            patience_ms: given.number("PATIENCE_MS", 5, "milliseconds", &u64::from_str_radix)?,
+            cache: cache.into(),
+            compiler: given.text("CXX").unwrap_or("g++").to_owned(),
+            compiler_flags: given
+                .text("CXXFLAGS")
+                .unwrap_or(FLAGS)
+                .split_whitespace()
+                .map(Into::into)
+                .collect(),
+        })
+    }
+}
+
+struct Given(Vec<(String, String)>);
+
+impl Given {
+    fn text(&self, option: &str) -> Option<&str> {
+        self.0.iter().find(|(name, _)| &name[PREFIX.len()..] == option).map(|(_, value)| value.as_str())
+    }
+
+    fn parsed<T>(
+        &self,
+        option: &str,
+        default: T,
+        meaning: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, String> {
+        let Some(text) = self.text(option) else { return Ok(default) };
+        parse(text).ok_or_else(|| format!("{PREFIX}{option}={text} is not {meaning}"))
+    }
+
+    fn number<T, E>(
+        &self,
+        option: &str,
+        default: T,
+        meaning: &str,
+        parse: &dyn Fn(&str, u32) -> Result<T, E>,
+    ) -> Result<T, String> {
+        self.parsed(option, default, meaning, |text| parse(text, 10).ok())
+    }
+}
+
+fn mode(text: &str) -> Option<Mode> {
+    [Mode::Eager, Mode::Lazy, Mode::Random].into_iter().find(|mode| mode.name() == text)
+}
+
+fn switch(text: &str) -> Option<bool> {
+    match text {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
+fn size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" => 1,
+        "K" | "KiB" => 1 << 10,
+        "M" | "MiB" => 1 << 20,
+        "G" | "GiB" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+fn positive(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(given: &[(&str, &str)]) -> Result<Settings, String> {
+        let all = [("STAND_IN_CACHE", "/c"), ("PATH", "/bin")].iter().chain(given);
+        Settings::parse(all.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    }
+
+    #[test]
+    fn every_option_is_read() {
+        let settings = parse(&[
+            ("STAND_IN_MODE", "random"),
+            ("STAND_IN_SEED", "7"),
+            ("STAND_IN_RACES", "1"),
+            ("STAND_IN_STRICT", "0"),
+            ("STAND_IN_VRAM", "64M"),
+            ("STAND_IN_FAIL_ALLOCATIONS_AFTER", "3"),
+            ("STAND_IN_CC", "80"),
+            ("STAND_IN_DEVICES", "2"),
+            ("STAND_IN_REPORT", "-"),
+            ("STAND_IN_TRACE", ""),
+            ("STAND_IN_BANDWIDTH", "1e9"),
+            ("STAND_IN_CXXFLAGS", "-O1 -g"),
+        ]);
+        let settings = settings.unwrap();
+        assert_eq!((settings.mode, settings.seed, settings.races), (Mode::Random, 7, true));
+        assert_eq!((settings.memory, settings.fail_allocations_after), (64 << 20, Some(3)));
+        assert_eq!((settings.capability, settings.devices, settings.strict), (80, 2, false));
+        assert_eq!((settings.report, settings.trace), (Some("-".into()), None));
+        assert_eq!((settings.bandwidth, settings.compiler_flags.len()), (1e9, 2));
+        assert_eq!(settings.compiler, "g++");
+    }
+
+    #[test]
+    fn an_unknown_option_is_refused_by_name() {
+        let problem = parse(&[("STAND_IN_RACE", "1")]).unwrap_err();
+        assert!(problem.starts_with("STAND_IN_RACE is no option"), "{problem}");
+        assert!(!problem.contains('\n'));
+    }
+
+    #[test]
+    fn an_unreadable_value_is_refused_with_what_was_expected() {
+        for (name, value) in [
+            ("MODE", "Lazy"),
+            ("SEED", "-1"),
+            ("RACES", "yes"),
+            ("VRAM", "4T"),
+            ("DEVICES", "5"),
+            ("BANDWIDTH", "0"),
+        ] {
+            let name = format!("STAND_IN_{name}");
+            let problem = parse(&[(&name, value)]).unwrap_err();
+            assert!(problem.starts_with(&format!("{name}={value} is not ")), "{problem}");
+        }
+    }
+
+    #[test]
+    fn the_folder_for_kernels_is_required() {
+        let problem = Settings::parse([]).unwrap_err();
+        assert!(problem.starts_with("STAND_IN_CACHE is not set"), "{problem}");
+    }
+}
