@@ -231,23 +231,25 @@ impl Driver {
 
     fn carry_out(&mut self, work: Work) {
         match work {
-            Work::Poison(range) => self.fill(Rows::plain(range.start, range.end - range.start), FRESH),
+            Work::Poison(range) => {
+                self.fill(Rows::plain(range.start, range.end - range.start), FRESH, "the allocation");
+            }
             Work::Release(start) => {
                 require(self.device.release(start));
                 self.races.forget(start);
             }
             Work::Copy(copy) => self.copy(&copy),
             Work::Fill(rows, value) => {
-                require(self.device.check_pending(&rows.extent(), "a fill"));
-                self.fill(rows, value);
+                self.fill(rows, value, "cuMemsetD8");
                 self.device.note_written(rows);
             }
             Work::Launch(launch) => self.launch(launch),
         }
     }
 
-    fn fill(&mut self, rows: Rows, value: u8) {
-        // SAFETY: the range was checked against live device memory, whose pages are accessible.
+    fn fill(&self, rows: Rows, value: u8, who: &str) {
+        require(self.device.check_pending(&rows.extent(), who));
+        // SAFETY: the pages of live device memory are accessible.
         unsafe { fill(rows, value) }
     }
 
@@ -295,7 +297,9 @@ impl Driver {
         segfault::with_suspect(&suspect, || launch.run(fibers));
         let written: Vec<u64> =
             operands.into_iter().filter(|(_, writes)| *writes).map(|(address, _)| address).collect();
-        written.iter().for_each(|address| self.device.note_kernel(*address));
+        for address in &written {
+            self.device.note_kernel(*address);
+        }
         require(self.device.check_guards(Some(&written), &who));
     }
 

@@ -1,4 +1,4 @@
-//! Random numbers from a seed: SplitMix64, so that a seed means the same order on every machine.
+//! Random numbers from a seed: the generator `SplitMix64`, so that a seed means the same order on every machine.
 
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);

@@ -205,9 +205,11 @@ impl Driver {
         if !require(self.pinned.check(&rows.extent(), who)) {
             return Place::Pageable(rows);
         }
-        // Nobody may count on what is there before the copy has happened.
-        // SAFETY: pinned memory that was checked just now.
-        unsafe { fill(rows, FRESH) };
+        // Nobody may count on what is there before the copy has happened, but for copies that are pending.
+        if !self.schedule.pending().any(|work| work.uses_pinned(&rows.extent())) {
+            // SAFETY: pinned memory that was checked just now.
+            unsafe { fill(rows, FRESH) };
+        }
         Place::Pinned(rows)
     }
 

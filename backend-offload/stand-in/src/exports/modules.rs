@@ -70,7 +70,6 @@ pub extern "C" fn cuFuncGetAttribute(value: Out<c_int>, _attribute: c_int, _func
 
 /// # Safety
 /// `parameters` must point to a value for each of the kernel's parameters.
-#[expect(clippy::too_many_arguments, reason = "CUDA's own signature")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunchKernel(
     function: u64,

@@ -59,7 +59,9 @@ impl Sorter {
     fn settle(&mut self) {
         for mut run in [std::mem::take(&mut self.types), std::mem::take(&mut self.variables)] {
             run.sort_unstable();
-            run.iter().for_each(|declaration| self.emit(declaration));
+            for declaration in run {
+                self.emit(&declaration);
+            }
         }
         for (declaration, place) in std::mem::take(&mut self.shared) {
             self.emit(&format!("{declaration}[stand_in_places[{}]]);", self.places.len()));

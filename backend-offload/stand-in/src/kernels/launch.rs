@@ -42,7 +42,7 @@ impl Launch {
         let position = unsafe {
             (*kernel.position).grid_dim = *grid;
             (*kernel.position).block_dim = *block;
-            &mut (*kernel.position).block as *mut Dim
+            &raw mut (*kernel.position).block
         };
         if kernel.waits {
             for block in blocks(*grid) {

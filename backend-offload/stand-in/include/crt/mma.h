@@ -1,0 +1,3 @@
+// nvcuda::wmma.
+#pragma once
+#include <stand_in/fragments.h>

@@ -1,0 +1,3 @@
+// __nv_bfloat16 and __nv_bfloat162.
+#pragma once
+#include <stand_in/narrow.h>

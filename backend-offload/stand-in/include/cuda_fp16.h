@@ -1,0 +1,3 @@
+// __half and __half2.
+#pragma once
+#include <stand_in/narrow.h>

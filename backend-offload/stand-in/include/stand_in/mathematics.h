@@ -1,0 +1,84 @@
+// Mathematical functions. Fast variants are exact here: the last bits are not a GPU's.
+#pragma once
+#include <stand_in/language.h>
+
+#define STAND_IN_UNARY(name)                                                                        \
+    static inline float name(float x) { return __builtin_##name##f(x); }                            \
+    static inline double name(double x) { return __builtin_##name(x); }
+STAND_IN_UNARY(exp) STAND_IN_UNARY(exp2) STAND_IN_UNARY(expm1)
+STAND_IN_UNARY(log) STAND_IN_UNARY(log2) STAND_IN_UNARY(log10) STAND_IN_UNARY(log1p)
+STAND_IN_UNARY(sin) STAND_IN_UNARY(cos) STAND_IN_UNARY(tan)
+STAND_IN_UNARY(sinh) STAND_IN_UNARY(cosh) STAND_IN_UNARY(tanh)
+STAND_IN_UNARY(asin) STAND_IN_UNARY(acos) STAND_IN_UNARY(atan)
+STAND_IN_UNARY(asinh) STAND_IN_UNARY(acosh) STAND_IN_UNARY(atanh)
+STAND_IN_UNARY(sqrt) STAND_IN_UNARY(erf)
+STAND_IN_UNARY(ceil) STAND_IN_UNARY(floor) STAND_IN_UNARY(trunc) STAND_IN_UNARY(rint) STAND_IN_UNARY(round)
+#undef STAND_IN_UNARY
+
+#define STAND_IN_BINARY(name)                                                                       \
+    static inline float name(float x, float y) { return __builtin_##name##f(x, y); }                \
+    static inline double name(double x, double y) { return __builtin_##name(x, y); }
+STAND_IN_BINARY(pow) STAND_IN_BINARY(fmod) STAND_IN_BINARY(atan2)
+STAND_IN_BINARY(hypot) STAND_IN_BINARY(copysign)
+#undef STAND_IN_BINARY
+
+static inline float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+static inline double rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
+static inline float rhypot(float x, float y) { return 1.0f / __builtin_hypotf(x, y); }
+static inline double rhypot(double x, double y) { return 1.0 / __builtin_hypot(x, y); }
+static inline float powf(float x, float y) { return __builtin_powf(x, y); }
+static inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+static inline double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+static inline float norm3df(float x, float y, float z) { return __builtin_sqrtf(x * x + y * y + z * z); }
+
+static inline float __expf(float x) { return __builtin_expf(x); }
+static inline float __logf(float x) { return __builtin_logf(x); }
+static inline float __sinf(float x) { return __builtin_sinf(x); }
+static inline float __cosf(float x) { return __builtin_cosf(x); }
+static inline float __tanhf(float x) { return __builtin_tanhf(x); }
+static inline float __powf(float x, float y) { return __builtin_powf(x, y); }
+static inline float __fdividef(float x, float y) { return x / y; }
+static inline float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }
+static inline float __frsqrt_rn(float x) { return 1.0f / __builtin_sqrtf(x); }
+static inline float __frcp_rn(float x) { return 1.0f / x; }
+
+// Where one argument is NaN, the other: as fmin and fmax.
+template <class A, class B> using stand_in_common = decltype(true ? A() : B());
+template <class A, class B> static inline stand_in_common<A, B> min(A a, B b) {
+    stand_in_common<A, B> x = a, y = b;
+    return x < y || y != y ? x : y;
+}
+template <class A, class B> static inline stand_in_common<A, B> max(A a, B b) {
+    stand_in_common<A, B> x = a, y = b;
+    return x > y || y != y ? x : y;
+}
+static inline float fminf(float a, float b) { return __builtin_fminf(a, b); }
+static inline float fmaxf(float a, float b) { return __builtin_fmaxf(a, b); }
+static inline float abs(float x) { return __builtin_fabsf(x); }
+static inline double abs(double x) { return __builtin_fabs(x); }
+static inline int abs(int x) { return x < 0 ? -x : x; }
+static inline long abs(long x) { return x < 0 ? -x : x; }
+static inline long long abs(long long x) { return x < 0 ? -x : x; }
+static inline bool isnan(float x) { return __builtin_isnan(x); }
+static inline bool isnan(double x) { return __builtin_isnan(x); }
+static inline bool isinf(float x) { return __builtin_isinf(x); }
+static inline bool isinf(double x) { return __builtin_isinf(x); }
+
+static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline int __ffsll(long long x) { return __builtin_ffsll(x); }
+static inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
+static inline int __clzll(long long x) { return x ? __builtin_clzll(x) : 64; }
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __popcll(stand_in_word x) { return __builtin_popcountll(x); }
+static inline stand_in_word __brevll(stand_in_word x) {
+    stand_in_word reversed = 0;
+    for (int bit = 0; bit < 64; bit++) reversed = reversed << 1 | (x >> bit & 1);
+    return reversed;
+}
+static inline unsigned __brev(unsigned x) { return (unsigned)(__brevll(x) >> 32); }
+static inline int __mulhi(int a, int b) { return (int)((long long)a * b >> 32); }
+static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((stand_in_word)a * b >> 32); }
+static inline long long __mul64hi(long long a, long long b) { return (long long)((__int128)a * b >> 64); }
+static inline stand_in_word __umul64hi(stand_in_word a, stand_in_word b) {
+    return (stand_in_word)((unsigned __int128)a * b >> 64);
+}

@@ -1,0 +1,100 @@
+//! Scenarios in processes of their own: settings are read once per process, and most findings end it. The child is
+//! this test binary again, told by the variable `SCENARIO` which function to run.
+
+use std::{
+    env, fs,
+    path::PathBuf,
+    process::{Command, ExitStatus, Output},
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use crate::{findings, kernels, memory, options, order};
+
+const SCENARIO: &str = "SCENARIO";
+
+pub(crate) type Scenario = (&'static str, fn());
+
+/// How a child ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) stderr: String,
+    /// The line of JSON, if one was written.
+    pub(crate) report: String,
+}
+
+impl Ended {
+    /// What the stand-in said, line by line.
+    pub(crate) fn said(&self) -> Vec<&str> {
+        self.stderr.lines().filter(|line| line.starts_with("stand-in: ")).collect()
+    }
+
+    /// The scenario's assertions hold and there is nothing to find.
+    #[track_caller]
+    pub(crate) fn passes(&self) {
+        assert!(self.status.success(), "{}", self.stderr);
+        assert_eq!(self.said(), [""; 0]);
+        assert!(self.report.contains(r#""findings":{}"#), "{}", self.report);
+    }
+
+    /// The process ended with a line that names the finding, which is in its report as well.
+    #[track_caller]
+    pub(crate) fn ends_with(&self, finding: &str) -> &str {
+        assert!(!self.status.success(), "{finding} was not found: {}", self.stderr);
+        let line = self.said().last().copied().unwrap_or_default();
+        assert!(line.starts_with(&format!("stand-in: {finding}: ")), "{finding}: {}", self.stderr);
+        assert!(self.report.contains(&format!("\"{finding}\":1")), "{finding}: {}", self.report);
+        line
+    }
+
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        let (_, rest) = self.report.split_once(&format!("\"{name}\":")).expect(name);
+        rest.split([',', '}']).next().unwrap().parse().expect(name)
+    }
+}
+
+/// Runs a scenario with options, such as `("MODE", "lazy")`.
+pub(crate) fn run(scenario: &str, options: &[(&str, &str)]) -> Ended {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let report = folder().join(format!("report-{}-{count}.json", std::process::id()));
+    let mut command = Command::new(env::current_exe().unwrap());
+    command
+        .args(["child::runs_the_scenario_it_was_started_for", "--exact", "--ignored", "--nocapture"])
+        .env(SCENARIO, scenario)
+        .env("STAND_IN_CACHE", folder().join("kernels"))
+        .env("STAND_IN_REPORT", &report);
+    for (name, value) in options {
+        command.env(format!("STAND_IN_{name}"), value);
+    }
+    let Output { status, stderr, .. } = command.output().unwrap();
+    let written = fs::read_to_string(&report).unwrap_or_default();
+    _ = fs::remove_file(report);
+    Ended { status, stderr: String::from_utf8_lossy(&stderr).into_owned(), report: written.trim().to_owned() }
+}
+
+/// For files of these tests; kept between runs, so that kernels are compiled once.
+pub(crate) fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// Whether kernels can be compiled here; says so where they cannot.
+pub(crate) fn compiler_found() -> bool {
+    let found = Command::new("g++").arg("--version").output().is_ok();
+    if !found {
+        eprintln!("not run: needs the C++ compiler g++");
+    }
+    found
+}
+
+#[test]
+#[ignore = "started by other tests, in a process of its own"]
+fn runs_the_scenario_it_was_started_for() {
+    let Ok(name) = env::var(SCENARIO) else { return };
+    let mut all =
+        [findings::SCENARIOS, kernels::SCENARIOS, memory::SCENARIOS, options::SCENARIOS, order::SCENARIOS]
+            .into_iter()
+            .flatten();
+    let (_, scenario) = all.find(|(known, _)| *known == name).expect("a scenario of this name");
+    scenario();
+}

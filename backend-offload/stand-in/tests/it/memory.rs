@@ -1,0 +1,172 @@
+//! Memory as CUDA has it: how much there is, when host memory is read and written, what fresh memory shows.
+
+use crate::{
+    child::{Ended, Scenario, run},
+    cuda::{Cuda, OUT_OF_MEMORY, Pitched, Side},
+};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    ("out_of_memory", out_of_memory),
+    ("refused_allocations", refused_allocations),
+    ("late_pinned_source", || late_source(true)),
+    ("pageable_source", || late_source(false)),
+    ("late_pinned_target", late_pinned_target),
+    ("pageable_target", pageable_target),
+    ("rows", rows),
+    ("counters", counters),
+];
+
+const LAZY: [(&str, &str); 3] = [("MODE", "lazy"), ("RACES", "1"), ("STRICT", "1")];
+
+fn out_of_memory() {
+    let cuda = Cuda::start();
+    let [first, second] = [(); 2].map(|()| cuda.stream());
+    let x = cuda.allocate(700 << 10, first);
+    assert_eq!(cuda.free_memory(), 324 << 10);
+    assert_eq!(cuda.try_allocate(400 << 10, first), Err(OUT_OF_MEMORY));
+    assert_eq!(cuda.try_allocate(1 << 50, first), Err(OUT_OF_MEMORY));
+    cuda.free(x, first);
+    // Another stream's free has not happened yet, but can.
+    let y = cuda.allocate(1 << 20, second);
+    cuda.free(y, second);
+}
+
+#[test]
+fn a_full_device_says_out_of_memory_and_has_room_again_after_a_free() {
+    let ended = run("out_of_memory", &[LAZY.as_slice(), &[("VRAM", "1M")]].concat());
+    ended.passes();
+    assert_eq!(ended.counter("peak_device_bytes"), 1 << 20);
+    assert_eq!((ended.counter("allocations"), ended.counter("refused_allocations")), (2, 2));
+}
+
+fn refused_allocations() {
+    let cuda = Cuda::start();
+    let stream = cuda.stream();
+    let found: Vec<bool> = (0..4).map(|_| cuda.try_allocate(16, stream).is_ok()).collect();
+    assert_eq!(found, [true, true, false, false]);
+}
+
+#[test]
+fn allocations_are_refused_after_the_number_that_was_asked_for() {
+    run("refused_allocations", &[("FAIL_ALLOCATIONS_AFTER", "2")]).passes();
+}
+
+/// The source changes after the call.
+fn late_source(pinned: bool) {
+    let cuda = Cuda::start();
+    let stream = cuda.stream();
+    let x = cuda.allocate(16, stream);
+    let mut pageable = [1_u8; 16];
+    let source = if pinned { cuda.pinned(16) } else { &mut pageable[..] };
+    source.fill(1);
+    cuda.upload(x, source, stream);
+    source.fill(2);
+    let mut bytes = [0_u8; 16];
+    cuda.download(&mut bytes, x, stream);
+    assert_eq!(bytes, [if pinned { 2 } else { 1 }; 16]);
+}
+
+#[test]
+fn pinned_memory_is_read_when_the_copy_happens_and_pageable_memory_at_the_call() {
+    run("late_pinned_source", &LAZY).passes();
+    let ended = run("pageable_source", &LAZY);
+    ended.passes();
+    // The upload and the download into pageable memory.
+    assert_eq!(ended.counter("copies_pageable"), 2);
+}
+
+fn late_pinned_target() {
+    let cuda = Cuda::start();
+    let stream = cuda.stream();
+    let x = cuda.allocate(16, stream);
+    cuda.fill(x, 7, 16, stream);
+    let host = cuda.pinned::<u8>(16);
+    host.fill(1);
+    cuda.download(host, x, stream);
+    assert_eq!(host, [0xCB; 16]);
+    cuda.synchronize(stream);
+    assert_eq!(host, [7; 16]);
+}
+
+fn pageable_target() {
+    let cuda = Cuda::start();
+    let stream = cuda.stream();
+    let x = cuda.allocate(16, stream);
+    cuda.fill(x, 7, 16, stream);
+    let mut bytes = [0_u8; 16];
+    cuda.download(&mut bytes, x, stream);
+    assert_eq!(bytes, [7; 16]);
+}
+
+#[test]
+fn a_download_into_pinned_memory_is_late_and_one_into_pageable_memory_is_there_at_return() {
+    run("late_pinned_target", &LAZY).passes();
+    run("pageable_target", &LAZY).passes();
+}
+
+/// Three rows of four bytes, ten apart on the host and eight apart on the device.
+fn rows() {
+    let cuda = Cuda::start();
+    let stream = cuda.stream();
+    let x = cuda.allocate(24, stream);
+    let mut host: Vec<u8> = (0..30).collect();
+    let on_host =
+        |host: &mut [u8]| Side { kind: 1, host: host.as_mut_ptr() as u64, pitch: 10, ..Side::default() };
+    let on_device = || Side { kind: 2, device: x, pitch: 8, ..Side::default() };
+    let up = Pitched { from: on_host(&mut host), to: on_device(), width: 4, height: 3 };
+    cuda.copy_rows(&up, stream);
+    host.fill(0);
+    let down = Pitched { from: on_device(), to: on_host(&mut host), width: 4, height: 3 };
+    cuda.copy_rows(&down, stream);
+    let expected: Vec<u8> = (0..30).map(|at| if at % 10 < 4 { at } else { 0 }).collect();
+    assert_eq!(host, expected);
+    let mut gap = [0_u8; 4];
+    cuda.download(&mut gap, x + 4, stream);
+    assert_eq!(gap, [0xCB; 4]);
+}
+
+#[test]
+fn rows_are_copied_without_the_gaps_between_them_and_fresh_memory_shows_that_it_is() {
+    let ended = run("rows", &[("MODE", "lazy")]);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert!(ended.report.contains(r#""findings":{"read of unwritten memory":1}"#), "{}", ended.report);
+}
+
+fn counters() {
+    let cuda = Cuda::start();
+    let stream = cuda.stream();
+    let [x, y] = [(); 2].map(|()| cuda.allocate(1000, stream));
+    let host = cuda.pinned::<u8>(500);
+    let small = cuda.pinned::<u8>(100);
+    cuda.upload(x, host, stream);
+    cuda.move_within(y, x, 400, stream);
+    cuda.download(small, y, stream);
+    cuda.free(x, stream);
+    cuda.synchronize(stream);
+    cuda.free_pinned(host.as_mut_ptr());
+    cuda.pinned::<u8>(50);
+}
+
+#[test]
+fn the_report_counts_what_happened() {
+    let ended: Ended = run("counters", &LAZY);
+    ended.passes();
+    let counted = [
+        ("allocations", 2),
+        ("frees", 1),
+        ("copies", 3),
+        ("copies_to_device", 1),
+        ("bytes", 1000),
+        ("bytes_to_device", 500),
+        ("bytes_within_device", 400),
+        ("bytes_to_host", 100),
+        ("peak_device_bytes", 2000),
+        ("peak_pinned_bytes", 600),
+        ("kernels", 0),
+        ("seed", 1),
+    ];
+    for (name, count) in counted {
+        assert_eq!(ended.counter(name), count, "{name}: {}", ended.report);
+    }
+    assert!(ended.report.starts_with(r#"{"mode":"lazy","#), "{}", ended.report);
+}

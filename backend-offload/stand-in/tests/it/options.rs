@@ -1,0 +1,41 @@
+//! Options as a process meets them. How each is read is tested where it is.
+
+use std::{fs, process::id};
+
+use crate::{
+    child::{Scenario, folder, run},
+    cuda::Cuda,
+};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[("copies", copies)];
+
+fn copies() {
+    let cuda = Cuda::start();
+    let stream = cuda.stream();
+    let x = cuda.allocate(1000, stream);
+    cuda.upload(x, &[1_u8; 1000], stream);
+    cuda.download(&mut [0_u8; 1000], x, stream);
+}
+
+#[test]
+fn an_option_that_does_not_exist_ends_the_process_with_one_line() {
+    let ended = run("copies", &[("RACE", "1")]);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+    assert!(ended.said()[0].starts_with("stand-in: STAND_IN_RACE is no option: there are STAND_IN_MODE,"));
+    assert_eq!((ended.said().len(), ended.report.as_str()), (1, ""));
+}
+
+#[test]
+fn the_trace_shows_each_copy_with_its_simulated_times() {
+    let trace = folder().join(format!("trace-{}.jsonl", id()));
+    run("copies", &[("TRACE", trace.to_str().unwrap()), ("BANDWIDTH", "1e6")]).passes();
+    let text = fs::read_to_string(&trace).unwrap();
+    fs::remove_file(trace).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 2);
+    let start = r#"{"stream":1,"kind":"to device","name":"cuMemcpyHtoDAsync","bytes":1000,"called_us":2.00,"#;
+    assert!(lines[0].starts_with(start), "{}", lines[0]);
+    // A microsecond for each byte, and two of latency.
+    assert!(lines[0].ends_with(r#""start_us":2.00,"end_us":1004.00}"#), "{}", lines[0]);
+    assert!(lines[1].ends_with(r#""start_us":1004.00,"end_us":2006.00}"#), "{}", lines[1]);
+}
