@@ -6,6 +6,7 @@ mod gpu_check;
 mod invocation;
 mod readme;
 mod records;
+mod stand_in;
 mod tidy;
 mod workspace;
 
@@ -24,6 +25,8 @@ enum Command {
     GpuCheck(gpu_check::GpuCheck),
     /// Measure what device budgets cost, and record it
     BenchVram(bench_vram::BenchVram),
+    /// Run a program on a CUDA driver that needs no GPU
+    StandIn(stand_in::StandIn),
 }
 
 fn main() -> ExitCode {
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::GpuCheck(gpu_check) => gpu_check.run(),
         Command::BenchVram(bench_vram) => bench_vram.run(),
+        Command::StandIn(stand_in) => stand_in.run(),
     };
     if let Err(error) = outcome {
         // Causes on one line, and no backtrace even where RUST_BACKTRACE asks for one: these are no bugs of ours.

@@ -13,8 +13,10 @@ struct Arrows {
 
 /// Which members a member may depend on. A member that is not listed is a finding: who it may know is decided
 /// when it is made.
-const ARROWS: [Arrows; 6] = [
+const ARROWS: [Arrows; 7] = [
     Arrows { from: "backend-offload", to: &[], tests_to: &[] },
+    // Nobody may link it: programs load it at run time, or else the driver that it stands in for.
+    Arrows { from: "stand-in", to: &[], tests_to: &[] },
     Arrows { from: "models", to: &[], tests_to: &["backend-offload", "tokenizer"] },
     Arrows { from: "tokenizer", to: &[], tests_to: &[] },
     Arrows { from: "train", to: &["backend-offload", "models", "tokenizer"], tests_to: &[] },
@@ -66,7 +68,7 @@ mod tests {
             dependencies: vec![Dependency { name: to.into(), dev }],
             ..bare(from)
         };
-        let ours = ["backend-offload", "models", "tokenizer", "train"];
+        let ours = ["backend-offload", "models", "stand-in", "tokenizer", "train"];
         !arrows_of(&member, &ours.map(bare)).is_empty()
     }
 
@@ -86,6 +88,14 @@ mod tests {
         assert!(refused("models", "backend-offload", false));
         assert!(!refused("models", "backend-offload", true));
         assert!(refused("models", "train", false) && refused("models", "train", true));
+    }
+
+    #[test]
+    fn the_stand_in_for_cuda_knows_nobody_and_nobody_links_it() {
+        for other in ["backend-offload", "models", "tokenizer", "train"] {
+            assert!(refused("stand-in", other, false) && refused("stand-in", other, true), "{other}");
+            assert!(refused(other, "stand-in", false) && refused(other, "stand-in", true), "{other}");
+        }
     }
 
     #[test]
