@@ -5,6 +5,8 @@ use crate::bytes::Budget;
 use crate::error::OffloadError;
 use crate::host::{PinnedMemory, SlabSource};
 use crate::registry::{DeviceFacts, DeviceMemory, Settings};
+use cubecl_common::backtrace::BackTrace;
+use cubecl_common::future::block_on;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::ir::MemoryDeviceProperties;
 use cubecl_core::server::{ComputeServer, Handle, ServerError};
@@ -29,6 +31,23 @@ impl InnerRuntime for CudaRuntime {
         server.initialize_memory(marker.clone(), MARKER_BYTES, other);
         let marker = Handle::from_memory(marker, other, MARKER_BYTES);
         server.get_resource(marker.binding(), waiting).map(drop)
+    }
+
+    fn copy_out(
+        server: &mut Self::Server,
+        source: Handle,
+        stream: StreamId,
+        target: &mut [u8],
+    ) -> Result<(), ServerError> {
+        // Straight into the slab: CubeCL's reads land in page-locked memory of its own, which no budget counts.
+        block_on(server.sync(stream))?;
+        let source = server.get_resource(source.binding(), stream)?;
+        // SAFETY: the buffer is live, has the target's size, and its stream's work is done; its context is current,
+        // since the server has just used it.
+        unsafe { result::memcpy_dtoh_sync(target, source.resource().ptr) }.map_err(|error| ServerError::Generic {
+            reason: format!("copying {} bytes to the host: {error}", target.len()),
+            backtrace: BackTrace::default(),
+        })
     }
 
     fn write_error(server: &mut Self::Server, stream: StreamId) -> Option<ServerError> {

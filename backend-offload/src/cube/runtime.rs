@@ -3,6 +3,7 @@
 use super::door::prepare;
 use super::precision::has_tf32;
 use super::server::{InnerInfo, OffloadServer};
+use super::transfer::read_in_pieces;
 use super::visibility::NotingCompiler;
 use crate::error::OffloadError;
 use crate::host::SlabSource;
@@ -12,7 +13,7 @@ use cubecl_common::stream_id::StreamId;
 use cubecl_core::Runtime;
 use cubecl_core::client::ComputeClient;
 use cubecl_core::ir::{MemoryDeviceProperties, TargetProperties};
-use cubecl_core::server::ServerError;
+use cubecl_core::server::{Handle, ServerError};
 use cubecl_core::zspace::{Shape, Strides};
 use std::marker::PhantomData;
 
@@ -32,6 +33,17 @@ pub trait InnerRuntime: Runtime {
     /// waiting.
     #[doc(hidden)]
     fn order(server: &mut Self::Server, waiting: StreamId, other: StreamId) -> Result<(), ServerError>;
+
+    /// Copies the whole of `source`, which lives on `stream`, into `target` and waits for it.
+    #[doc(hidden)]
+    fn copy_out(
+        server: &mut Self::Server,
+        source: Handle,
+        stream: StreamId,
+        target: &mut [u8],
+    ) -> Result<(), ServerError> {
+        read_in_pieces(server, &source, stream, target)
+    }
 
     /// Why the write queued last on `stream` failed, if the runtime can tell.
     #[doc(hidden)]

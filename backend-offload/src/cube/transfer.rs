@@ -13,9 +13,6 @@ use cubecl_runtime::memory_management::ManagedMemoryHandle;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Reads land in the runtime's own pinned pool, whose pages grow with the largest request.
-const PIECE: u64 = 64 << 20;
-
 impl<R: InnerRuntime> OffloadServer<R> {
     /// Copies the whole of `device` into `target`, waiting for it.
     pub(super) fn copy_out(
@@ -25,45 +22,21 @@ impl<R: InnerRuntime> OffloadServer<R> {
         target: &mut [u8],
     ) -> Result<(), String> {
         let size = target.len() as u64;
-        for (n, piece) in target.chunks_mut(PIECE as usize).enumerate() {
-            let start = n as u64 * PIECE;
-            let end = size - start - piece.len() as u64;
-            let bytes = self.read_piece(device, size, start, end, stream)?;
-            piece.copy_from_slice(&bytes[..piece.len()]);
-        }
-        Ok(())
-    }
-
-    fn read_piece(
-        &mut self,
-        device: &ManagedMemoryHandle,
-        size: u64,
-        start: u64,
-        end: u64,
-        stream: StreamId,
-    ) -> Result<Bytes, String> {
-        let read = |server: &mut Self| -> Result<Bytes, ServerError> {
-            let handle =
-                Handle::from_memory(device.clone(), stream, size).offset_start(start).offset_end(end);
-            let descriptor = flat(handle.binding(), size - start - end);
-            let mut bytes = block_on(server.inner.read(vec![descriptor], stream))?;
-            Ok(bytes.remove(0))
-        };
         let mut attempt = || {
-            catch_unwind(AssertUnwindSafe(|| read(self))).map_err(|panic| panic_message(panic.as_ref())).map(
-                |result| {
-                    // A runtime that returns a stream's errors from any read has now returned the
-                    // program's to us: they are kept for the program, and the copy is tried again.
-                    result.map_err(|error| {
-                        let message = error.to_string();
-                        self.keep_error(stream, error);
-                        message
-                    })
-                },
-            )
+            let source = Handle::from_memory(device.clone(), stream, size);
+            let inner = &mut self.inner;
+            let copied = catch_unwind(AssertUnwindSafe(|| R::copy_out(inner, source, stream, target)))
+                .map_err(|panic| panic_message(panic.as_ref()))?;
+            // A runtime that returns a stream's errors from whatever waits for it has now returned the program's
+            // to us: they are kept for the program, and the copy is tried again.
+            Ok(copied.map_err(|error| {
+                let message = error.to_string();
+                self.keep_error(stream, error);
+                message
+            }))
         };
         match attempt()? {
-            Ok(bytes) => Ok(bytes),
+            Ok(()) => Ok(()),
             Err(_) => attempt()?,
         }
     }
@@ -94,6 +67,25 @@ impl<R: InnerRuntime> OffloadServer<R> {
             }
         }
     }
+}
+
+/// Copies a buffer out through the runtime's reads, a piece at a time: they land in a pool of the runtime's whose
+/// pages grow with the largest request.
+pub(super) fn read_in_pieces<S: ComputeServer>(
+    server: &mut S,
+    source: &Handle,
+    stream: StreamId,
+    target: &mut [u8],
+) -> Result<(), ServerError> {
+    const PIECE: u64 = 64 << 20;
+    let size = target.len() as u64;
+    for (n, piece) in target.chunks_mut(PIECE as usize).enumerate() {
+        let (start, len) = (n as u64 * PIECE, piece.len() as u64);
+        let handle = source.clone().offset_start(start).offset_end(size - start - len);
+        let bytes = block_on(server.read(vec![flat(handle.binding(), len)], stream))?;
+        piece.copy_from_slice(&bytes[0][..piece.len()]);
+    }
+    Ok(())
 }
 
 /// The bytes a binding covers, as one row.

@@ -80,6 +80,10 @@ fn fault_free(machine: &Machine) -> String {
     machine.run(child(machine, 1, "unlimited")).text("thread 0").to_owned()
 }
 
+fn thread_counts(machine: &Machine) -> Vec<u64> {
+    if machine.is_thorough() { vec![1, 8] } else { vec![8] }
+}
+
 /// Faults that can be worked around change nothing.
 fn assert_recovered(machine: &Machine, fault: Child, right: &str) -> Report {
     let report = machine.run(fault);
@@ -110,7 +114,7 @@ const TIGHT: &str = "7MiB";
 
 fn refused_allocations_are_worked_around(machine: &Machine) {
     let right = fault_free(machine);
-    for threads in [1, 8] {
+    for threads in thread_counts(machine) {
         let report =
             assert_recovered(machine, child(machine, threads, TIGHT).with("refuse every", 7), &right);
         assert!(report.number("refusals") > 0);
@@ -120,7 +124,7 @@ fn refused_allocations_are_worked_around(machine: &Machine) {
 
 fn copies_that_fail_now_and_then_are_worked_around(machine: &Machine) {
     let right = fault_free(machine);
-    for threads in [1, 8] {
+    for threads in thread_counts(machine) {
         let report =
             assert_recovered(machine, child(machine, threads, TIGHT).with("break copies", 5), &right);
         assert!(report.number("evictions") > 0);
@@ -129,7 +133,7 @@ fn copies_that_fail_now_and_then_are_worked_around(machine: &Machine) {
 
 fn a_device_that_refuses_for_good_is_told(machine: &Machine) {
     let right = fault_free(machine);
-    for threads in [1, 8] {
+    for threads in thread_counts(machine) {
         assert_told(
             machine,
             child(machine, threads, "unlimited").with("refuse after", 40),
@@ -141,14 +145,14 @@ fn a_device_that_refuses_for_good_is_told(machine: &Machine) {
 
 fn a_host_that_fills_up_mid_step_is_told(machine: &Machine) {
     let right = fault_free(machine);
-    for threads in [1, 8] {
+    for threads in thread_counts(machine) {
         assert_told(machine, child(machine, threads, TIGHT).with("host", "128KiB"), &right, "host");
     }
 }
 
 fn copies_that_always_fail_are_told(machine: &Machine) {
     let right = fault_free(machine);
-    for threads in [1, 8] {
+    for threads in thread_counts(machine) {
         assert_told(
             machine,
             child(machine, threads, TIGHT).with("break copies", 1),
@@ -160,7 +164,7 @@ fn copies_that_always_fail_are_told(machine: &Machine) {
 
 fn a_panic_inside_the_runtime_is_told(machine: &Machine) {
     let right = fault_free(machine);
-    for threads in [1, 8] {
+    for threads in thread_counts(machine) {
         assert_told(machine, child(machine, threads, TIGHT).with("panic", 50), &right, "panicked");
     }
 }

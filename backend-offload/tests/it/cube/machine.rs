@@ -117,6 +117,15 @@ impl Machine {
         schedules.map(|schedule| Self::StandIn { schedule, folder: folder.clone() }).collect()
     }
 
+    /// Whether tests run everything they have here; under the other schedules they run what is most telling.
+    pub fn is_thorough(&self) -> bool {
+        match self {
+            Self::Vulkan => true,
+            #[cfg(feature = "cuda")]
+            Self::StandIn { schedule, .. } => matches!(schedule, Schedule::Eager),
+        }
+    }
+
     pub fn child(&self, scenario: &'static str) -> Child {
         let child = Child::new(scenario);
         match self {
