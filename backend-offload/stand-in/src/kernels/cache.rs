@@ -84,13 +84,19 @@ mod tests {
     }
 
     #[test]
-    fn two_who_write_at_once_leave_one_whole_file_and_nothing_else() {
+    fn who_reads_while_others_write_finds_a_whole_file_and_nothing_is_left_beside_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kernel.cu");
         let text = "text ".repeat(10_000);
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..20).for_each(|_| write(&path, &text).unwrap()));
+                scope.spawn(|| (0..50).for_each(|_| write(&path, &text).unwrap()));
+            }
+            for _ in 0..200 {
+                match fs::read_to_string(&path) {
+                    Ok(found) => assert!(found == text, "{} bytes of {}", found.len(), text.len()),
+                    Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound),
+                }
             }
         });
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
