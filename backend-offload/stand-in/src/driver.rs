@@ -258,15 +258,23 @@ impl Driver {
         match (&work.to, &work.from) {
             (Place::Device(_), Place::Device(_)) => self.device.note_copied(to, from),
             (Place::Device(_), _) => self.device.note_written(to),
-            (_, Place::Device(_)) => {
-                if let Err(unwritten) = self.device.check_written(from, work.who) {
-                    unwritten.report();
-                }
-            }
+            (_, Place::Device(_)) => self.check_written(&work.to, from, work.who),
             _ => {}
         }
         // SAFETY: both ends were checked just now; pageable memory is the caller's, who still waits for its copy.
         unsafe { copy(to, from) }
+    }
+
+    /// Pageable memory is where a program wants values. Pinned memory is where it moves them, too: a tensor that is
+    /// spilled before its first write is no fault, so its bytes are only counted.
+    fn check_written(&mut self, to: &Place, from: Rows, who: &str) {
+        match self.device.check_written(from, who) {
+            Err(_) if matches!(to, Place::Pinned(_)) => {
+                report::count(|counters| counters.unwritten_to_pinned.add(from.bytes()));
+            }
+            Err(unwritten) => unwritten.report(),
+            Ok(()) => {}
+        }
     }
 
     /// The rows of a place, whose memory must still be there.

@@ -38,6 +38,8 @@ pub(crate) struct Counters {
     pub(crate) within_device: Copies,
     /// Of the copies above, those whose host memory is not page-locked.
     pub(crate) pageable: Copies,
+    /// Of the copies above, those into pinned memory of bytes that were not all written.
+    pub(crate) unwritten_to_pinned: Copies,
     pub(crate) kernels: u64,
     pub(crate) compiled: u64,
     /// Of the fullest device.
@@ -104,6 +106,7 @@ impl Counters {
             ("bytes_to_host", self.to_host.bytes),
             ("bytes_within_device", self.within_device.bytes),
             ("bytes_pageable", self.pageable.bytes),
+            ("copies_unwritten_to_pinned", self.unwritten_to_pinned.count),
             ("kernels", self.kernels),
             ("compiled", self.compiled),
             ("peak_device_bytes", self.peak_device_bytes),

@@ -19,6 +19,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ("unwritten_read", unwritten_read),
     ("partly_unwritten_read", partly_unwritten_read),
     ("unwritten_moved", unwritten_moved),
+    ("unwritten_spilled", unwritten_spilled),
     ("freed_pinned", freed_pinned),
     ("pinned_double_free", pinned_double_free),
     ("pinned_freed_early", pinned_freed_early),
@@ -222,6 +223,20 @@ fn a_read_of_memory_that_nobody_wrote_is_found() {
     let ended = run("unwritten_moved", &STRICT);
     ended.ends_with("read of unwritten memory");
     assert!(ended.stderr.contains("so far, so good"), "{}", ended.stderr);
+}
+
+fn unwritten_spilled() {
+    let cuda = Cuda::start();
+    let stream = cuda.stream();
+    let x = cuda.allocate(16, stream);
+    cuda.download(cuda.pinned::<u8>(16), x, stream);
+}
+
+#[test]
+fn memory_that_nobody_wrote_may_be_moved_into_pinned_memory_and_is_counted() {
+    let ended = run("unwritten_spilled", &STRICT);
+    ended.passes();
+    assert_eq!(ended.counter("copies_unwritten_to_pinned"), 1);
 }
 
 fn freed_pinned() {
