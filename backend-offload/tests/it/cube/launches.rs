@@ -105,7 +105,7 @@ fn allocations_of<B: Backend>(device: &B::Device) -> u64 {
     let mut sum = Tensor::<B, 2>::zeros([512, 512], device);
     let mut launches = |count: u64| {
         for _ in 0..count {
-            sum = sum.clone() + step.clone();
+            sum.inplace(|sum| sum + step.clone());
             B::sync(device).expect("the kernels run");
         }
     };

@@ -5,7 +5,7 @@ use crate::child::{Child, Facts, Report};
 use crate::programs::{Size, program};
 use burn::backend::Autodiff;
 
-const STEPS: usize = 8;
+const STEPS: usize = 6;
 
 /// Buffers below the managed size are the runtime's own and come on top of the budget.
 const SMALL_BUFFERS: u64 = 1 << 20;
