@@ -7,6 +7,7 @@ mod failures;
 mod faults;
 mod memory;
 mod on_a_device;
+mod streams;
 
 use crate::child::{Child, Facts, Scenario};
 use backend_offload::Offload;

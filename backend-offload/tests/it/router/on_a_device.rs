@@ -3,10 +3,11 @@
 use crate::child::Facts;
 use crate::operations::{Operation, Value, operations};
 use crate::programs::{Size, program};
-use backend_offload::{Faults, Offload, OffloadConfig, Offloadable, Oversized, Stats};
+use backend_offload::{Event, Faults, Offload, OffloadConfig, Offloadable, Oversized, Stats};
 use burn::backend::Autodiff;
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -84,6 +85,7 @@ where
     forget_abandoned_graphs::<Autodiff<Offload<B>>>(&device);
     let mut report = report(&backend_offload::stats::<B>(&device));
     report = report.with("peak found", backend_offload::runtime_peaks::<B>(&device).in_use);
+    report = report.and(decisions(&backend_offload::events::<B>(&device)));
     for result in trained {
         let (name, value) = match result {
             Ok(fingerprint) => ("fingerprint", fingerprint.to_string()),
@@ -93,6 +95,24 @@ where
         report = report.with(name, value);
     }
     report
+}
+
+/// How many events of each kind there were, and a digest of the whole stream: equal only if every event is the
+/// same and comes in the same order.
+fn decisions(events: &[Event]) -> Facts {
+    let mut counts = BTreeMap::new();
+    // FNV-1a: the digest is committed, so it may not change with the compiler as the standard hasher may.
+    let mut digest = 0xcbf2_9ce4_8422_2325_u64;
+    for event in events {
+        let text = format!("{event:?}");
+        let kind = text.split([' ', '(']).next().unwrap_or_default().to_owned();
+        *counts.entry(kind).or_insert(0u64) += 1;
+        for byte in text.bytes().chain([b'\n']) {
+            digest = (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    let facts = Facts::default().with("event digest", format!("{digest:016x}"));
+    counts.into_iter().fold(facts, |facts, (kind, count)| facts.with(&format!("events {kind}"), count))
 }
 
 /// Runs every operation on a number of threads at once, and reports per operation what all threads got: one
