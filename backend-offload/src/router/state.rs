@@ -292,7 +292,11 @@ impl<B: SharedStorage> State<B> {
         }))
     }
 
-    /// Enters the outputs. Each is in a storage that lives on, in one that was consumed, or in its own.
+    /// Enters the outputs. Each is in a storage that lives on, or in one the operation wrote.
+    ///
+    /// Whether a written storage is a consumed one, updated in place, or new memory at whatever address is not
+    /// asked: the allocator may have given a consumed address out again, so the answer would be a matter of
+    /// timing. A written storage takes the place of a consumed one of its size, if there is one.
     fn adopt(
         &mut self,
         work: &Work,
@@ -309,41 +313,43 @@ impl<B: SharedStorage> State<B> {
                 self.table.add_tensor(output.id, handle, None);
                 continue;
             }
-            // A consumed storage may have been freed and its address given out again. With the same size that
-            // makes no difference: it counts as the old one, written to.
             let known = self.table.block_at(address).filter(|block| self.pager.bytes(*block) == bytes);
-            if let Some(block) = known {
-                let alone = consumed.contains(&block) && !self.table.is_held(block);
+            // A storage with other tensors is never written to, nor is the source of a view.
+            if let Some(block) = known.filter(|block| work.view || self.table.is_held(*block)) {
                 self.table.add_tensor(output.id, handle, Some(block));
-                // A storage with other tensors is never written to, nor is the source of a view.
-                if alone && !work.view {
-                    self.wrote(block);
-                }
             } else if let Some(shared) = fresh.iter_mut().find(|fresh| fresh.address == address) {
                 shared.tensors.push((output.id, handle));
             } else {
                 fresh.push(Fresh { address, bytes, tensors: vec![(output.id, handle)] });
             }
         }
-        self.bury(consumed);
-        self.settle_all(fresh, rooms, work.name)
+        self.settle_all(fresh, consumed, rooms, work.name)
     }
 
-    /// Finds blocks for new storages: the rooms made for them where the backend took what its outputs' shapes
-    /// told, and others where it did not.
+    /// Finds blocks for written storages: consumed ones of their size, the rooms made for them where the
+    /// backend took what its outputs' shapes told, and others where it did not.
     fn settle_all(
         &mut self,
         fresh: Vec<Fresh<B>>,
+        consumed: &[BlockId],
         rooms: &mut Vec<BlockId>,
         name: &dyn Fn() -> String,
     ) -> Result<(), Failure> {
         let mut others = Vec::new();
         for storage in fresh {
+            let free = |block: &&BlockId| {
+                !self.table.is_held(**block) && self.pager.bytes(**block) == storage.bytes
+            };
+            if let Some(block) = consumed.iter().find(free) {
+                self.inherit(storage, *block);
+                continue;
+            }
             match rooms.iter().position(|room| self.pager.bytes(*room) == storage.bytes) {
                 Some(index) => self.settle(storage, rooms.swap_remove(index)),
                 None => others.push(storage),
             }
         }
+        self.bury(consumed);
         // A room is an operand of its operation only; the next one would evict it.
         for room in rooms.drain(..) {
             self.pager.remove(room);
@@ -357,6 +363,15 @@ impl<B: SharedStorage> State<B> {
             self.settle(storage, block);
         }
         Ok(())
+    }
+
+    /// The storage is, or is as good as, the consumed one with new contents.
+    fn inherit(&mut self, storage: Fresh<B>, block: BlockId) {
+        self.table.readdress(block, storage.address);
+        for (tensor, handle) in storage.tensors {
+            self.table.add_tensor(tensor, handle, Some(block));
+        }
+        self.wrote(block);
     }
 
     fn settle(&mut self, storage: Fresh<B>, block: BlockId) {

@@ -68,6 +68,13 @@ impl<B: SharedStorage> Table<B> {
         self.by_address.insert(address, block);
     }
 
+    /// A storage without tensors lies at another address from now on.
+    pub fn readdress(&mut self, block: BlockId, address: usize) {
+        let old = self.stored(block).address.replace(address);
+        self.forget_address(old, block);
+        self.by_address.insert(address, block);
+    }
+
     pub fn add_tensor(&mut self, id: TensorId, handle: B::Handle, block: Option<BlockId>) {
         if let Some(block) = block {
             self.stored(block).tensors.push(id);
