@@ -13,15 +13,16 @@ struct Arrows {
 
 /// Which members a member may depend on. A member that is not listed is a finding: who it may know is decided
 /// when it is made.
-const ARROWS: [Arrows; 7] = [
-    Arrows { from: "backend-offload", to: &[], tests_to: &[] },
+const ARROWS: [Arrows; 8] = [
+    Arrows { from: "pager", to: &[], tests_to: &[] },
+    Arrows { from: "backend-offload", to: &["pager"], tests_to: &[] },
     // Nobody may link it: programs load it at run time, or else the driver that it stands in for.
     Arrows { from: "stand-in", to: &[], tests_to: &[] },
     Arrows { from: "models", to: &[], tests_to: &["backend-offload", "tokenizer"] },
     Arrows { from: "tokenizer", to: &[], tests_to: &[] },
     Arrows { from: "train", to: &["backend-offload", "models", "tokenizer"], tests_to: &[] },
     Arrows { from: "examples", to: &["backend-offload", "models", "tokenizer", "train"], tests_to: &[] },
-    Arrows { from: "xtask", to: &[], tests_to: &[] },
+    Arrows { from: "xtask", to: &["pager"], tests_to: &[] },
 ];
 
 pub(super) fn arrows(members: &[Member]) -> Vec<Finding> {
@@ -68,7 +69,7 @@ mod tests {
             dependencies: vec![Dependency { name: to.into(), dev }],
             ..bare(from)
         };
-        let ours = ["backend-offload", "models", "stand-in", "tokenizer", "train"];
+        let ours = ["pager", "backend-offload", "models", "stand-in", "tokenizer", "train"];
         !arrows_of(&member, &ours.map(bare)).is_empty()
     }
 
@@ -81,6 +82,16 @@ mod tests {
             );
         }
         assert!(!refused("backend-offload", "burn-backend", false));
+    }
+
+    #[test]
+    fn the_pager_knows_no_other_crate_and_runs_in_simulations() {
+        for other in ["backend-offload", "models", "tokenizer", "train"] {
+            assert!(refused("pager", other, false) && refused("pager", other, true), "{other}");
+        }
+        assert!(!refused("backend-offload", "pager", false));
+        assert!(!refused("xtask", "pager", false));
+        assert!(refused("models", "pager", true) && refused("train", "pager", false));
     }
 
     #[test]

@@ -1,0 +1,108 @@
+//! One block and the places it can be in.
+
+/// Names a block. Never reused for another block while either lives: the generation tells them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockId {
+    /// Number among the blocks alive; given out again after the block is removed.
+    pub index: u32,
+    /// Counts the blocks that have had this index.
+    pub generation: u32,
+}
+
+/// A part of the device allocator that keeps its own spare slices (on CubeCL: one per stream).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Arena(pub u32);
+
+impl Arena {
+    /// An allocator that keeps nothing: freed memory is gone at once.
+    pub const UNPOOLED: Self = Self(u32::MAX);
+}
+
+/// One of the tiers that hold contents away from the device, by its index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TierIndex(pub u8);
+
+impl TierIndex {
+    /// Host memory.
+    pub const HOST: Self = Self(0);
+}
+
+/// Where a block's bytes are. Only [`Pager`](crate::Pager) changes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Allocated by the program and not touched since: no bytes anywhere.
+    Nowhere,
+    /// On the device.
+    Device {
+        /// The tier that holds the same contents; without one the block is *dirty*.
+        clean: Option<TierIndex>,
+    },
+    /// On the device, about to leave; its device memory is valid until the move lands.
+    Leaving {
+        /// The tier that held the same contents before the move started. A clean block needs no copy.
+        clean: Option<TierIndex>,
+    },
+    /// Its device memory is taken, its contents are not there yet.
+    Returning {
+        /// The tier that holds its contents; `None` for a block never written.
+        from: Option<TierIndex>,
+    },
+    /// In a tier only.
+    Away(TierIndex),
+}
+
+impl Place {
+    /// Whether an operation can use the block.
+    pub fn is_on_device(self) -> bool {
+        matches!(self, Self::Device { .. })
+    }
+
+    /// Whether the contents exist on the device and in a tier.
+    pub fn is_clean(self) -> bool {
+        matches!(self, Self::Device { clean: Some(_) })
+    }
+}
+
+/// Where in the program a block was born: its identity across steps, since ids differ from step to step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Birth {
+    /// Steps completed before it.
+    pub step: u64,
+    /// Blocks born before it in its step.
+    pub position: u64,
+}
+
+/// A block as the pager knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// Bytes the device allocator takes for it, alignment included.
+    pub bytes: u64,
+    /// The part of the allocator its device memory comes from.
+    pub arena: Arena,
+    /// Where it is.
+    pub place: Place,
+    /// Something was written: its contents must survive an eviction.
+    pub defined: bool,
+    /// Number of the operation in which it was last an operand.
+    pub last_use: u64,
+    /// Its place in the program.
+    pub birth: Birth,
+    /// Code outside any operation may use its memory at any time, so it stays on the device.
+    pub pinned: bool,
+    /// Number of the operation in which an attempt to move it away failed; it is not tried again before all
+    /// others.
+    pub(crate) stuck_in: u64,
+    /// A move that has not landed; at most one, which may outlive the block's being `Leaving`.
+    pub(crate) moving: Option<Token>,
+}
+
+impl Block {
+    /// Its contents exist nowhere but on the device, so that leaving takes a copy.
+    pub fn needs_copy(&self) -> bool {
+        self.defined && self.place == Place::Device { clean: None }
+    }
+}
+
+/// Names one move of one block, so that a move that lands late is never taken for another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token(pub(crate) u64);

@@ -1,0 +1,26 @@
+//! Counts of what the pager decided. Exact: tests compare them with equality.
+
+/// Counters since the pager was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Operations begun.
+    pub operations: u64,
+    /// Blocks that left by a copy.
+    pub evictions: u64,
+    /// Blocks that left without one.
+    pub clean_drops: u64,
+    /// Blocks whose contents came back.
+    pub restores: u64,
+    /// Bytes copied off the device, copies overtaken by an operation included.
+    pub bytes_out: u64,
+    /// Bytes copied onto the device.
+    pub bytes_in: u64,
+    /// Times spare memory was given back to the driver.
+    pub trims: u64,
+    /// Operands brought although the budget has no room for them.
+    pub over_budget: u64,
+    /// Times the driver refused memory that the budget allows.
+    pub device_refusals: u64,
+    /// Most bytes one operation named.
+    pub largest_operation: u64,
+}

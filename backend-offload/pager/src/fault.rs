@@ -1,0 +1,96 @@
+//! Errors of the books: a door reported what cannot have happened.
+
+use crate::block::{BlockId, Place, Token};
+use std::fmt;
+
+/// A report that contradicts the pager's books. The books are as they were before it, in release too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The block was removed, or never was.
+    UnknownBlock(BlockId),
+    /// The move has landed or failed already, or never started.
+    UnknownMove(Token),
+    /// The block cannot do that from where it is.
+    Illegal {
+        /// The transition.
+        attempted: &'static str,
+        /// The block.
+        block: BlockId,
+        /// Where it is.
+        place: Place,
+    },
+    /// A sum of bytes would fall below zero or exceed `u64`.
+    Ledger {
+        /// The sum.
+        account: &'static str,
+        /// Its bytes.
+        holds: u64,
+        /// Bytes that were to be added or taken away.
+        change: u64,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownBlock(id) => write!(f, "block {}.{} does not exist", id.index, id.generation),
+            Self::UnknownMove(token) => write!(f, "move {} is not under way", token.0),
+            Self::Illegal { attempted, block, place } => {
+                write!(f, "block {}.{} cannot be {attempted}: it is {place:?}", block.index, block.generation)
+            }
+            Self::Ledger { account, holds, change } => {
+                write!(f, "the {account} account holds {holds} bytes and cannot change by {change}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// Why an operation cannot run. Nothing has been lost: every block is where its contents are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shortage {
+    /// The operands, together with what is pinned, exceed the device budget.
+    WorkingSet {
+        /// Bytes of the operands.
+        wanted: u64,
+        /// Bytes of pinned blocks beside them.
+        pinned: u64,
+    },
+    /// Blocks would have to leave, and the tier has no room for their contents.
+    TierFull {
+        /// Bytes the operation needs.
+        wanted: u64,
+    },
+    /// Blocks would have to leave, and none can: copying them out failed.
+    CopyOut {
+        /// Bytes the operation needs.
+        wanted: u64,
+    },
+    /// The driver refuses memory that the budget allows, and nothing is left to give up.
+    Device {
+        /// Bytes the operation needs.
+        wanted: u64,
+    },
+}
+
+/// An operation stops here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// Memory does not suffice.
+    Shortage(Shortage),
+    /// The books are wrong.
+    Fault(Fault),
+}
+
+impl From<Shortage> for Stop {
+    fn from(shortage: Shortage) -> Self {
+        Self::Shortage(shortage)
+    }
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}

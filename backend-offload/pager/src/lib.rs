@@ -1,0 +1,53 @@
+//! Decides which blocks of memory live where, and moves none of them.
+//!
+//! A *block* is one base allocation, identified by a [`BlockId`] and known by its size alone. The pager never
+//! sees a device, a tensor, a clock or a file; a door drives it:
+//!
+//! 1. [`Pager::begin`] names the operands of the next operation;
+//! 2. [`Pager::next_step`] says what to do next. The door does it and reports how it went, until the step is
+//!    [`Step::Ready`]. Moves of a block are reported twice, when they start ([`Pager::evict_started`],
+//!    [`Pager::return_started`]) and when they end ([`Pager::landed`], [`Pager::failed`]); in between other
+//!    steps may be taken and other operations may run;
+//! 3. the operation runs; [`Pager::wrote`] tells which blocks changed.
+//!
+//! One step at a time, because each can fail, and because what a step frees is known only once it is done.
+//!
+//! Budget invariant: `resident + spare <= budget` before and after every step, where *spare* are slices the
+//! device allocator keeps for reuse, and blocks on their way in either direction are resident. The one
+//! exception is an operation whose own operands exceed the budget under [`Oversized::RunAlone`]; it is counted.
+//!
+//! A report that contradicts the books is a [`Fault`] and changes nothing, in release too.
+
+mod block;
+mod counters;
+mod fault;
+mod ledger;
+mod limit;
+mod moves;
+mod operation;
+mod policy;
+mod residency;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+pub use block::{Arena, Birth, Block, BlockId, Place, TierIndex, Token};
+pub use counters::Counters;
+pub use fault::{Fault, Shortage, Stop};
+pub use ledger::Ledger;
+pub use limit::Limit;
+pub use moves::Outcome;
+pub use policy::Policy;
+pub use residency::Pager;
+pub use steps::Step;
+
+/// The fate of an operation whose own operands are larger than the device budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Oversized {
+    /// It is refused, with the error `WorkingSet`.
+    #[default]
+    Refuse,
+    /// It runs with nothing else resident, and is counted as over budget. For budgets that are a wish, not a
+    /// wall.
+    RunAlone,
+}

@@ -1,0 +1,262 @@
+//! Steps: makes room for the current operation and brings its operands, one step at a time.
+
+use crate::Oversized;
+use crate::block::{Arena, Block, BlockId, Place, TierIndex, Token};
+use crate::fault::{Fault, Shortage, Stop};
+use crate::limit::Limit;
+use crate::operation::{Copies, Driver, Garbage, Target};
+use crate::policy::Candidate;
+use crate::residency::{Pager, Slot};
+
+/// The door's next task for the current operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Find blocks whose owners are gone and [`Pager::remove`] them, then report [`Pager::swept`].
+    Sweep,
+    /// Give the allocator's spare slices back to the driver, then report [`Pager::trimmed`].
+    Trim,
+    /// Report [`Pager::evict_started`], and take `block` off the device.
+    Evict {
+        /// The victim.
+        block: BlockId,
+        /// The tier its contents are to be copied to first; `None` if no copy is needed.
+        copy: Option<TierIndex>,
+    },
+    /// Throw away the tier's copy of `block`, which is on the device too; then report
+    /// [`Pager::copy_dropped`].
+    DropCopy {
+        /// The block, which becomes dirty by it.
+        block: BlockId,
+        /// The tier.
+        tier: TierIndex,
+    },
+    /// Take device memory for `block`, report [`Pager::return_started`] or [`Pager::device_refused`], and
+    /// copy its contents in.
+    Bring {
+        /// An operand.
+        block: BlockId,
+        /// The tier that has its contents; `None` for a block never written.
+        from: Option<TierIndex>,
+    },
+    /// Wait for the end of this move: nothing else can be done before.
+    Wait(Token),
+    /// Every operand is on the device, or the room asked for is there.
+    Ready,
+}
+
+/// Below this, slack and dead bytes are not worth looking for.
+const SLACK: u64 = 64 << 20;
+
+impl Pager {
+    /// The next step of the operation begun last, given the room left in the tier that evictions copy to.
+    /// Asked again after every report.
+    pub fn next_step(&mut self, room: Limit) -> Result<Step, Stop> {
+        if let Target::Room { bytes, arena } = self.operation.target {
+            return Ok(self.make_room(bytes, arena, room)?.unwrap_or(Step::Ready));
+        }
+        let mut awaited = None;
+        let mut position = self.arrived();
+        while let Some(&id) = self.operation.operands().get(position) {
+            let block = self.block(id)?;
+            match block.place {
+                Place::Device { .. } => {
+                    if awaited.is_none() {
+                        self.set_arrived(position + 1);
+                    }
+                }
+                Place::Returning { .. } => awaited = awaited.or(block.moving),
+                Place::Leaving { .. } => {
+                    return Err(Fault::Illegal {
+                        attempted: "evicted under its operation",
+                        block: id,
+                        place: block.place,
+                    }
+                    .into());
+                }
+                Place::Nowhere | Place::Away(_) => return self.step_towards(id, room),
+            }
+            position += 1;
+        }
+        Ok(awaited.map_or(Step::Ready, Step::Wait))
+    }
+
+    fn arrived(&self) -> usize {
+        match self.operation.target {
+            Target::Operands { arrived, .. } => arrived,
+            Target::Room { .. } => 0,
+        }
+    }
+
+    fn set_arrived(&mut self, count: usize) {
+        if let Target::Operands { arrived, .. } = &mut self.operation.target {
+            *arrived = count;
+        }
+    }
+
+    fn step_towards(&mut self, id: BlockId, room: Limit) -> Result<Step, Stop> {
+        let block = self.block(id)?;
+        let (bytes, arena) = (block.bytes, block.arena);
+        let bring = Step::Bring { block: id, from: block.place.tier() };
+        match self.make_room(bytes, arena, room) {
+            Ok(step) => Ok(step.unwrap_or(bring)),
+            Err(Stop::Shortage(Shortage::WorkingSet { .. })) if self.operation.driver == Driver::Refused => {
+                self.operation.driver = Driver::LastRequest;
+                Ok(bring)
+            }
+            Err(Stop::Shortage(Shortage::WorkingSet { .. })) if self.operation.driver.refuses() => {
+                Err(Shortage::Device { wanted: bytes }.into())
+            }
+            Err(Stop::Shortage(Shortage::WorkingSet { .. })) if self.ledger.spare() > 0 => Ok(Step::Trim),
+            Err(Stop::Shortage(Shortage::WorkingSet { .. })) if self.oversized == Oversized::RunAlone => {
+                self.counters.over_budget += 1;
+                Ok(bring)
+            }
+            Err(stop) => Err(stop),
+        }
+    }
+
+    /// The next step towards room for `bytes`; `None` once it is there.
+    fn make_room(&mut self, bytes: u64, arena: Arena, room: Limit) -> Result<Option<Step>, Stop> {
+        let refused = self.operation.driver.refuses();
+        if !refused && self.has_room(bytes, arena) {
+            return Ok(None);
+        }
+        if self.sweep_is_due() {
+            return Ok(Some(Step::Sweep));
+        }
+        if self.ledger.spare() > 0 && (refused || self.ledger.fits_without(0, bytes)) {
+            return Ok(Some(Step::Trim));
+        }
+        if let Some(token) = self.moves.oldest_departing()
+            && (refused || self.ledger.fits_without(self.moves.departing(), bytes))
+        {
+            return Ok(Some(Step::Wait(token)));
+        }
+        match self.give_way(bytes, room) {
+            Ok(Step::Evict { copy: Some(_), .. }) if self.operation.garbage == Garbage::Unsearched => {
+                Ok(Some(Step::Sweep))
+            }
+            // Whatever lands may be the room that is missing.
+            Err(Stop::Shortage(_)) if let Some(token) = self.moves.oldest() => Ok(Some(Step::Wait(token))),
+            other => other.map(Some),
+        }
+    }
+
+    /// Sweeping looks at every block, so it is done at most once per operation and, with many blocks, only
+    /// every so many operations; but always before a live block is copied out.
+    fn sweep_is_due(&self) -> bool {
+        self.operation.number - self.swept_at > (self.slots.len() as u64) / 64
+    }
+
+    fn give_way(&mut self, wanted: u64, room: Limit) -> Result<Step, Stop> {
+        if let Some(block) = self.victim(room) {
+            let copy = self.block(block)?.needs_copy().then_some(TierIndex::HOST);
+            return Ok(Step::Evict { block, copy });
+        }
+        if self.victim(Limit::NONE).is_some() {
+            return match self.largest_duplicate() {
+                Some((block, tier)) => Ok(Step::DropCopy { block, tier }),
+                None => Err(Shortage::TierFull { wanted }.into()),
+            };
+        }
+        let now = self.operation.number;
+        if self.live().any(|(_, block)| self.may_leave(block) && block.stuck_in == now) {
+            if self.operation.copies == Copies::SecondTry {
+                return Err(Shortage::CopyOut { wanted }.into());
+            }
+            self.operation.copies = Copies::SecondTry;
+            self.slots.iter_mut().filter_map(|slot| slot.block.as_mut()).for_each(|block| block.stuck_in = 0);
+            return self.give_way(wanted, room);
+        }
+        let operands = self.operation.operands().iter();
+        let wanted = operands.map(|id| self.block(*id).map(|block| block.bytes)).sum::<Result<u64, _>>()?;
+        let idle_pins = self.live().filter(|(_, block)| block.pinned && block.last_use != now);
+        let pinned = idle_pins.map(|(_, block)| block.bytes).sum();
+        Err(Shortage::WorkingSet { wanted, pinned }.into())
+    }
+
+    /// Nothing keeps the block on the device: it lies still there, and neither a pin nor the current
+    /// operation holds it.
+    fn may_leave(&self, block: &Block) -> bool {
+        block.place.is_on_device()
+            && block.moving.is_none()
+            && !block.pinned
+            && block.last_use != self.operation.number
+    }
+
+    /// The policy's choice among blocks whose contents find `room` in the tier they would be copied to.
+    fn victim(&self, room: Limit) -> Option<BlockId> {
+        let now = self.operation.number;
+        let candidates = self.slots.iter().enumerate().filter_map(|(index, Slot { block, .. })| {
+            let block = block.as_ref()?;
+            let affordable = !block.needs_copy() || room.allows(block.bytes);
+            (self.may_leave(block) && block.stuck_in != now && affordable)
+                .then_some(Candidate { index: index as u32, last_use: block.last_use })
+        });
+        let index = self.recency.choose(now, &candidates)?;
+        Some(BlockId { index, generation: self.slots[index as usize].generation })
+    }
+
+    /// A tier's copy that saves a future transfer, and can be given up to make a present one possible.
+    fn largest_duplicate(&self) -> Option<(BlockId, TierIndex)> {
+        let duplicates = self.live().filter_map(|(id, block)| match block.place {
+            Place::Device { clean: Some(tier) } if block.moving.is_none() => Some((block.bytes, id, tier)),
+            _ => None,
+        });
+        duplicates.max_by_key(|(bytes, ..)| *bytes).map(|(_, id, tier)| (id, tier))
+    }
+
+    // ---- reports --------------------------------------------------------------------------------------
+
+    /// No dead block is left.
+    pub fn swept(&mut self) {
+        self.swept_at = self.operation.number;
+        self.unswept = (0, 0);
+        self.operation.garbage = Garbage::Collected;
+    }
+
+    /// The allocator holds no spare slice.
+    pub fn trimmed(&mut self) {
+        self.counters.trims += 1;
+        self.ledger.trim();
+        // The driver has been given what we had; it is asked again before more is evicted.
+        self.operation.driver = self.operation.driver.appeased();
+    }
+
+    /// The driver refused memory for the block to be brought.
+    pub fn device_refused(&mut self) {
+        self.counters.device_refusals += 1;
+        self.operation.driver = self.operation.driver.refused();
+    }
+
+    // ---- questions ------------------------------------------------------------------------------------
+
+    /// Whether `bytes` more fit on the device without another block leaving.
+    pub fn has_room(&self, bytes: u64, arena: Arena) -> bool {
+        self.ledger.has_spare(arena, bytes) || self.ledger.fits(bytes)
+    }
+
+    /// Whether dead blocks may hold so much that looking for them pays, for a door that learns of drops only
+    /// by looking and is under no pressure. Dead bytes stay below those that were live at the last sweep plus
+    /// an eighth; a sweep costs a constant per insertion.
+    pub fn sweep_pays(&self) -> bool {
+        let (blocks, bytes) = self.unswept;
+        blocks >= 64.max(self.live_blocks() / 8) || bytes >= SLACK.max(self.ledger.resident() / 8)
+    }
+
+    /// Whether the allocator hoards: it holds far more than this program ever used at once. Happens when
+    /// sizes keep changing, since a spare slice serves only its own size.
+    pub fn hoards(&self) -> bool {
+        let peak = self.ledger.resident_peak();
+        self.ledger.reserved() > peak.saturating_add(peak / 2).saturating_add(SLACK)
+    }
+
+    /// The blocks that hold most bytes, largest first.
+    pub fn largest(&self, count: usize) -> Vec<BlockId> {
+        let holders = self.live().filter(|(_, block)| block.place != Place::Nowhere);
+        let mut blocks: Vec<_> = holders.map(|(id, block)| (block.bytes, id)).collect();
+        blocks.sort_by_key(|(bytes, id)| (std::cmp::Reverse(*bytes), id.index));
+        blocks.truncate(count);
+        blocks.into_iter().map(|(_, id)| id).collect()
+    }
+}

@@ -1,0 +1,305 @@
+//! Promises of the pager, on traces without contents. Random programs with real contents drive it through
+//! `backend-offload`'s loop.
+
+use super::*;
+
+/// Takes every step of the operation begun last, completing each at once; returns them.
+fn take_steps(pager: &mut Pager) -> Result<Vec<Step>, Stop> {
+    let mut steps = Vec::new();
+    loop {
+        let step = pager.next_step(Limit::NONE)?;
+        match step {
+            Step::Ready => return Ok(steps),
+            Step::Sweep => pager.swept(),
+            Step::Trim => pager.trimmed(),
+            Step::Evict { block, .. } => {
+                let token = pager.evict_started(block)?;
+                pager.landed(token)?;
+            }
+            Step::DropCopy { block, .. } => pager.copy_dropped(block)?,
+            Step::Bring { block, .. } => {
+                let token = pager.return_started(block)?;
+                pager.landed(token)?;
+            }
+            Step::Wait(_) => panic!("every move landed at once"),
+        }
+        steps.push(step);
+    }
+}
+
+fn operate(pager: &mut Pager, operands: &[BlockId]) -> Vec<Step> {
+    pager.begin(operands).expect("legal operands");
+    take_steps(pager).expect("memory suffices")
+}
+
+/// A pager with one written block of 10 bytes for each of `count`.
+fn written(budget: Limit, policy: Policy, count: usize) -> (Pager, Vec<BlockId>) {
+    let mut pager = Pager::new(budget, policy, Oversized::Refuse);
+    let mut blocks = Vec::new();
+    for _ in 0..count {
+        let block = pager.insert(10, Arena(0));
+        operate(&mut pager, &[block]);
+        pager.wrote(block).expect("on the device");
+        blocks.push(block);
+    }
+    (pager, blocks)
+}
+
+/// Writes `count` blocks of 10 bytes, then reads them in the order of `uses`.
+fn check(budget: u64, policy: Policy, count: usize, uses: &[&[usize]]) -> Counters {
+    let (mut pager, blocks) = written(Limit::bytes(budget), policy, count);
+    for operands in uses {
+        let operands: Vec<_> = operands.iter().map(|n| blocks[*n]).collect();
+        operate(&mut pager, &operands);
+    }
+    pager.counters()
+}
+
+#[test]
+fn blocks_that_fit_never_move() {
+    let counters = check(40, Policy::Recency, 4, &[&[0, 1], &[2, 3], &[0, 3]]);
+    assert_eq!((counters.evictions, counters.restores, counters.clean_drops), (0, 0, 0));
+}
+
+#[test]
+fn a_block_that_was_not_written_since_leaves_without_a_copy() {
+    // Three blocks, room for two: writing them evicts one; every later eviction is of a clean block.
+    let counters = check(20, Policy::LeastRecentlyUsed, 3, &[&[0], &[1], &[2], &[0], &[1]]);
+    assert_eq!(counters.evictions, 3, "each block is copied out once");
+    assert!(counters.clean_drops > 0);
+}
+
+#[test]
+fn a_sweep_over_more_than_fits_moves_less_than_least_recently_used_would() {
+    let sweep: Vec<Vec<usize>> = (0..10).flat_map(|_| (0..64).map(|n| vec![n])).collect();
+    let uses: Vec<&[usize]> = sweep.iter().map(Vec::as_slice).collect();
+    let recency = check(480, Policy::Recency, 64, &uses).bytes_in;
+    let baseline = check(480, Policy::LeastRecentlyUsed, 64, &uses).bytes_in;
+    assert_eq!(baseline, 10 * 64 * 10, "the baseline misses every time");
+    assert!(recency * 2 < baseline, "{recency} of {baseline} bytes");
+}
+
+#[test]
+fn going_back_and_forth_moves_no_more_than_least_recently_used() {
+    let there_and_back: Vec<Vec<usize>> =
+        (0..10).flat_map(|_| (0..64).chain((0..64).rev()).map(|n| vec![n])).collect();
+    let uses: Vec<&[usize]> = there_and_back.iter().map(Vec::as_slice).collect();
+    let recency = check(320, Policy::Recency, 64, &uses).bytes_in;
+    let baseline = check(320, Policy::LeastRecentlyUsed, 64, &uses).bytes_in;
+    assert!(recency <= baseline + baseline / 10, "{recency} of {baseline} bytes");
+}
+
+#[test]
+fn births_are_numbered_from_zero_in_every_step() {
+    let mut pager = Pager::new(Limit::NONE, Policy::Recency, Oversized::Refuse);
+    let first = pager.insert(10, Arena(0));
+    pager.insert(10, Arena(0));
+    pager.remove(first).expect("it lives");
+    pager.mark_step();
+    let again = pager.insert(10, Arena(0));
+    assert_eq!(again.index, first.index, "the slot is used again, so an index is no identity");
+    let next = pager.insert(10, Arena(0));
+    let birth = |id| pager.get(id).map(|block| block.birth);
+    assert_eq!(birth(again), Some(Birth { step: 1, position: 0 }));
+    assert_eq!(birth(next), Some(Birth { step: 1, position: 1 }));
+    assert_eq!((pager.steps(), birth(first)), (1, None));
+}
+
+#[test]
+fn making_room_in_advance_is_no_birth_and_no_operation() {
+    let (mut pager, blocks) = written(Limit::bytes(20), Policy::Recency, 2);
+    let before = pager.counters().operations;
+    pager.begin_room(10, Arena(0));
+    let steps = take_steps(&mut pager).expect("a block can leave");
+    assert!(steps.contains(&Step::Evict { block: blocks[0], copy: Some(TierIndex::HOST) }));
+    assert!(pager.has_room(10, Arena(0)));
+    assert_eq!(pager.counters().operations, before);
+    let born = pager.insert(10, Arena(0));
+    assert_eq!(pager.get(born).map(|block| block.birth.position), Some(2));
+}
+
+// ---- dead blocks ------------------------------------------------------------------------------------------
+
+#[test]
+fn no_live_block_is_copied_out_before_dead_ones_were_looked_for() {
+    // Enough blocks that sweeping for its own sake is not due at every operation.
+    let (mut pager, blocks) = written(Limit::bytes(5_000), Policy::Recency, 500);
+    for round in 0..20 {
+        let more = pager.insert(10, Arena(0));
+        let steps = operate(&mut pager, &[more]);
+        let sweeps = steps.iter().filter(|step| **step == Step::Sweep).count();
+        let copies = steps.iter().position(|step| matches!(step, Step::Evict { copy: Some(_), .. }));
+        let sweep = steps.iter().position(|step| *step == Step::Sweep);
+        assert!(copies.is_some(), "round {round}: {} dirty blocks fill the budget", blocks.len());
+        assert!(sweep < copies && sweep.is_some(), "round {round}: {steps:?}");
+        assert_eq!(sweeps, 1, "round {round}");
+        pager.wrote(more).expect("on the device");
+    }
+}
+
+#[test]
+fn a_few_large_blocks_make_a_sweep_worth_while_as_many_small_ones_do() {
+    let mut pager = Pager::new(Limit::NONE, Policy::Recency, Oversized::Refuse);
+    pager.insert(63 << 20, Arena(0));
+    assert!(!pager.sweep_pays());
+    pager.insert(1 << 20, Arena(0));
+    assert!(pager.sweep_pays());
+    pager.swept();
+    assert!(!pager.sweep_pays());
+    (0..64).for_each(|_| _ = pager.insert(1, Arena(0)));
+    assert!(pager.sweep_pays());
+}
+
+// ---- moves under way --------------------------------------------------------------------------------------
+
+#[test]
+fn a_move_holds_its_bytes_on_both_sides_until_it_lands() {
+    let (mut pager, blocks) = written(Limit::bytes(20), Policy::Recency, 2);
+    let leaving = pager.evict_started(blocks[0]).expect("idle");
+    assert_eq!((pager.ledger().resident(), pager.ledger().held(TierIndex::HOST)), (20, 10));
+    pager.landed(leaving).expect("under way");
+    assert_eq!((pager.ledger().resident(), pager.ledger().spare()), (10, 10));
+    let returning = pager.return_started(blocks[0]).expect("away");
+    assert_eq!((pager.ledger().resident(), pager.ledger().spare()), (20, 0));
+    pager.failed(returning).expect("under way");
+    assert_eq!(
+        (pager.ledger().resident(), pager.ledger().spare()),
+        (10, 10),
+        "the allocator keeps the slice"
+    );
+    assert_eq!(pager.get(blocks[0]).map(|block| block.place), Some(Place::Away(TierIndex::HOST)));
+}
+
+#[test]
+fn a_leaving_block_is_no_victim_again() {
+    let (mut pager, blocks) = written(Limit::bytes(10), Policy::Recency, 1);
+    let more = pager.insert(10, Arena(0));
+    assert_eq!(pager.begin(&[more]), Ok(false));
+    pager.swept();
+    let leaving = pager.evict_started(blocks[0]).expect("idle");
+    assert_eq!(pager.next_step(Limit::NONE), Ok(Step::Wait(leaving)), "its only copy is being made");
+    pager.failed(leaving).expect("under way");
+    assert_eq!(pager.get(blocks[0]).map(|block| block.place), Some(Place::Device { clean: None }));
+}
+
+#[test]
+fn a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was() {
+    let (mut pager, blocks) = written(Limit::bytes(20), Policy::LeastRecentlyUsed, 3);
+    operate(&mut pager, &[blocks[0]]);
+    let clean = Place::Device { clean: Some(TierIndex::HOST) };
+    let dirty = Place::Device { clean: None };
+    for (block, place) in [(blocks[0], clean), (blocks[2], dirty)] {
+        assert_eq!(pager.get(block).map(|block| block.place), Some(place));
+        pager.begin(&[]).expect("no operand");
+        let held = pager.ledger().held(TierIndex::HOST);
+        let token = pager.evict_started(block).expect("idle");
+        pager.failed(token).expect("under way");
+        assert_eq!(pager.get(block).map(|block| block.place), Some(place));
+        assert_eq!(pager.ledger().held(TierIndex::HOST), held);
+    }
+}
+
+#[test]
+fn an_operation_takes_a_leaving_block_back() {
+    let (mut pager, blocks) = written(Limit::bytes(20), Policy::Recency, 2);
+    for overwrite in [false, true] {
+        pager.begin(&[]).expect("no operand");
+        let token = pager.evict_started(blocks[0]).expect("idle");
+        assert_eq!(pager.begin(&[blocks[0]]), Ok(true), "its device memory is valid");
+        if overwrite {
+            pager.wrote(blocks[0]).expect("on the device");
+        }
+        let outcome = pager.landed(token).expect("under way");
+        let copied = Some(TierIndex::HOST);
+        let current = !overwrite;
+        assert_eq!(outcome, Outcome::Rescued { block: blocks[0], bytes: 10, copied, current });
+        let clean = copied.filter(|_| current);
+        assert_eq!(pager.get(blocks[0]).map(|block| block.place), Some(Place::Device { clean }));
+        assert_eq!(pager.ledger().held(TierIndex::HOST), if current { 10 } else { 0 });
+        pager.wrote(blocks[0]).expect("on the device");
+    }
+    assert_eq!((pager.counters().evictions, pager.counters().bytes_out), (0, 20), "copied, but never gone");
+}
+
+#[test]
+fn a_block_removed_on_its_way_counts_until_its_move_ends() {
+    for land in [true, false] {
+        for clean in [false, true] {
+            // The clean block left without its host copy's bytes being given up.
+            let (mut pager, blocks) = written(Limit::bytes(20), Policy::LeastRecentlyUsed, 3);
+            let block = if clean { blocks[0] } else { blocks[2] };
+            if clean {
+                operate(&mut pager, &[block]);
+            }
+            pager.begin(&[]).expect("no operand");
+            let held = pager.ledger().held(TierIndex::HOST);
+            let token = pager.evict_started(block).expect("idle");
+            pager.remove(block).expect("it lives");
+            assert_eq!(pager.ledger().resident(), 20);
+            let ended = if land { pager.landed(token) } else { pager.failed(token) };
+            assert_eq!(ended, Ok(Outcome::Removed { block }));
+            assert_eq!(pager.ledger().resident(), 10);
+            assert_eq!(pager.ledger().held(TierIndex::HOST), if clean { held - 10 } else { held });
+            for other in blocks.iter().filter(|other| **other != block) {
+                pager.remove(*other).expect("it lives");
+            }
+            assert_eq!((pager.ledger().resident(), pager.ledger().held(TierIndex::HOST)), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn a_block_removed_on_its_way_back_gives_everything_up_when_it_lands() {
+    let (mut pager, blocks) = written(Limit::bytes(10), Policy::Recency, 2);
+    operate(&mut pager, &[]);
+    let token = pager.evict_started(blocks[1]).expect("idle");
+    pager.landed(token).expect("under way");
+    let token = pager.return_started(blocks[0]).expect("away");
+    pager.remove(blocks[0]).expect("it lives");
+    assert_eq!((pager.ledger().resident(), pager.ledger().held(TierIndex::HOST)), (10, 20));
+    assert_eq!(pager.landed(token), Ok(Outcome::Removed { block: blocks[0] }));
+    assert_eq!((pager.ledger().resident(), pager.ledger().held(TierIndex::HOST)), (0, 10));
+}
+
+// ---- illegal reports --------------------------------------------------------------------------------------
+
+#[test]
+fn reports_that_contradict_the_books_are_faults_and_change_nothing() {
+    let (mut pager, blocks) = written(Limit::bytes(20), Policy::Recency, 3);
+    let (away, here) = (blocks[0], blocks[2]);
+    let token = {
+        pager.begin(&[]).expect("no operand");
+        let token = pager.evict_started(blocks[1]).expect("idle");
+        pager.landed(token).expect("under way");
+        token
+    };
+    let never = BlockId { index: 99, generation: 0 };
+    let stale = BlockId { index: here.index, generation: 7 };
+    let books = format!("{pager:?}");
+    let illegal = [
+        pager.evict_started(away).map(drop),
+        pager.return_started(here).map(drop),
+        pager.landed(token).map(drop),
+        pager.failed(token).map(drop),
+        pager.wrote(away).map(drop),
+        pager.wrote_in_tier(here, TierIndex::HOST),
+        pager.copy_dropped(here),
+        pager.copy_dropped(away),
+        pager.pin(away),
+    ];
+    assert!(illegal.iter().all(Result::is_err), "{illegal:?}");
+    for unknown in [never, stale] {
+        assert_eq!(pager.remove(unknown), Err(Fault::UnknownBlock(unknown)));
+        assert_eq!(pager.wrote(unknown), Err(Fault::UnknownBlock(unknown)));
+        assert_eq!(pager.begin(&[here, unknown]), Err(Fault::UnknownBlock(unknown).into()));
+    }
+    assert_eq!(format!("{pager:?}"), books);
+}
+
+#[test]
+fn an_operand_or_a_pinned_block_cannot_be_evicted() {
+    let (mut pager, blocks) = written(Limit::NONE, Policy::Recency, 2);
+    pager.pin(blocks[1]).expect("on the device");
+    operate(&mut pager, &[blocks[0]]);
+    assert!(pager.evict_started(blocks[0]).is_err() && pager.evict_started(blocks[1]).is_err());
+}
