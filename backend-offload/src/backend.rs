@@ -1,4 +1,4 @@
-//! What a Burn user sees: one type, and a few functions about a device.
+//! The public face: one type, and a few functions about a device.
 
 use crate::config::OffloadConfig;
 use crate::error::{Holder, OffloadError};
@@ -47,7 +47,7 @@ pub trait Door {
     }
 }
 
-/// What `device` is and what memory it has, without starting it.
+/// Name and memory of `device`, without starting it.
 ///
 /// # Errors
 /// If something the device needs (driver, compiler, headers) is missing.

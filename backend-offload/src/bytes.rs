@@ -1,5 +1,6 @@
 //! Byte counts as people write them: `"6GiB"`, `"512 MB"`, `"80%"`, and back.
 
+use pager::Limit;
 use std::fmt;
 use std::str::FromStr;
 
@@ -25,15 +26,13 @@ pub struct BudgetError {
 }
 
 impl Budget {
-    /// The limit in bytes, given what is free, or `None` for no limit.
-    ///
-    /// A share of an unknown amount has no value; the caller turns that into its error.
-    #[expect(clippy::option_option, reason = "unknown, unlimited and limited are three answers")]
-    pub(crate) fn resolve(self, free: Option<u64>) -> Option<Option<u64>> {
+    /// The limit, given the bytes that are free. A share of an unknown amount has none; the caller turns that
+    /// into its error.
+    pub(crate) fn resolve(self, free: Option<u64>) -> Option<Limit> {
         match self {
-            Self::Bytes(bytes) => Some(Some(bytes)),
-            Self::Share(share) => free.map(|free| Some((free as f64 * share) as u64)),
-            Self::Unlimited => Some(None),
+            Self::Bytes(bytes) => Some(Limit::bytes(bytes)),
+            Self::Share(share) => free.map(|free| Limit::bytes((free as f64 * share) as u64)),
+            Self::Unlimited => Some(Limit::NONE),
         }
     }
 }
@@ -89,9 +88,6 @@ pub struct Bytes(pub u64);
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-        if self.0 == u64::MAX {
-            return f.pad("unlimited");
-        }
         let mut value = self.0 as f64;
         let mut unit = "B";
         for next in UNITS {
@@ -103,6 +99,19 @@ impl fmt::Display for Bytes {
         }
         let text = if unit == "B" { format!("{} B", self.0) } else { format!("{value:.2} {unit}") };
         f.pad(&text)
+    }
+}
+
+/// A limit as people read it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OrUnlimited(pub Option<u64>);
+
+impl fmt::Display for OrUnlimited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(bytes) => Bytes(bytes).fmt(f),
+            None => f.pad("unlimited"),
+        }
     }
 }
 
@@ -123,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_fractions_of_what_is_free() {
-        assert_eq!(bytes("80%").resolve(Some(1000)), Some(Some(800)));
+    fn shares_are_fractions_of_free_memory() {
+        assert_eq!(bytes("80%").resolve(Some(1000)), Some(Limit::bytes(800)));
         assert_eq!(bytes("80%").resolve(None), None);
-        assert_eq!(bytes("unlimited").resolve(None), Some(None));
+        assert_eq!(bytes("unlimited").resolve(None), Some(Limit::NONE));
     }
 
     #[test]
-    fn nonsense_is_refused_with_what_to_write_instead() {
+    fn an_unreadable_budget_is_refused_with_examples_of_readable_ones() {
         for text in ["", "lots", "-1GiB", "6XB", "0%", "101%", "99999999TiB"] {
             let error = text.parse::<Budget>().expect_err(text);
             assert!(error.to_string().contains("6GiB"), "{error}");
@@ -141,6 +150,12 @@ mod tests {
     fn counts_print_with_the_largest_fitting_unit() {
         assert_eq!(Bytes(1023).to_string(), "1023 B");
         assert_eq!(Bytes(6 << 30).to_string(), "6.00 GiB");
-        assert_eq!(Bytes(u64::MAX).to_string(), "unlimited");
+    }
+
+    #[test]
+    fn only_the_absence_of_a_limit_prints_as_unlimited() {
+        assert_eq!(OrUnlimited(None).to_string(), "unlimited");
+        assert_eq!(OrUnlimited(Some(u64::MAX)).to_string(), Bytes(u64::MAX).to_string());
+        assert!(!Bytes(u64::MAX).to_string().contains("unlimited"));
     }
 }

@@ -3,7 +3,7 @@
 use crate::backend::{Door, Offloadable};
 use crate::bytes::Budget;
 use crate::error::OffloadError;
-use crate::pager::{Oversized, Policy};
+use pager::{Oversized, Policy};
 
 /// Configures one device; [`install`](Self::install) it before the first tensor is made there.
 ///
@@ -46,14 +46,14 @@ impl OffloadConfig {
         self
     }
 
-    /// Who leaves the device first.
+    /// Rule by which blocks are chosen to leave the device.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// What happens to an operation whose own operands exceed the device budget. Refused by default.
+    /// The fate of an operation whose own operands exceed the device budget. Refused by default.
     #[must_use]
     pub fn oversized(mut self, oversized: Oversized) -> Self {
         self.oversized = oversized;

@@ -1,6 +1,6 @@
-//! What can go wrong, said once: what was attempted, the sizes, who holds the memory, what to do.
+//! Errors: each says what was attempted, the sizes, who holds the memory, and what to do.
 
-use crate::bytes::{BudgetError, Bytes};
+use crate::bytes::{BudgetError, Bytes, OrUnlimited};
 use std::fmt;
 
 /// Where a block's bytes are.
@@ -30,12 +30,12 @@ pub struct Situation {
     pub operation: String,
     /// Bytes it needs on the device at once, or bytes of the one buffer that could not be placed.
     pub wanted: u64,
-    /// The device budget; `u64::MAX` is no limit.
-    pub device_budget: u64,
+    /// The device budget; `None` is no limit.
+    pub device_budget: Option<u64>,
     /// Bytes of blocks on the device.
     pub device_in_use: u64,
-    /// The host budget; `u64::MAX` is no limit.
-    pub host_budget: u64,
+    /// The host budget; `None` is no limit.
+    pub host_budget: Option<u64>,
     /// Bytes of copies on the host.
     pub host_in_use: u64,
     /// The largest blocks, largest first, five at most.
@@ -82,9 +82,9 @@ pub enum OffloadError {
         device: String,
         /// The budget in bytes.
         budget: u64,
-        /// What the device has.
+        /// The device's memory.
         total: u64,
-        /// What of it is free.
+        /// Its free memory.
         free: u64,
     },
     /// A share of memory nobody can measure.
@@ -94,16 +94,16 @@ pub enum OffloadError {
     UnknownShare {
         /// The budget as written.
         share: String,
-        /// What was asked.
+        /// The tier that was asked.
         tier: String,
     },
     /// Two configurations want different host budgets, and there is one host.
-    #[error("a host budget of {} conflicts with the {} installed for another device: all devices of a process share one host budget", Bytes(*wanted), Bytes(*installed))]
+    #[error("a host budget of {} conflicts with the {} installed for another device: all devices of a process share one host budget", OrUnlimited(*wanted), OrUnlimited(*installed))]
     HostBudgetConflict {
-        /// The budget asked for.
-        wanted: u64,
+        /// The budget asked for; `None` is no limit.
+        wanted: Option<u64>,
         /// The budget already in force.
-        installed: u64,
+        installed: Option<u64>,
     },
     /// The operands of one operation do not fit the device budget.
     #[error("{0} needs more device memory at once than the budget allows; raise the device budget above {wanted}, or make the operation smaller (micro-batch, sequence length, chunked loss, fewer fused operands through max_bindings)", wanted = Bytes(.0.wanted))]
@@ -165,14 +165,22 @@ pub enum OffloadError {
         /// Checksum when it was to come back.
         found: u64,
     },
+    /// The books on where blocks are contradict themselves. A defect of this crate: please report it.
+    #[error("{operation} did not run: {fault}; this is a defect of backend-offload, please report it")]
+    Bookkeeping {
+        /// The operation.
+        operation: String,
+        /// The contradiction.
+        fault: String,
+    },
     /// Something the device needs is not installed.
     #[error("{device} cannot start: {missing}; {remedy}")]
     MissingRuntime {
         /// The device.
         device: String,
-        /// What is missing.
+        /// The missing part.
         missing: String,
-        /// What to install or set.
+        /// The way to install or set it.
         remedy: &'static str,
     },
     /// The door does not support the operation.
@@ -195,9 +203,9 @@ impl fmt::Display for Situation {
             self.operation,
             Bytes(self.wanted),
             Bytes(self.device_in_use),
-            Bytes(self.device_budget),
+            OrUnlimited(self.device_budget),
             Bytes(self.host_in_use),
-            Bytes(self.host_budget),
+            OrUnlimited(self.host_budget),
         )?;
         for (n, holder) in self.holders.iter().enumerate() {
             let lead = if n == 0 { "; largest holders: " } else { ", " };

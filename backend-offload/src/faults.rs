@@ -1,6 +1,6 @@
 //! Faults on request, to prove that every one of them is survived or reported.
 
-/// What goes wrong, and how often. Counted per device from its start; zero never.
+/// Faults to inject, and how often. Counted per device from its start; zero is never.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
     /// Every so many device allocations is refused once.

@@ -69,7 +69,7 @@ impl Journal {
                 tracing::warn!(target: TARGET, "the driver refused {} within the budget", Bytes(*bytes));
             }
             Event::SampleDiscarded => tracing::debug!(target: TARGET, "autotune sample discarded"),
-            // Whoever caused it is told; a second voice in the log would only repeat it.
+            // The thread that caused it gets the error; a warning in the log would only repeat it.
             Event::Failed { error } => tracing::debug!(target: TARGET, "{error}"),
         }
         #[cfg(feature = "test-util")]

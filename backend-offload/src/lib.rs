@@ -45,7 +45,8 @@
 //! current (*clean*) or if nothing was ever written to it. While everything fits, nothing is copied, and the
 //! price is a few microseconds of bookkeeping per launch.
 //!
-//! A block is in one of four places, and only the pager moves it from one to another:
+//! A block is in one of four places, and only the pager moves it from one to another. While it moves it counts on
+//! both sides:
 //!
 //! | place | meaning | leaves by |
 //! |---|---|---|
@@ -62,7 +63,7 @@
 //!   reuse together never exceed it. The floor is the largest single operation, because its operands must be
 //!   on the device at once; [`Stats::largest_launch`] tells it, and an operation above the budget is refused
 //!   with an error that names it.
-//! - **Failures are told, once, to the thread that caused them.** A launch returns nothing in CubeCL, so when
+//! - **A failure is reported once, to the thread that caused it.** A launch returns nothing in CubeCL, so when
 //!   one cannot run, reading its outputs (or anything computed from them) returns the [`OffloadError`], and so
 //!   does the next synchronisation of its stream. Stale bytes are never returned, and the operations after it
 //!   work.
@@ -94,19 +95,19 @@ mod bytes;
 mod config;
 #[cfg(feature = "cube")]
 mod cube;
+mod drive;
 mod error;
 #[cfg(feature = "test-util")]
 mod faults;
 #[doc = include_str!("../GUIDE.md")]
 pub mod guide {}
-mod host;
 mod journal;
-mod pager;
 mod registry;
 mod report;
 #[cfg(feature = "router")]
 mod router;
 mod stats;
+mod tiers;
 
 pub use backend::{Door, Offload, Offloadable, largest_holders, mark_step, probe, stats, trim};
 #[cfg(feature = "test-util")]
@@ -120,9 +121,9 @@ pub use cube::{CubeDoor, InnerRuntime, OffloadRuntime};
 pub use error::{Holder, OffloadError, Situation, Tier};
 #[cfg(feature = "test-util")]
 pub use faults::{Faults, RuntimePeaks};
-pub use host::available_memory as available_host_memory;
 #[cfg(feature = "test-util")]
 pub use journal::Event;
 pub use pager::{Oversized, Policy};
 pub use registry::{DeviceFacts, DeviceMemory};
 pub use stats::{Stats, TierStats};
+pub use tiers::available_memory as available_host_memory;

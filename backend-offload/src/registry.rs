@@ -1,11 +1,11 @@
-//! Which devices are configured and which have started, and the one host tier behind them all.
+//! The devices that are configured or have started, and the one host pool behind them all.
 
 use crate::bytes::Budget;
 use crate::config::OffloadConfig;
 use crate::error::OffloadError;
-use crate::host::{HostTier, available_memory};
-use crate::pager::{Oversized, Policy};
+use crate::tiers::{HostPool, available_memory};
 use burn_backend::DeviceId;
+use pager::{Limit, Oversized, Policy};
 use std::any::TypeId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,15 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A configuration with every question answered.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    /// Device budget in bytes; `u64::MAX` is none.
-    pub device_budget: u64,
+    pub device_budget: Limit,
     pub policy: Policy,
     pub oversized: Oversized,
     pub max_bindings: Option<u32>,
     pub smallest_block: u64,
     pub paranoid: bool,
     pub exact_f32: bool,
-    pub host: Arc<HostTier>,
+    pub host: Arc<HostPool>,
     /// Bytes the device has in all, where it can be asked.
     pub device_memory: Option<u64>,
     #[cfg(feature = "test-util")]
@@ -30,7 +29,7 @@ pub(crate) struct Settings {
     pub watch_runtime: bool,
 }
 
-/// What is known of a device before it starts, told by [`probe`](crate::probe).
+/// Facts about a device that can be told before it starts, by [`probe`](crate::probe).
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct DeviceFacts {
@@ -66,7 +65,7 @@ struct Registry {
 }
 
 struct InstalledHost {
-    tier: Arc<HostTier>,
+    pool: Arc<HostPool>,
     /// Whether somebody named this limit; a default may still be replaced.
     named: bool,
 }
@@ -144,39 +143,37 @@ impl Registry {
         })
     }
 
-    fn host(&mut self, wanted: Option<Budget>) -> Result<Arc<HostTier>, OffloadError> {
+    fn host(&mut self, wanted: Option<Budget>) -> Result<Arc<HostPool>, OffloadError> {
         let limit = match wanted {
-            None => Budget::Share(0.8).resolve(available_memory()).flatten().unwrap_or(u64::MAX),
-            Some(budget) => budget
-                .resolve(available_memory())
-                .ok_or_else(|| OffloadError::UnknownShare {
-                    share: budget.to_string(),
-                    tier: "this machine".to_owned(),
-                })?
-                .unwrap_or(u64::MAX),
+            None => Budget::Share(0.8).resolve(available_memory()).unwrap_or(Limit::NONE),
+            Some(budget) => budget.resolve(available_memory()).ok_or_else(|| OffloadError::UnknownShare {
+                share: budget.to_string(),
+                tier: "this machine".to_owned(),
+            })?,
         };
         let named = wanted.is_some();
         match &mut self.host {
             None => {
-                let tier = HostTier::new(limit);
-                self.host = Some(InstalledHost { tier: tier.clone(), named });
-                Ok(tier)
+                let pool = HostPool::new(limit);
+                self.host = Some(InstalledHost { pool: pool.clone(), named });
+                Ok(pool)
             }
-            Some(host) if !named => Ok(host.tier.clone()),
+            Some(host) if !named => Ok(host.pool.clone()),
             Some(host) => {
-                let installed = host.tier.usage().limit;
+                let installed = host.pool.usage().limit;
                 if host.named && installed != limit {
-                    return Err(OffloadError::HostBudgetConflict { wanted: limit, installed });
+                    let (wanted, installed) = (limit.get(), installed.get());
+                    return Err(OffloadError::HostBudgetConflict { wanted, installed });
                 }
-                host.tier.set_limit(limit);
+                host.pool.set_limit(limit);
                 host.named = true;
-                Ok(host.tier.clone())
+                Ok(host.pool.clone())
             }
         }
     }
 }
 
-fn device_budget(config: &OffloadConfig, facts: &DeviceFacts, smallest: u64) -> Result<u64, OffloadError> {
+fn device_budget(config: &OffloadConfig, facts: &DeviceFacts, smallest: u64) -> Result<Limit, OffloadError> {
     let wanted = config.device_budget.unwrap_or_else(|| {
         if facts.default_budget == Budget::Unlimited {
             tracing::info!(
@@ -187,10 +184,10 @@ fn device_budget(config: &OffloadConfig, facts: &DeviceFacts, smallest: u64) -> 
         }
         facts.default_budget
     });
-    let budget = wanted
+    let limit = wanted
         .resolve(facts.memory.map(|memory| memory.free))
-        .ok_or_else(|| OffloadError::UnknownShare { share: wanted.to_string(), tier: facts.name.clone() })?
-        .unwrap_or(u64::MAX);
+        .ok_or_else(|| OffloadError::UnknownShare { share: wanted.to_string(), tier: facts.name.clone() })?;
+    let Some(budget) = limit.get() else { return Ok(limit) };
     // A budget below one block is an error, not a slow way to fail; running every operation alone is a mode
     // of its own.
     if budget == 0 || (budget < smallest && config.oversized == Oversized::Refuse) {
@@ -198,11 +195,10 @@ fn device_budget(config: &OffloadConfig, facts: &DeviceFacts, smallest: u64) -> 
     }
     if let Some(DeviceMemory { free, total }) = facts.memory
         && budget > total
-        && budget != u64::MAX
     {
         return Err(OffloadError::BudgetAboveDevice { device: facts.name.clone(), budget, total, free });
     }
-    Ok(budget)
+    Ok(limit)
 }
 
 #[cfg(test)]
@@ -229,21 +225,21 @@ mod tests {
     #[test]
     fn installing_after_the_start_is_an_error_that_says_so() {
         install(key(0), budget("1GiB"), &facts(None)).expect("not started yet");
-        assert_eq!(start(key(0)).expect("installed").device_budget, GIB);
+        assert_eq!(start(key(0)).expect("installed").device_budget, Limit::bytes(GIB));
         let error = install(key(0), budget("2GiB"), &facts(None)).expect_err("started");
         assert!(error.to_string().contains("already started"), "{error}");
     }
 
     #[test]
-    fn a_device_nobody_configured_gets_its_default() {
+    fn a_device_without_configuration_gets_its_default() {
         prepare(key(1), || Ok(facts(None))).expect("defaults");
-        assert_eq!(start(key(1)).expect("prepared").device_budget, u64::MAX);
+        assert_eq!(start(key(1)).expect("prepared").device_budget, Limit::NONE);
     }
 
     #[test]
-    fn a_share_is_taken_of_what_is_free_and_refused_where_nobody_knows() {
+    fn a_share_is_taken_of_free_memory_and_refused_where_that_is_unknown() {
         install(key(2), budget("50%"), &facts(CARD)).expect("the card tells");
-        assert_eq!(start(key(2)).expect("installed").device_budget, 3 * GIB);
+        assert_eq!(start(key(2)).expect("installed").device_budget, Limit::bytes(3 * GIB));
         let error = install(key(3), budget("50%"), &facts(None)).expect_err("nobody knows");
         assert!(matches!(error, OffloadError::UnknownShare { .. }), "{error}");
     }

@@ -1,29 +1,29 @@
-//! What a door tells of its pager and the host tier: the numbers behind an error, and the counters.
+//! The numbers of a door's pager and host tier: its counters, and what stands behind an error.
 
 use crate::error::{Holder, OffloadError, Situation, Tier};
-use crate::host::HostTier;
-use crate::pager::{BlockId, Pager, Place, Shortage};
 use crate::stats::{Stats, TierStats};
+use crate::tiers::HostPool;
+use pager::{Block, BlockId, Pager, Place, Shortage, Stop, TierIndex};
 
-/// What the pager and the host tier count. The door adds what only it sees.
-pub(crate) fn stats(pager: &Pager, host: &HostTier) -> Stats {
+/// The counters of the pager and the host tier. The door adds what only it sees.
+pub(crate) fn stats(pager: &Pager, host: &HostPool) -> Stats {
     let (ledger, counters, host) = (pager.ledger(), pager.counters(), host.usage());
-    let limit = |bytes: u64| (bytes != u64::MAX).then_some(bytes);
     Stats {
         device: TierStats {
             in_use: ledger.resident(),
-            reserved: ledger.resident() + ledger.spare(),
+            reserved: ledger.reserved(),
             peak: ledger.resident_peak(),
             peak_reserved: ledger.reserved_peak(),
-            budget: limit(ledger.budget()),
+            budget: ledger.budget().get(),
         },
         host: TierStats {
-            in_use: ledger.host(),
+            in_use: ledger.held(TierIndex::HOST),
             reserved: host.reserved,
-            peak: ledger.host_peak(),
+            peak: ledger.held_peak(TierIndex::HOST),
             peak_reserved: host.peak,
-            budget: limit(host.limit),
+            budget: host.limit.get(),
         },
+        steps: pager.steps(),
         evictions: counters.evictions,
         clean_drops: counters.clean_drops,
         restores: counters.restores,
@@ -38,38 +38,43 @@ pub(crate) fn stats(pager: &Pager, host: &HostTier) -> Stats {
     }
 }
 
+/// The `count` blocks that hold most bytes, largest first.
 pub(crate) fn largest_holders(pager: &Pager, count: usize) -> Vec<Holder> {
-    let holder = |block: BlockId| Holder {
-        bytes: pager.bytes(block),
-        tier: if pager.place(block) == Place::Host { Tier::Host } else { Tier::Device },
-        age: pager.age(block),
+    let holder = |id: BlockId| {
+        let Block { bytes, place, .. } = pager.get(id)?;
+        let tier = if matches!(place, Place::Away(_)) { Tier::Host } else { Tier::Device };
+        Some(Holder { bytes: *bytes, tier, age: pager.age(id)? })
     };
-    pager.largest(count).into_iter().map(holder).collect()
+    pager.largest(count).into_iter().filter_map(holder).collect()
 }
 
 /// The error for an operation that cannot run. `copy_failure` says why the last copy out failed, if one did.
-pub(crate) fn shortage(
-    shortage: Shortage,
+pub(crate) fn stopped(
+    stop: Stop,
     operation: String,
     pager: &Pager,
-    host: &HostTier,
+    host: &HostPool,
     copy_failure: Option<&str>,
 ) -> OffloadError {
+    let shortage = match stop {
+        Stop::Shortage(shortage) => shortage,
+        Stop::Fault(fault) => return OffloadError::Bookkeeping { operation, fault: fault.to_string() },
+    };
     let host = host.usage();
     let situation = |wanted| {
         Box::new(Situation {
             operation,
             wanted,
-            device_budget: pager.ledger().budget(),
+            device_budget: pager.ledger().budget().get(),
             device_in_use: pager.ledger().resident(),
-            host_budget: host.limit,
+            host_budget: host.limit.get(),
             host_in_use: host.in_use,
             holders: largest_holders(pager, 5),
         })
     };
     match shortage {
         Shortage::WorkingSet { wanted, pinned } => OffloadError::WorkingSet(situation(wanted + pinned)),
-        Shortage::HostFull { wanted } => OffloadError::HostFull(situation(wanted)),
+        Shortage::TierFull { wanted } => OffloadError::HostFull(situation(wanted)),
         Shortage::CopyOut { wanted } => {
             OffloadError::CopyOut(situation(wanted), copy_failure.unwrap_or("unknown").to_owned())
         }
@@ -77,7 +82,7 @@ pub(crate) fn shortage(
     }
 }
 
-/// What a panic said.
+/// A panic's message.
 pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|message| (*message).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())

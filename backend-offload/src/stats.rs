@@ -1,6 +1,6 @@
-//! What happened, in exact counts.
+//! Counters of a device, exact.
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, OrUnlimited};
 use std::fmt;
 use std::time::Duration;
 
@@ -67,14 +67,13 @@ pub struct Stats {
 
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limit = |budget: Option<u64>| Bytes(budget.unwrap_or(u64::MAX));
         writeln!(
             f,
             "device  {} in use, {} held, peak {} of {}",
             Bytes(self.device.in_use),
             Bytes(self.device.reserved),
             Bytes(self.device.peak),
-            limit(self.device.budget)
+            OrUnlimited(self.device.budget)
         )?;
         writeln!(
             f,
@@ -82,7 +81,7 @@ impl fmt::Display for Stats {
             Bytes(self.host.in_use),
             Bytes(self.host.reserved),
             Bytes(self.host.peak),
-            limit(self.host.budget)
+            OrUnlimited(self.host.budget)
         )?;
         writeln!(
             f,

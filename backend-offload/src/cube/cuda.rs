@@ -3,8 +3,8 @@
 use super::runtime::InnerRuntime;
 use crate::bytes::Budget;
 use crate::error::OffloadError;
-use crate::host::{PinnedMemory, SlabSource};
 use crate::registry::{DeviceFacts, DeviceMemory, Settings};
+use crate::tiers::{PinnedMemory, SlabSource};
 use cubecl_common::backtrace::BackTrace;
 use cubecl_common::future::block_on;
 use cubecl_common::stream_id::StreamId;
@@ -44,9 +44,11 @@ impl InnerRuntime for CudaRuntime {
         let source = server.get_resource(source.binding(), stream)?;
         // SAFETY: the buffer is live, has the target's size, and its stream's work is done; its context is current,
         // since the server has just used it.
-        unsafe { result::memcpy_dtoh_sync(target, source.resource().ptr) }.map_err(|error| ServerError::Generic {
-            reason: format!("copying {} bytes to the host: {error}", target.len()),
-            backtrace: BackTrace::default(),
+        unsafe { result::memcpy_dtoh_sync(target, source.resource().ptr) }.map_err(|error| {
+            ServerError::Generic {
+                reason: format!("copying {} bytes to the host: {error}", target.len()),
+                backtrace: BackTrace::default(),
+            }
         })
     }
 

@@ -86,12 +86,12 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
         on_server::<R, _>(device, |server| {
             server.sweep();
             server.trim_device();
-            server.settings.host.trim();
+            server.tiers.pool().trim();
         });
     }
 
     fn mark_step(device: &R::Device) {
-        on_server::<R, _>(device, |server| server.steps += 1);
+        on_server::<R, _>(device, |server| server.pager.mark_step());
     }
 
     #[cfg(feature = "test-util")]
@@ -110,13 +110,12 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.sweep();
         Stats {
             launches: self.launches,
-            steps: self.steps,
             allocations: self.allocations,
             stall: self.stall,
             autotune_discards: self.profile.discards,
             autotune_corrections: self.profile.corrected,
             failures: self.failures.count,
-            ..report::stats(&self.pager, &self.settings.host)
+            ..report::stats(&self.pager, self.tiers.pool())
         }
     }
 }

@@ -4,10 +4,9 @@ use super::failures::read_error;
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
 use super::table::Named;
-use super::transfer::{checksum, flat};
+use super::transfer::flat;
+use crate::drive;
 use crate::error::OffloadError;
-use crate::host::HostCopy;
-use crate::pager::{BlockId, Place};
 use crate::report::panic_message;
 use cubecl_common::bytes::Bytes;
 use cubecl_common::future::DynFut;
@@ -15,6 +14,7 @@ use cubecl_common::stream_id::StreamId;
 use cubecl_core::Runtime;
 use cubecl_core::server::{Binding, ComputeServer, CopyDescriptor, ServerError};
 use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
+use pager::{BlockId, Place, TierIndex};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -133,15 +133,15 @@ impl<R: InnerRuntime> OffloadServer<R> {
             return None;
         }
         let rows = Rows::of(descriptor);
-        match self.pager.place(id) {
-            Place::Host => {
-                let contents = self.table.get(id).host.as_ref()?.bytes();
+        match self.pager.get(id)?.place {
+            Place::Away(_) => {
+                let contents = self.tiers.get(id)?.bytes();
                 let mut bytes = Vec::with_capacity(rows.bytes());
                 rows.ranges().for_each(|range| bytes.extend_from_slice(&contents[range]));
                 Some(Bytes::from_bytes_vec(bytes))
             }
             Place::Nowhere => Some(Bytes::from_bytes_vec(vec![0; rows.bytes()])),
-            Place::Device { .. } | Place::Leaving => None,
+            Place::Device { .. } | Place::Leaving { .. } | Place::Returning { .. } => None,
         }
     }
 
@@ -226,57 +226,27 @@ impl<R: InnerRuntime> OffloadServer<R> {
     fn write_on_host(&mut self, id: BlockId, descriptor: &CopyDescriptor, bytes: &Bytes) -> bool {
         let readable = R::can_read_tensor(&descriptor.shape, &descriptor.strides);
         let (stream, size) = (self.table.get(id).stream, self.table.get(id).size);
-        let better_here = match self.pager.place(id) {
-            Place::Host => true,
-            Place::Nowhere => !self.pager.has_room(self.pager.bytes(id), self.streams.arena(stream)),
-            Place::Device { .. } | Place::Leaving => false,
-        };
+        let better_here = self.pager.get(id).is_some_and(|block| match block.place {
+            Place::Away(_) => true,
+            Place::Nowhere => !self.pager.has_room(block.bytes, self.streams.arena(stream)),
+            Place::Device { .. } | Place::Leaving { .. } | Place::Returning { .. } => false,
+        });
         if !better_here || !readable {
             return false;
         }
         let rows = Rows::of(descriptor);
-        let Some(mut copy) = self.writable_copy(id, size as usize) else { return false };
-        let Some(contents) = copy.bytes_mut() else { return false };
-        for (range, row) in rows.ranges().zip(bytes.chunks(rows.row.max(1))) {
-            contents[range].copy_from_slice(row);
-        }
-        self.heal(id, descriptor);
-        let sum = self.settings.paranoid.then(|| checksum(copy.bytes()));
-        let buffer = self.table.get_mut(id);
-        buffer.host = Some(copy);
-        buffer.checksum = sum;
-        self.pager.wrote_on_host(id);
-        true
-    }
-
-    /// The block's host copy for changing: its own, a duplicate of it if an upload still reads it, or a new
-    /// one for a block without contents.
-    fn writable_copy(&mut self, id: BlockId, size: usize) -> Option<HostCopy> {
-        let existing = self.table.get_mut(id).host.take();
-        let tier = self.settings.host.clone();
-        match existing {
-            Some(mut copy) => {
-                if copy.bytes_mut().is_some() {
-                    return Some(copy);
-                }
-                let duplicate = tier.copy(size, R::slabs(), |target| {
-                    target.copy_from_slice(copy.bytes());
-                    Ok::<(), std::convert::Infallible>(())
-                });
-                let duplicate = duplicate.ok().flatten();
-                if duplicate.is_none() {
-                    self.table.get_mut(id).host = Some(copy);
-                }
-                duplicate
+        let edited = self.tiers.edit(id, size as usize, |contents| {
+            for (range, row) in rows.ranges().zip(bytes.chunks(rows.row.max(1))) {
+                contents[range].copy_from_slice(row);
             }
-            None => tier
-                .copy(size, R::slabs(), |target| {
-                    target.fill(0);
-                    Ok::<(), std::convert::Infallible>(())
-                })
-                .ok()
-                .flatten(),
+        });
+        if edited {
+            self.heal(id, descriptor);
+            if let Err(fault) = self.pager.wrote_in_tier(id, TierIndex::HOST) {
+                self.distrust(id, fault, WRITE);
+            }
         }
+        edited
     }
 
     /// A raw resource may be written to at any time, so its block stays where it is while the user's handle
@@ -294,7 +264,9 @@ impl<R: InnerRuntime> OffloadServer<R> {
             self.make_resident(&[id], OPERATION).map_err(|error| read_error(&error))?;
             self.order_operands(&[id], stream);
             self.wrote(id);
-            self.pager.pin(id);
+            if let Err(fault) = self.pager.pin(id) {
+                self.distrust(id, fault, OPERATION);
+            }
         }
         self.make_physical(&mut binding, named);
         self.inner.get_resource(binding, stream)
@@ -306,10 +278,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
         if bytes == 0 || self.pager.has_room(bytes, self.streams.arena(stream)) {
             return;
         }
-        let bytes = bytes.min(self.pager.ledger().budget());
-        let block = self.pager.insert(bytes, self.streams.arena(stream));
-        self.clear_for(block);
-        self.pager.remove(block);
+        let bytes = self.pager.ledger().budget().cut(bytes);
+        drive::make_room(self, bytes, self.streams.arena(stream));
     }
 
     /// The bytes a binding covers, whatever tensor lies in them.

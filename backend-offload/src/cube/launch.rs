@@ -5,13 +5,13 @@ use super::server::OffloadServer;
 use super::table::{Named, Table};
 use super::visibility::{NotingCompiler, NotingTask, Writes};
 use crate::error::OffloadError;
-use crate::pager::BlockId;
 use crate::report::panic_message;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::prelude::CubeCount;
 use cubecl_core::server::{Binding, ComputeServer, KernelArguments};
 use cubecl_core::{CubeTask, ExecutionMode};
 use cubecl_runtime::memory_management::ManagedMemoryBinding;
+use pager::{Block, BlockId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -94,7 +94,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 // SAFETY: the same kernel over the same bytes, wherever they are; the caller's promise holds.
                 let launched = unsafe { self.launch_inside(&task, &named, count, arguments, mode, stream) };
                 // Without a clean operand nothing depends on which ones are written.
-                let clean = named.blocks.iter().any(|id| self.pager.is_clean(*id));
+                let is_clean = |block: &Block| block.place.is_clean();
+                let clean = named.blocks.iter().any(|id| self.pager.get(*id).is_some_and(is_clean));
                 let writes = clean.then(|| self.visibility.of(&task)).flatten();
                 named.written(writes.as_ref()).for_each(|id| self.wrote(id));
                 launched.map_err(|error| self.new_failure(Arc::new(error), stream))
@@ -203,10 +204,10 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     pub(super) fn wrote(&mut self, id: BlockId) {
-        if self.pager.wrote(id) {
-            let buffer = self.table.get_mut(id);
-            buffer.host = None;
-            buffer.checksum = None;
+        match self.pager.wrote(id) {
+            Ok(None) => {}
+            Ok(Some(_)) => self.tiers.remove(id),
+            Err(fault) => self.distrust(id, fault, "writing a buffer"),
         }
     }
 

@@ -14,8 +14,8 @@ use crate::error::OffloadError;
 #[cfg(feature = "test-util")]
 use crate::faults::Occasions;
 use crate::journal::{Event, Journal};
-use crate::pager::Pager;
 use crate::registry::{self, Settings};
+use crate::tiers::Tiers;
 use cubecl_common::bytes::Bytes;
 use cubecl_common::device::{Device, DeviceId, DeviceService, DeviceServiceStage, ServerUtilitiesHandle};
 use cubecl_common::future::DynFut;
@@ -30,6 +30,7 @@ use cubecl_core::{CubeTask, ExecutionMode, MemoryUsage};
 use cubecl_runtime::logging::ServerLogger;
 use cubecl_runtime::memory_management::{ManagedMemoryHandle, MemoryAllocationMode};
 use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
+use pager::Pager;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +42,7 @@ pub struct OffloadServer<R: InnerRuntime> {
     pub(super) settings: Settings,
     pub(super) device: DeviceId,
     pub(super) pager: Pager,
+    pub(super) tiers: Tiers,
     pub(super) table: Table,
     pub(super) visibility: Visibility,
     pub(super) streams: Streams,
@@ -52,8 +54,6 @@ pub struct OffloadServer<R: InnerRuntime> {
     pub(super) launches: u64,
     pub(super) allocations: u64,
     pub(super) stall: Duration,
-    pub(super) steps: u64,
-    allocations_at_sweep: u64,
     #[cfg(feature = "test-util")]
     pub(super) fault_allocations: Occasions,
     #[cfg(feature = "test-util")]
@@ -131,6 +131,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             utilities,
             device,
             pager: Pager::new(settings.device_budget, settings.policy, settings.oversized),
+            tiers: Tiers::new(settings.host.clone(), R::slabs(), settings.paranoid),
             table: Table::new(theirs.logger.clone(), settings.smallest_block),
             visibility: Visibility::default(),
             streams: Streams::new(),
@@ -141,8 +142,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
             launches: 0,
             allocations: 0,
             stall: Duration::ZERO,
-            steps: 0,
-            allocations_at_sweep: 0,
             #[cfg(feature = "test-util")]
             fault_allocations: Occasions::default(),
             #[cfg(feature = "test-util")]
@@ -155,12 +154,10 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// Buffers nobody holds are noticed only by looking. Without pressure nobody would, so we look after
-    /// every so many allocations: rarely enough to cost a constant per allocation.
+    /// Dead buffers are noticed only by looking. Without pressure nothing else would, so the table is searched
+    /// whenever the allocations since the last time make it worth while.
     fn sweep_now_and_then(&mut self) {
-        let since = self.allocations - self.allocations_at_sweep;
-        if since >= 64.max(self.table.live() as u64 / 8) {
-            self.allocations_at_sweep = self.allocations;
+        if self.pager.sweep_pays() {
             self.sweep();
             if self.pager.hoards() {
                 self.trim_device();
@@ -223,17 +220,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
             self.journal.record(Event::Failed { error: error.to_string() });
         }
         let block = self.pager.insert(bytes, self.streams.arena(stream));
-        self.table.insert(Buffer {
-            user: memory,
-            block,
-            size,
-            stream,
-            device: None,
-            host: None,
-            checksum: None,
-            last_use: None,
-            failed,
-        });
+        self.table.insert(Buffer { user: memory, block, size, stream, device: None, last_use: None, failed });
     }
 
     fn staging(&mut self, sizes: &[usize], stream: StreamId) -> Result<Vec<Bytes>, ServerError> {

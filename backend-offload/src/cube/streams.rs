@@ -10,11 +10,11 @@
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
 use super::table::Named;
-use crate::pager::Arena;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{Binding, ComputeServer};
 use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
 use cubecl_runtime::memory_management::MemoryAllocationMode;
+use pager::Arena;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// One piece of work on a stream.
@@ -117,7 +117,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     /// Orders work on `stream` after the last use of each managed operand, and makes it the last use.
-    pub(super) fn order_operands(&mut self, operands: &[crate::pager::BlockId], stream: StreamId) {
+    pub(super) fn order_operands(&mut self, operands: &[pager::BlockId], stream: StreamId) {
         let current = self.streams.begin(stream);
         for &id in operands {
             if let Some(last) = self.table.get_mut(id).last_use.replace(current) {

@@ -3,12 +3,11 @@
 use super::logical::Slots;
 use super::streams::Use;
 use crate::error::OffloadError;
-use crate::host::HostCopy;
-use crate::pager::BlockId;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::Binding;
 use cubecl_runtime::logging::ServerLogger;
 use cubecl_runtime::memory_management::ManagedMemoryHandle;
+use pager::BlockId;
 use std::sync::Arc;
 
 /// One base allocation of the program.
@@ -21,9 +20,6 @@ pub(super) struct Buffer {
     /// The stream it was allocated on, in whose pool its device memory always lives.
     pub stream: StreamId,
     pub device: Option<ManagedMemoryHandle>,
-    pub host: Option<HostCopy>,
-    /// Of the host copy, in paranoid mode.
-    pub checksum: Option<u64>,
     /// The last work on its device memory.
     pub last_use: Option<Use>,
     /// Its contents do not exist, because what should have made them could not run.
@@ -53,13 +49,12 @@ pub(super) struct Table {
     slots: Slots,
     /// By the index of the block, which is also the slot's.
     rows: Vec<Option<Buffer>>,
-    live: usize,
     smallest: u64,
 }
 
 impl Table {
     pub(super) fn new(logger: Arc<ServerLogger>, smallest: u64) -> Self {
-        Self { slots: Slots::new(logger), rows: Vec::new(), live: 0, smallest }
+        Self { slots: Slots::new(logger), rows: Vec::new(), smallest }
     }
 
     /// Whether buffers of this size are ours. Every view of a buffer carries the size of its base
@@ -84,17 +79,10 @@ impl Table {
         }
         self.slots.bind(buffer.block.index, buffer.user.clone());
         self.rows[index] = Some(buffer);
-        self.live += 1;
     }
 
     pub(super) fn remove(&mut self, id: BlockId) -> Option<Buffer> {
-        let removed = self.rows[id.index as usize].take();
-        self.live -= usize::from(removed.is_some());
-        removed
-    }
-
-    pub(super) fn live(&self) -> usize {
-        self.live
+        self.rows[id.index as usize].take()
     }
 
     pub(super) fn get(&self, id: BlockId) -> &Buffer {
@@ -103,6 +91,10 @@ impl Table {
 
     pub(super) fn get_mut(&mut self, id: BlockId) -> &mut Buffer {
         self.rows[id.index as usize].as_mut().expect("a block of the pager has a row")
+    }
+
+    pub(super) fn find_mut(&mut self, id: BlockId) -> Option<&mut Buffer> {
+        self.rows.get_mut(id.index as usize)?.as_mut().filter(|buffer| buffer.block == id)
     }
 
     /// Buffers that nobody holds and no queued work names any more.

@@ -3,8 +3,8 @@
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
 use super::streams::Use;
-use crate::host::HostCopy;
 use crate::report::panic_message;
+use crate::tiers::Lease;
 use cubecl_common::bytes::{AllocationController, AllocationProperty, Bytes};
 use cubecl_common::future::block_on;
 use cubecl_common::stream_id::StreamId;
@@ -42,7 +42,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     /// Queues the whole of `copy` to be written to `device`.
-    pub(super) fn copy_in(&mut self, device: &ManagedMemoryHandle, stream: StreamId, copy: &HostCopy) {
+    pub(super) fn copy_in(&mut self, device: &ManagedMemoryHandle, stream: StreamId, copy: &Lease) {
         let size = copy.bytes().len() as u64;
         let binding = Handle::from_memory(device.clone(), stream, size).binding();
         self.inner.write(vec![(flat(binding, size), shared(copy))], stream);
@@ -94,13 +94,13 @@ pub(super) fn flat(binding: Binding, len: u64) -> CopyDescriptor {
 }
 
 /// The copy's bytes for an upload, without copying them. The upload keeps them alive.
-fn shared(copy: &HostCopy) -> Bytes {
+fn shared(copy: &Lease) -> Bytes {
     let len = copy.bytes().len();
     // SAFETY: all `len` bytes of a slab are initialised.
     unsafe { Bytes::from_controller(Box::new(ReadOnly(copy.clone())), len) }
 }
 
-struct ReadOnly(HostCopy);
+struct ReadOnly(Lease);
 
 impl AllocationController for ReadOnly {
     fn alloc_align(&self) -> usize {
@@ -120,13 +120,4 @@ impl AllocationController for ReadOnly {
         // SAFETY: `MaybeUninit<u8>` has the layout of `u8`, and initialised bytes are valid for it.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
     }
-}
-
-/// A cheap mixing checksum; it guards against our own mistakes, not against an adversary.
-pub(super) fn checksum(bytes: &[u8]) -> u64 {
-    bytes.chunks(8).fold(0x9e37_79b9_7f4a_7c15, |sum, chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        (sum ^ u64::from_le_bytes(word)).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29)
-    })
 }

@@ -1,8 +1,9 @@
-//! What Burn's router talks to.
+//! The client that Burn's router talks to.
 
+use super::failures::Failure;
 use super::operation::data_refusal;
 use super::scratch::upload;
-use super::state::{Failure, State};
+use super::state::State;
 use super::storage::SharedStorage;
 use crate::error::OffloadError;
 use crate::registry::Settings;
@@ -106,7 +107,7 @@ impl<B: SharedStorage> RunnerClient for OffloadClient<B> {
     }
 }
 
-/// What the caller has to know at once, on his thread. The lock is free by now.
+/// Raises errors that the caller must see at once, on its own thread. The lock is free by then.
 fn surface(result: Result<(), Failure>) {
     match result {
         Ok(()) => {}

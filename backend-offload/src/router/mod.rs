@@ -19,7 +19,7 @@
 //! Under the device's one lock, start to end, as in Burn's own runner: the pager makes its operands resident
 //! and makes room for its outputs; their handles go into a scratch runner, consumed ones moved and others
 //! cloned, which leaves reference counts as plain Flex sees them; the runner executes; outputs come out, and
-//! their addresses tell whether they share a storage, replaced one in place, or are new.
+//! their addresses tell whether they share a storage that lives on or are in one that was written.
 //!
 //! The lock is held while the backend computes, so operations of several threads take turns, and a program must
 //! not run them from within tasks of the thread pool the backend computes on.
@@ -42,10 +42,14 @@
 //! door. `q_*` methods and the Fourier transforms do not: Burn's router itself panics on them (`not
 //! implemented`) before asking any client, on the caller's thread and without harm to the device.
 
+mod adoption;
 mod channel;
 mod client;
+mod execution;
+mod failures;
 mod movement;
 mod operation;
+mod reading;
 mod report;
 mod scratch;
 mod state;
@@ -94,11 +98,11 @@ impl<B: SharedStorage> Door for Simulated<B> {
     }
 
     fn trim(device: &B::Device) {
-        get_client::<OffloadChannel<B>>(device).state().host.trim();
+        get_client::<OffloadChannel<B>>(device).state().tiers.pool().trim();
     }
 
     fn mark_step(device: &B::Device) {
-        get_client::<OffloadChannel<B>>(device).state().steps += 1;
+        get_client::<OffloadChannel<B>>(device).state().pager.mark_step();
     }
 
     #[cfg(feature = "test-util")]

@@ -1,18 +1,17 @@
-//! Storages leave the device and come back, one step of the pager at a time.
+//! Movement: storages leave the device and come back, as the loop in [`drive`](crate::drive) asks.
 
-use super::state::{Failure, State};
+use super::failures::Failure;
+use super::state::State;
 use super::storage::SharedStorage;
-use super::table::Kept;
+use crate::drive::{self, MoveFailure, Mover, Progress};
 use crate::error::OffloadError;
-use crate::host::{HostCopy, SlabSource};
-use crate::journal::Event;
-use crate::pager::{BlockId, Step};
-use std::convert::Infallible;
-use std::hash::{DefaultHasher, Hasher};
+use crate::journal::Journal;
+use crate::tiers::{Lease, Tiers};
+use pager::{BlockId, Outcome, Pager, TierIndex, Token};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
-/// What paranoid mode leaves behind: as a float a large odd number, as an index out of every range.
+/// Paranoid mode leaves this behind: as a float a large odd number, as an index out of every range.
 const SCORCHED: u8 = 0xa5;
 
 impl<B: SharedStorage> State<B> {
@@ -22,83 +21,28 @@ impl<B: SharedStorage> State<B> {
         operands: &[BlockId],
         name: &dyn Fn() -> String,
     ) -> Result<(), Failure> {
-        self.pager.begin(operands).map_err(|shortage| self.shortage(shortage, name))?;
-        loop {
-            let room = self.host.room();
-            match self.pager.next_step(room).map_err(|shortage| self.shortage(shortage, name))? {
-                Step::Ready => return Ok(()),
-                // Every drop is told to this door, so nothing is ever left to be found.
-                Step::Sweep => self.pager.swept(),
-                Step::Trim => {
-                    self.pager.trimmed();
-                    self.journal.record(Event::Trimmed);
-                }
-                Step::DropCopy { block } => {
-                    self.table.stored(block).copy = None;
-                    self.pager.copy_dropped(block);
-                    self.journal.record(Event::CopyDropped { bytes: self.pager.bytes(block) });
-                }
-                Step::Evict { block, copy } => self.evict(block, copy),
-                Step::Bring { block, fill } => self.bring(block, fill)?,
-            }
-        }
+        drive::make_resident(self, operands, name).map_err(|error| Failure::Memory(self.report(error)))
     }
 
-    fn evict(&mut self, block: BlockId, copy: bool) {
-        let started = Instant::now();
-        if copy {
-            match self.copy_out(block) {
-                Ok(kept) => self.table.stored(block).copy = Some(kept),
-                Err(reason) => {
-                    self.copy_failure = reason;
-                    self.pager.evict_failed(block);
-                    return;
-                }
-            }
-        }
-        let mut storage = self.table.send_away(block);
-        if self.paranoid
-            && let Some(bytes) = storage.as_mut().and_then(B::bytes_mut)
-        {
-            bytes.fill(SCORCHED);
-        }
-        drop(storage);
-        self.pager.evicted(block, copy);
-        self.journal.record(Event::Evicted { bytes: self.pager.bytes(block), copied: copy });
-        self.stall += started.elapsed();
+    /// The contents on the host. If they changed there, the storage is lost, and all its tensors say so.
+    pub(super) fn verified_copy(&mut self, block: BlockId) -> Result<Lease, Arc<OffloadError>> {
+        self.tiers.verified(block).map_err(|error| {
+            let error = self.report(error);
+            self.lose(block, &error);
+            error
+        })
     }
 
-    fn copy_out(&mut self, block: BlockId) -> Result<Kept, String> {
+    fn copy_out(&mut self, block: BlockId) -> Result<(), String> {
         #[cfg(feature = "test-util")]
         if self.occasions.copy_out.strikes(self.faults.break_copy_out_every) {
             return Err("a copy broken on purpose".to_owned());
         }
         let storage = self.table.reference(block).expect("a storage on the device has a tensor");
-        let bytes = B::bytes(&storage);
-        let copied = self.host.copy(bytes.len(), SlabSource::Heap, |slab| {
-            slab.copy_from_slice(bytes);
-            Ok::<_, Infallible>(())
-        });
-        let Ok(contents) = copied;
-        let contents = contents.ok_or_else(|| "the host has no memory left for it".to_owned())?;
-        let checksum = self.paranoid.then(|| checksum(contents.bytes()));
-        Ok(Kept { contents, checksum })
-    }
-
-    fn bring(&mut self, block: BlockId, fill: bool) -> Result<(), Failure> {
-        if self.refuses_allocation() {
-            self.pager.device_refused();
-            self.journal.record(Event::DeviceRefused { bytes: self.pager.bytes(block) });
-            return Ok(());
-        }
-        if fill {
-            let started = Instant::now();
-            let contents = self.verified_copy(block).map_err(Failure::Memory)?;
-            self.table.bring_back(block, &B::allocate(contents.bytes()));
-            self.journal.record(Event::Restored { bytes: self.pager.bytes(block) });
-            self.stall += started.elapsed();
-        }
-        self.pager.brought(block);
+        let contents = B::bytes(&storage);
+        let mut draft = self.tiers.draft(contents.len())?;
+        draft.copy_from_slice(contents);
+        self.tiers.keep(block, draft);
         Ok(())
     }
 
@@ -114,58 +58,89 @@ impl<B: SharedStorage> State<B> {
     fn refuses_allocation(&mut self) -> bool {
         false
     }
-
-    /// The contents on the host. If they changed there, the storage is lost, and all its tensors say so.
-    pub(super) fn verified_copy(&mut self, block: BlockId) -> Result<HostCopy, Arc<OffloadError>> {
-        let kept = self.table.stored(block).copy.as_ref().expect("what is away has a copy");
-        let contents = kept.contents.clone();
-        let Some(expected) = kept.checksum else { return Ok(contents) };
-        let found = checksum(contents.bytes());
-        if found == expected {
-            return Ok(contents);
-        }
-        let bytes = self.pager.bytes(block);
-        let error = self.report(OffloadError::HostCopyDamaged { bytes, expected, found });
-        let lost = self.table.remove_stored(block).expect("a managed storage");
-        for tensor in lost.tensors {
-            self.table.fail(tensor, error.clone());
-        }
-        self.pager.remove(block);
-        Err(error)
-    }
 }
 
-fn checksum(bytes: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(bytes);
-    hasher.finish()
+impl<B: SharedStorage> Mover for State<B> {
+    fn pager(&mut self) -> &mut Pager {
+        &mut self.pager
+    }
+
+    fn tiers(&mut self) -> &mut Tiers {
+        &mut self.tiers
+    }
+
+    fn journal(&mut self) -> &mut Journal {
+        &mut self.journal
+    }
+
+    /// The heap keeps nothing that could be given back.
+    fn give_spare_back(&mut self) {}
+
+    fn leave(&mut self, _: Token, block: BlockId, copy: Option<TierIndex>) -> Result<Progress, MoveFailure> {
+        if copy.is_some() {
+            self.copy_out(block)?;
+        }
+        Ok(Progress::Landed)
+    }
+
+    /// The backend takes the memory itself; there is nothing to prepare.
+    fn take_memory(&mut self, _: BlockId) -> bool {
+        !self.refuses_allocation()
+    }
+
+    fn fill(&mut self, _: Token, block: BlockId, _: TierIndex) -> Result<Progress, MoveFailure> {
+        match self.tiers.verified(block) {
+            Ok(copy) => {
+                self.table.bring_back(block, &B::allocate(copy.bytes()));
+                Ok(Progress::Landed)
+            }
+            Err(error) => {
+                self.lose(block, &Arc::new(error.clone()));
+                Err(error.into())
+            }
+        }
+    }
+
+    fn settle(&mut self, _: Token, outcome: Outcome) {
+        let Outcome::Left { block, .. } = outcome else { return };
+        let mut storage = self.table.send_away(block);
+        if self.paranoid
+            && let Some(bytes) = storage.as_mut().and_then(B::bytes_mut)
+        {
+            bytes.fill(SCORCHED);
+        }
+    }
+
+    fn waited(&mut self, time: Duration) {
+        self.stall += time;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::OffloadConfig;
-    use crate::host::HostTier;
-    use crate::pager::Oversized;
     use crate::registry::Settings;
     use crate::router::table::Tensor;
+    use crate::tiers::HostPool;
     use burn_backend::{Shape, TensorData};
     use burn_flex::{Flex, FlexDevice};
     use burn_ir::{BackendIr, TensorId, TensorIr, TensorStatus};
+    use pager::{Limit, Oversized};
 
     const BYTES: usize = 4096;
 
     /// A distrustful device with room for one tensor of [`BYTES`].
     fn device() -> State<Flex> {
         let settings = Settings {
-            device_budget: BYTES as u64,
+            device_budget: Limit::bytes(BYTES as u64),
             policy: OffloadConfig::new().policy,
             oversized: Oversized::Refuse,
             max_bindings: None,
             smallest_block: 1,
             paranoid: true,
             exact_f32: false,
-            host: HostTier::new(u64::MAX),
+            host: HostPool::new(Limit::NONE),
             device_memory: None,
             #[cfg(feature = "test-util")]
             faults: crate::faults::Faults::default(),
@@ -192,8 +167,7 @@ mod tests {
             Some(Tensor::Away { block, .. }) => *block,
             _ => panic!("there is room for one"),
         };
-        let kept = state.table.stored(block).copy.as_mut().expect("a copy");
-        kept.contents.bytes_mut().expect("nobody else reads it")[7] ^= 1;
+        state.tiers.corrupt(block);
 
         let error = state.read(&first).expect_err("damaged").to_string();
         assert!(error.contains("changed while it was on the host"), "{error}");
@@ -203,11 +177,11 @@ mod tests {
             state.read(&second).expect("intact").as_slice::<f32>().expect("floats")[0].to_bits(),
             2f32.to_bits()
         );
-        assert_eq!(state.pager.ledger().host(), 0);
+        assert_eq!(state.pager.ledger().held(TierIndex::HOST), 0);
     }
 
     #[test]
-    fn what_leaves_is_overwritten_only_where_nobody_else_holds_it() {
+    fn memory_a_storage_has_left_is_overwritten_unless_a_handle_outside_shares_it() {
         let mut state = device();
         let first = tensor(&mut state, 1, 1.0);
         let taken = state.take(&first);
@@ -217,7 +191,7 @@ mod tests {
         assert_eq!(
             outside.storage::<f32>()[0].to_bits(),
             1f32.to_bits(),
-            "whoever took the handle out keeps the contents"
+            "the handle outside keeps the contents"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What this door must know of a backend: which memory a tensor handle uses, and how it looks at it.
+//! Storages and views: the memory behind a backend's tensor handle, and how the handle looks at it.
 
 use burn_backend::{Bytes, DType, TensorData};
 use burn_flex::{Flex, FlexTensor, Layout};
@@ -30,7 +30,7 @@ pub trait SharedStorage: BackendIr {
     fn bytes_mut(storage: &mut Self::Storage) -> Option<&mut [u8]>;
     /// Whether the operation's outputs are views of its first input, which looks at its storage through `input`.
     fn makes_view(operation: &OperationIr, input: &Self::View) -> bool;
-    /// What a view shows of these contents, if they are in one piece.
+    /// The part of these contents that a view shows, if it is in one piece.
     fn read(view: &Self::View, contents: &[u8]) -> Option<TensorData>;
 }
 
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_storage_nobody_shares_can_be_overwritten() {
+    fn only_an_unshared_storage_can_be_overwritten() {
         let handle = HandleKind::Float(tensor());
         let (mut storage, _) = Flex::split(&handle);
         assert!(Flex::bytes_mut(&mut storage).is_none());
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn reshaping_is_a_view_only_of_what_lies_in_order() {
+    fn reshaping_is_a_view_only_of_contiguous_storages() {
         let id = burn_ir::TensorId::new;
         let ir = |n, shape: [usize; 2]| burn_ir::TensorIr::uninit(id(n), Shape::from(shape), DType::F32);
         let reshape = |from| {

@@ -1,10 +1,9 @@
-//! Every tensor the user holds, and every storage behind them: what is where, and who shares it.
+//! The table of a device: every tensor the user holds, the storage behind it, and the tensors that share one.
 
 use super::storage::SharedStorage;
 use crate::error::OffloadError;
-use crate::host::HostCopy;
-use crate::pager::BlockId;
 use burn_ir::TensorId;
+use pager::BlockId;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -22,16 +21,8 @@ pub enum Tensor<B: SharedStorage> {
 pub struct Stored {
     /// The tensors that look at it. Empty only while an operation consumes the last of them.
     pub tensors: Vec<TensorId>,
-    /// Where it is on the device, if it is there.
+    /// Its address on the device, if it is there.
     pub address: Option<usize>,
-    pub copy: Option<Kept>,
-}
-
-/// Contents on the host.
-pub struct Kept {
-    pub contents: HostCopy,
-    /// In paranoid mode: what they were when they were put there.
-    pub checksum: Option<u64>,
 }
 
 /// Tensors and storages. Keeps the three maps in step; decides nothing.
@@ -50,7 +41,7 @@ impl<B: SharedStorage> Table<B> {
         self.tensors.get(&id)
     }
 
-    pub fn stored(&mut self, block: BlockId) -> &mut Stored {
+    fn stored(&mut self, block: BlockId) -> &mut Stored {
         self.stored.get_mut(&block).expect("a managed storage")
     }
 
@@ -64,7 +55,7 @@ impl<B: SharedStorage> Table<B> {
 
     /// A storage that lies at `address`, as yet without tensors.
     pub fn add_stored(&mut self, block: BlockId, address: usize) {
-        self.stored.insert(block, Stored { tensors: Vec::new(), address: Some(address), copy: None });
+        self.stored.insert(block, Stored { tensors: Vec::new(), address: Some(address) });
         self.by_address.insert(address, block);
     }
 
@@ -145,7 +136,7 @@ impl<B: SharedStorage> Table<B> {
         }
     }
 
-    /// What the storages of at least `smallest` bytes take on the device, counted anew; with those behind
+    /// Bytes on the device of storages of at least `smallest` bytes, counted anew; with those behind
     /// `outputs` that are not entered yet.
     pub fn bytes_on_device(&self, smallest: u64, outputs: &[B::Handle]) -> u64 {
         let mut storages = HashMap::new();
@@ -160,7 +151,7 @@ impl<B: SharedStorage> Table<B> {
         storages.into_values().filter(|bytes| *bytes >= smallest).sum()
     }
 
-    /// Frees the address for whoever the allocator gives it to next.
+    /// Frees the address for the next storage that the allocator gives it to.
     fn forget_address(&mut self, address: Option<usize>, block: BlockId) {
         if let Some(address) = address
             && self.by_address.get(&address) == Some(&block)

@@ -91,7 +91,7 @@ impl Plan {
                 speed.unwrap_or_default()
             ),
         ));
-        let budget = Bytes(machine.device_budget.unwrap_or(u64::MAX));
+        let budget = machine.device_budget.map_or("unlimited".to_owned(), |budget| Bytes(budget).to_string());
         let (free, total) = (known(machine.device_free, "free"), known(machine.device_total, "in all"));
         lines.push(("device budget", format!("{budget}{free}{total}")));
         let floor = Bytes(self.floor);

@@ -29,13 +29,13 @@ fn matrix(name: &str, rows: usize) -> Tensor<Offloaded, 2> {
     Tensor::from_data(data(name, rows), &FlexDevice)
 }
 
-/// What reading the tensor says.
+/// The error of reading the tensor, or "read".
 fn verdict<const D: usize>(tensor: Tensor<Offloaded, D>) -> String {
     tensor.try_into_data().map_or_else(|error| error.to_string(), |_| "read".to_owned())
 }
 
 #[test]
-fn an_operation_above_the_budget_fails_where_it_is_read_and_harms_nobody() {
+fn an_operation_above_the_budget_fails_where_its_output_is_read_and_nowhere_else() {
     let report = Child::new("router: too large").with("budget", 2 * MIB).run();
     for name in ["too large", "derived"] {
         let error = report.text(name);
@@ -135,7 +135,7 @@ fn backend_panic(facts: &Facts) -> Facts {
 }
 
 #[test]
-fn what_the_router_cannot_do_is_refused_on_the_callers_thread_and_harms_nobody() {
+fn unsupported_operations_are_refused_on_the_callers_thread_and_harm_no_other_tensor() {
     let report = Child::new("router: unsupported").run();
     let custom = report.text("custom operation");
     assert!(custom.starts_with("Custom is not supported on the router door"), "{custom}");

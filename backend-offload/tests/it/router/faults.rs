@@ -3,7 +3,7 @@
 use super::{Child, OPERATE, one_byte, outcomes, training};
 use std::collections::HashMap;
 
-/// What a failure may say.
+/// Texts of which a failure must contain one.
 const CLEAR: &[&str] = &[
     "was refused device memory by the driver",
     "copying them out failed (a copy broken on purpose)",

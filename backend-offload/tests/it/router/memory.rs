@@ -99,7 +99,7 @@ fn views(facts: &Facts) -> Facts {
 }
 
 #[test]
-fn what_is_on_the_host_is_read_there() {
+fn contents_on_the_host_are_read_there() {
     let report = Child::new("router: reads").with("budget", 2 * MIB).run();
     assert_eq!(report.text("whole"), "read");
     assert_eq!(report.text("part"), "read");

@@ -15,7 +15,7 @@ use burn::backend::Autodiff;
 use burn_flex::Flex;
 use on_a_device::{operate, train};
 
-/// What a user writes.
+/// The type a user writes.
 type Offloaded = Offload<Flex>;
 type Training = Autodiff<Offloaded>;
 

@@ -1,4 +1,4 @@
-//! What children do on a device of their own.
+//! Scenarios of child processes, each on a device of its own.
 
 use crate::child::Facts;
 use crate::operations::{Operation, Value, operations};

@@ -1,7 +1,7 @@
 //! Golden streams: the decisions made while the training programs run, compared with a committed record.
 //!
-//! What leaves, comes back or is dropped, in which order and how many bytes, follows from the program and the
-//! budget alone, so a change of the pager that is not meant to change decisions leaves every line as it was.
+//! Evictions, restores and drops, their order and bytes, follow from the program and the budget alone. A change of
+//! the pager that is not meant to change decisions leaves every line as it was.
 //! `OFFLOAD_WRITE_GOLDEN=1` writes the record anew.
 
 use super::training;

@@ -1,4 +1,4 @@
-//! How much memory this machine and its control group leave to us.
+//! Memory this machine and its control group leave to us.
 
 /// Bytes of host memory that this machine and its control group leave, or `None` where they cannot be asked.
 #[cfg(target_os = "linux")]
@@ -19,7 +19,7 @@ fn meminfo_available(text: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// What the control group still allows: the tightest limit between this process and the root (version 2),
+/// Bytes the control group still allows: the tightest limit between this process and the root (version 2),
 /// or the memory controller's own (version 1).
 #[cfg(target_os = "linux")]
 fn cgroup_room() -> Option<u64> {

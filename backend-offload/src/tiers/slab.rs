@@ -1,8 +1,8 @@
-//! One piece of host memory of exactly the size of a block.
+//! Slabs: pieces of host memory of exactly the size of a block.
 
 use std::fmt;
 
-/// Where a device wants its host copies.
+/// Kind of memory a device wants its host copies in.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SlabSource {
     /// Ordinary memory.

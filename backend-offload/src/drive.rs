@@ -1,0 +1,288 @@
+//! The loop that brings an operation's operands onto the device: ask the pager, start what it says, complete it,
+//! report how it went.
+//!
+//! Both doors run this loop; each brings its own [`Mover`], which moves bytes and decides nothing. A move may
+//! complete at once or later. A panic inside a move is a move that failed: its block is where it was before.
+
+use crate::error::OffloadError;
+use crate::journal::{Event, Journal, TARGET};
+use crate::report::{self, panic_message};
+use crate::tiers::Tiers;
+use pager::{Arena, BlockId, Fault, Outcome, Pager, Step, Stop, TierIndex, Token};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+#[cfg(test)]
+mod tests;
+
+/// How far a move has come when it was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// It is complete.
+    Landed,
+    /// It completes later: [`Mover::ended`] or [`Mover::wait`] will tell.
+    #[cfg_attr(not(test), expect(dead_code, reason = "both doors wait for their copies"))]
+    UnderWay,
+}
+
+/// Why a move came to nothing.
+#[derive(Debug)]
+pub(crate) enum MoveFailure {
+    /// The copy failed, or the runtime panicked.
+    Copy(String),
+    /// The contents are not there to be copied.
+    Lost(OffloadError),
+}
+
+impl From<String> for MoveFailure {
+    fn from(reason: String) -> Self {
+        Self::Copy(reason)
+    }
+}
+
+impl From<OffloadError> for MoveFailure {
+    fn from(error: OffloadError) -> Self {
+        Self::Lost(error)
+    }
+}
+
+/// A door, as the loop sees it: it moves the bytes of one block at a time.
+pub(crate) trait Mover {
+    fn pager(&mut self) -> &mut Pager;
+    fn tiers(&mut self) -> &mut Tiers;
+    fn journal(&mut self) -> &mut Journal;
+
+    /// Removes the block, here and from the pager, if the program has dropped it unnoticed. A door that is
+    /// told of every drop keeps the default.
+    fn forget_if_dead(&mut self, _block: BlockId) -> bool {
+        false
+    }
+
+    /// Removes every such block.
+    fn remove_dead(&mut self) {}
+
+    /// Gives the allocator's spare slices back to the driver.
+    fn give_spare_back(&mut self);
+
+    /// Starts to take the block off the device, copying its contents to the tier `copy` first. Its device memory
+    /// stays valid until [`settle`](Self::settle).
+    fn leave(
+        &mut self,
+        token: Token,
+        block: BlockId,
+        copy: Option<TierIndex>,
+    ) -> Result<Progress, MoveFailure>;
+
+    /// Takes device memory for the block. False if the driver refuses, which a panic says as well.
+    fn take_memory(&mut self, block: BlockId) -> bool;
+
+    /// Starts to copy the block's contents from a tier into the memory taken for it.
+    fn fill(&mut self, token: Token, block: BlockId, from: TierIndex) -> Result<Progress, MoveFailure>;
+
+    /// Follows the end of a move: gives up device memory that is not the block's any more.
+    fn settle(&mut self, token: Token, outcome: Outcome);
+
+    /// A move under way that has ended since this was asked last. Nothing for a door that completes at once.
+    fn ended(&mut self) -> Option<(Token, Result<(), MoveFailure>)> {
+        None
+    }
+
+    /// Waits for the end of a move under way.
+    fn wait(&mut self, _token: Token) -> Result<(), MoveFailure> {
+        Err("the door has no move to wait for".to_owned().into())
+    }
+
+    /// The program waited this long for blocks to move.
+    fn waited(&mut self, time: Duration);
+}
+
+/// Brings all operands of an operation onto the device. `operation` names it, for errors.
+pub(crate) fn make_resident<M: Mover>(
+    door: &mut M,
+    operands: &[BlockId],
+    operation: &dyn Fn() -> String,
+) -> Result<(), OffloadError> {
+    match door.pager().begin(operands) {
+        Ok(true) => return Ok(()),
+        Ok(false) => {}
+        Err(stop) => return Err(explained(door, stop, operation, None)),
+    }
+    let start = Instant::now();
+    let moved = door.pager().counters();
+    let result = take_steps(door, operation);
+    let now = door.pager().counters();
+    // Memory for a block's first use is not a stall.
+    if (now.bytes_in, now.bytes_out) != (moved.bytes_in, moved.bytes_out) {
+        door.waited(start.elapsed());
+    }
+    result
+}
+
+/// Makes room for `bytes` that will be wanted soon. Best effort: evicts what it can and never fails.
+#[cfg_attr(not(any(feature = "cube", test)), expect(dead_code, reason = "only CubeCL profiles kernels"))]
+pub(crate) fn make_room<M: Mover>(door: &mut M, bytes: u64, arena: Arena) {
+    door.pager().begin_room(bytes, arena);
+    let stopped = take_steps(door, &|| "making room".to_owned());
+    if let Err(error) = stopped {
+        tracing::debug!(target: TARGET, "no room in advance: {error}");
+    }
+}
+
+/// Removes the blocks the program has dropped.
+pub(crate) fn sweep<M: Mover>(door: &mut M) {
+    door.remove_dead();
+    door.pager().swept();
+}
+
+/// Gives the allocator's spare slices back to the driver.
+pub(crate) fn trim<M: Mover>(door: &mut M) {
+    door.give_spare_back();
+    door.pager().trimmed();
+    door.journal().record(Event::Trimmed);
+}
+
+fn take_steps<M: Mover>(door: &mut M, operation: &dyn Fn() -> String) -> Result<(), OffloadError> {
+    let mut copy_failure = None;
+    loop {
+        match take_step(door, &mut copy_failure) {
+            Ok(false) => {}
+            Ok(true) => return Ok(()),
+            Err(Halt::Stop(stop)) => return Err(explained(door, stop, operation, copy_failure.as_deref())),
+            Err(Halt::Move(MoveFailure::Lost(error))) => return Err(error),
+            Err(Halt::Move(MoveFailure::Copy(message))) => {
+                return Err(OffloadError::RuntimePanic { operation: operation(), message });
+            }
+        }
+    }
+}
+
+/// Why the loop ends before the operation is ready.
+enum Halt {
+    Stop(Stop),
+    Move(MoveFailure),
+}
+
+impl From<Fault> for Halt {
+    fn from(fault: Fault) -> Self {
+        Self::Stop(fault.into())
+    }
+}
+
+/// One turn of the loop; true if the operation is ready.
+fn take_step<M: Mover>(door: &mut M, copy_failure: &mut Option<String>) -> Result<bool, Halt> {
+    while let Some((token, end)) = door.ended() {
+        complete(door, token, end, copy_failure)?;
+    }
+    let room = door.tiers().room();
+    match door.pager().next_step(room).map_err(Halt::Stop)? {
+        Step::Ready => return Ok(true),
+        Step::Sweep => sweep(door),
+        Step::Trim => trim(door),
+        Step::DropCopy { block, .. } => {
+            let bytes = bytes_of(door, block)?;
+            door.pager().copy_dropped(block)?;
+            door.tiers().remove(block);
+            door.journal().record(Event::CopyDropped { bytes });
+        }
+        Step::Evict { block, .. } if door.forget_if_dead(block) => {}
+        Step::Evict { block, copy } => {
+            let token = door.pager().evict_started(block)?;
+            let started = caught(|| door.leave(token, block, copy));
+            advance(door, token, started, copy_failure)?;
+        }
+        Step::Bring { block, from } => {
+            let bytes = bytes_of(door, block)?;
+            if !has_taken_memory(door, block, bytes) {
+                door.pager().device_refused();
+                door.journal().record(Event::DeviceRefused { bytes });
+                return Ok(false);
+            }
+            let token = door.pager().return_started(block)?;
+            let started = match from {
+                Some(tier) => caught(|| door.fill(token, block, tier)),
+                None => Ok(Progress::Landed),
+            };
+            advance(door, token, started, copy_failure)?;
+        }
+        Step::Wait(token) => {
+            let end = caught(|| door.wait(token));
+            complete(door, token, end, copy_failure)?;
+        }
+    }
+    Ok(false)
+}
+
+fn bytes_of<M: Mover>(door: &mut M, block: BlockId) -> Result<u64, Fault> {
+    door.pager().get(block).map(|block| block.bytes).ok_or(Fault::UnknownBlock(block))
+}
+
+fn has_taken_memory<M: Mover>(door: &mut M, block: BlockId, bytes: u64) -> bool {
+    catch_unwind(AssertUnwindSafe(|| door.take_memory(block))).unwrap_or_else(|panic| {
+        tracing::warn!(target: TARGET, "the runtime refused {bytes} bytes: {}", panic_message(panic.as_ref()));
+        false
+    })
+}
+
+fn caught<T>(start: impl FnOnce() -> Result<T, MoveFailure>) -> Result<T, MoveFailure> {
+    catch_unwind(AssertUnwindSafe(start))
+        .unwrap_or_else(|panic| Err(MoveFailure::Copy(panic_message(panic.as_ref()))))
+}
+
+fn advance<M: Mover>(
+    door: &mut M,
+    token: Token,
+    started: Result<Progress, MoveFailure>,
+    copy_failure: &mut Option<String>,
+) -> Result<(), Halt> {
+    match started {
+        Ok(Progress::UnderWay) => Ok(()),
+        Ok(Progress::Landed) => complete(door, token, Ok(()), copy_failure),
+        Err(failure) => complete(door, token, Err(failure), copy_failure),
+    }
+}
+
+/// Reports the end of a move to the pager, the journal and the door.
+fn complete<M: Mover>(
+    door: &mut M,
+    token: Token,
+    end: Result<(), MoveFailure>,
+    copy_failure: &mut Option<String>,
+) -> Result<(), Halt> {
+    let outcome = match &end {
+        Ok(()) => door.pager().landed(token)?,
+        Err(_) => door.pager().failed(token)?,
+    };
+    match outcome {
+        Outcome::Left { bytes, copied, .. } => {
+            door.journal().record(Event::Evicted { bytes, copied: copied.is_some() });
+        }
+        Outcome::Returned { bytes, from: Some(_), .. } => door.journal().record(Event::Restored { bytes }),
+        _ => {}
+    }
+    caught(|| {
+        door.settle(token, outcome);
+        Ok(())
+    })
+    .map_err(Halt::Move)?;
+    match (end, outcome) {
+        (Err(MoveFailure::Copy(reason)), Outcome::Stayed { .. }) => *copy_failure = Some(reason),
+        // A block that some other operation wants will be asked for again there.
+        (Err(failure), Outcome::NotReturned { block } | Outcome::Removed { block })
+            if door.pager().is_operand(block) =>
+        {
+            return Err(Halt::Move(failure));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn explained<M: Mover>(
+    door: &mut M,
+    stop: Stop,
+    operation: &dyn Fn() -> String,
+    copy_failure: Option<&str>,
+) -> OffloadError {
+    let pool = door.tiers().pool().clone();
+    report::stopped(stop, operation(), door.pager(), &pool, copy_failure)
+}

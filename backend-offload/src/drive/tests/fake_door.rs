@@ -1,0 +1,457 @@
+//! A small device with real bytes: the fake door that tests drive.
+//!
+//! Its memory is a table of contents, one for each block on the device; the contents a program wrote last to each
+//! block are kept beside. Moves complete at once or later, in any order, and fail at either end.
+
+use crate::drive::{MoveFailure, Mover, Progress, complete, make_resident, make_room};
+use crate::error::OffloadError;
+use crate::journal::Journal;
+use crate::tiers::{Draft, HostPool, Lease, SlabSource, Tiers};
+use pager::{Arena, BlockId, Limit, Outcome, Oversized, Pager, Place, Policy, TierIndex, Token};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+/// The ways in which a copy fails.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Break {
+    AtStart,
+    ByPanic,
+    AtLanding,
+}
+
+/// Everything that is true of a block, beside the pager's opinion.
+#[derive(Debug)]
+pub(super) struct Shadow {
+    pub id: BlockId,
+    /// The contents after the last write, or none for a block never written.
+    pub written: Option<Vec<u8>>,
+    pub pinned: bool,
+    pub dead: bool,
+    /// Its device memory.
+    pub memory: Option<Vec<u8>>,
+}
+
+/// A move under way.
+#[derive(Debug)]
+pub(super) struct Flight {
+    token: Token,
+    block: BlockId,
+    breaks: bool,
+    cargo: Cargo,
+    /// The device memory of a block that was removed.
+    orphan: Option<Vec<u8>>,
+}
+
+#[derive(Debug)]
+pub(super) enum Cargo {
+    Nothing,
+    /// Half of it is copied when the move starts, the other half when it ends.
+    Out(Draft),
+    In(Lease),
+}
+
+#[derive(Debug)]
+pub(super) struct FakeDoor {
+    pub pager: Pager,
+    pub tiers: Tiers,
+    pub journal: Journal,
+    pub oversized: Oversized,
+    /// By index of the block.
+    pub shadows: Vec<Option<Shadow>>,
+    pub live: Vec<BlockId>,
+    pub flights: Vec<Flight>,
+    pub ended: Vec<(Token, Result<(), MoveFailure>)>,
+    /// Operands of the current operation.
+    pub operands: Vec<BlockId>,
+    /// Whether moves may take time; which of them do is a matter of chance.
+    pub takes_time: bool,
+    pub chance: u64,
+    pub refusals: u8,
+    pub driver_panics: bool,
+    pub broken_copies: u8,
+    pub breaks: u8,
+    /// Promises broken within a move, where a panic would only be a failed move.
+    pub broken_promises: Vec<&'static str>,
+    pub next_value: u64,
+    pub copied_out: u64,
+    pub copied_in: u64,
+}
+
+/// The message of panics on purpose.
+const DELIBERATE: &str = "the runtime panics";
+
+/// How the device memory of a block that was never written looks.
+const GARBAGE: u8 = 0xee;
+
+impl FakeDoor {
+    pub fn new(
+        budget: Limit,
+        host: Limit,
+        policy: Policy,
+        oversized: Oversized,
+        (takes_time, distrust): (bool, bool),
+    ) -> Self {
+        Self {
+            pager: Pager::new(budget, policy, oversized),
+            tiers: Tiers::new(HostPool::new(host), SlabSource::Heap, distrust),
+            journal: Journal::default(),
+            oversized,
+            shadows: Vec::new(),
+            live: Vec::new(),
+            flights: Vec::new(),
+            ended: Vec::new(),
+            operands: Vec::new(),
+            takes_time,
+            chance: 1,
+            refusals: 0,
+            driver_panics: false,
+            broken_copies: 0,
+            breaks: 0,
+            broken_promises: Vec::new(),
+            next_value: 0,
+            copied_out: 0,
+            copied_in: 0,
+        }
+    }
+
+    pub fn nth(&self, n: u8) -> Option<BlockId> {
+        (!self.live.is_empty()).then(|| self.live[n as usize % self.live.len()])
+    }
+
+    pub fn shadow(&mut self, id: BlockId) -> &mut Shadow {
+        let shadow = self.shadows[id.index as usize].as_mut().expect("a block that lives");
+        assert_eq!(shadow.id, id, "an id is never another block's");
+        shadow
+    }
+
+    pub fn bytes(&self, id: BlockId) -> usize {
+        self.pager.get(id).expect("a block that lives").bytes as usize
+    }
+
+    /// Contents that no block has had, different in their first bytes and in their last.
+    pub fn new_contents(&mut self, bytes: usize) -> Vec<u8> {
+        self.next_value += 1;
+        let mut contents = vec![self.next_value as u8; bytes];
+        for (byte, word) in contents.iter_mut().zip(self.next_value.to_le_bytes()) {
+            *byte = word;
+        }
+        contents
+    }
+
+    pub fn insert(&mut self, bytes: u64, arena: u8) -> BlockId {
+        let id = self.pager.insert(bytes, Arena(u32::from(arena)));
+        let index = id.index as usize;
+        if self.shadows.len() <= index {
+            self.shadows.resize_with(index + 1, || None);
+        }
+        let shadow = Shadow { id, written: None, pinned: false, dead: false, memory: None };
+        assert!(self.shadows[index].replace(shadow).is_none(), "an index serves one block at a time");
+        self.live.push(id);
+        id
+    }
+
+    /// Runs an operation that writes to the operands whose bit is set in `writes`.
+    pub fn operate(&mut self, ids: &[BlockId], writes: u8) -> Result<(), OffloadError> {
+        self.operands = ids.to_vec();
+        make_resident(self, ids, &|| "an operation".to_owned()).inspect_err(|error| {
+            assert!(!matches!(error, OffloadError::Bookkeeping { .. }), "{error}");
+        })?;
+        for (n, id) in ids.iter().enumerate() {
+            let bytes = self.bytes(*id);
+            let shadow = self.shadow(*id);
+            let memory = shadow.memory.as_ref().expect("an operand is on the device");
+            if let Some(written) = &shadow.written {
+                assert_eq!(memory, written, "an operand reads as last written");
+            }
+            if writes >> (n % 8) & 1 == 1 {
+                let new = self.new_contents(bytes);
+                let shadow = self.shadow(*id);
+                shadow.memory = Some(new.clone());
+                shadow.written = Some(new);
+                if self.pager.wrote(*id).expect("on the device").is_some() {
+                    self.tiers.remove(*id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn write_from_host(&mut self, id: BlockId) {
+        let block = *self.pager.get(id).expect("a block that lives");
+        if !matches!(block.place, Place::Away(_) | Place::Nowhere) {
+            return;
+        }
+        let new = self.new_contents(block.bytes as usize);
+        if self.tiers.edit(id, new.len(), |bytes| bytes.copy_from_slice(&new)) {
+            self.pager.wrote_in_tier(id, TierIndex::HOST).expect("nowhere or there");
+            self.shadow(id).written = Some(new);
+        }
+    }
+
+    pub fn forget(&mut self, id: BlockId) {
+        self.live.retain(|other| *other != id);
+        let shadow = self.shadows[id.index as usize].take().expect("a block that lives");
+        assert_eq!(shadow.id, id);
+        match self.flights.iter_mut().find(|flight| flight.block == id) {
+            Some(flight) => flight.orphan = shadow.memory,
+            None => self.tiers.remove(id),
+        }
+        self.pager.remove(id).expect("a block is removed once");
+    }
+
+    pub fn breaks(&mut self) -> Option<Break> {
+        self.broken_copies = self.broken_copies.checked_sub(1)?;
+        self.breaks = (self.breaks + 1) % 3;
+        Some([Break::AtStart, Break::ByPanic, Break::AtLanding][self.breaks as usize])
+    }
+
+    pub fn start(&mut self, token: Token, block: BlockId, cargo: Cargo) -> Result<Progress, MoveFailure> {
+        let breaks = if matches!(cargo, Cargo::Nothing) { None } else { self.breaks() };
+        match breaks {
+            Some(Break::AtStart) => return Err("broken when it started".to_owned().into()),
+            Some(Break::ByPanic) => resume_unwind(Box::new(DELIBERATE)),
+            Some(Break::AtLanding) | None => {}
+        }
+        self.flights.push(Flight { token, block, breaks: breaks.is_some(), cargo, orphan: None });
+        self.chance =
+            self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        if self.takes_time && self.chance >> 62 != 0 {
+            return Ok(Progress::UnderWay);
+        }
+        self.complete_flight(self.flights.len() - 1).map(|()| Progress::Landed)
+    }
+
+    /// The flight ends by itself; the loop has to ask for it.
+    pub fn end(&mut self, index: usize) {
+        let token = self.flights[index].token;
+        if self.ended.iter().all(|(other, _)| *other != token) {
+            let end = self.complete_flight(index);
+            self.ended.push((token, end));
+        }
+    }
+
+    pub fn complete_flight(&mut self, index: usize) -> Result<(), MoveFailure> {
+        let Self { flights, shadows, .. } = self;
+        let flight = &mut flights[index];
+        if flight.breaks {
+            return Err("broken when it landed".to_owned().into());
+        }
+        let id = flight.block;
+        let own = shadows[id.index as usize].as_mut().filter(|shadow| shadow.id == id);
+        let memory = flight.orphan.as_mut().or_else(|| own.and_then(|shadow| shadow.memory.as_mut()));
+        let memory = memory.expect("a block on its way has device memory");
+        match &mut flight.cargo {
+            Cargo::Nothing => {}
+            Cargo::Out(draft) => {
+                let half = draft.len() / 2;
+                draft[half..].copy_from_slice(&memory[half..]);
+                self.copied_out += draft.len() as u64;
+            }
+            Cargo::In(lease) => {
+                memory.copy_from_slice(lease.bytes());
+                self.copied_in += memory.len() as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes a panic that is not on purpose: to the loop it is only a failed move.
+    fn watched<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
+        catch_unwind(AssertUnwindSafe(|| act(self))).unwrap_or_else(|panic| {
+            self.promise(panic.downcast_ref() == Some(&DELIBERATE), "the fake door does not panic by itself");
+            resume_unwind(panic)
+        })
+    }
+
+    fn promise(&mut self, kept: bool, promise: &'static str) {
+        if !kept {
+            self.broken_promises.push(promise);
+        }
+    }
+
+    pub fn check(&mut self) {
+        assert_eq!(self.broken_promises, [""; 0], "promises broken within moves");
+        let ledger = self.pager.ledger();
+        let orphans = self.flights.iter().filter_map(|flight| flight.orphan.as_ref());
+        let memories = self.shadows.iter().flatten().filter_map(|shadow| shadow.memory.as_ref());
+        let resident: usize = memories.chain(orphans).map(Vec::len).sum();
+        assert_eq!(ledger.resident(), resident as u64, "the ledger is the sum of the memories");
+        let host = self.tiers.pool().usage();
+        assert_eq!(ledger.held(TierIndex::HOST), host.in_use, "the tier's account is the sum of its copies");
+        assert!(host.limit.allows(host.in_use), "the host limit is a limit");
+        if self.oversized == Oversized::Refuse {
+            assert!(ledger.budget().allows(ledger.reserved_peak()), "the budget holds at every moment");
+        }
+        // A flight that has ended has copied, and is counted when the loop asks for it.
+        if self.ended.is_empty() {
+            let counters = self.pager.counters();
+            assert_eq!((counters.bytes_out, counters.bytes_in), (self.copied_out, self.copied_in));
+        }
+        for shadow in self.shadows.iter().flatten() {
+            let block = self.pager.get(shadow.id).expect("a block that lives");
+            let tier = match block.place {
+                Place::Device { clean } | Place::Leaving { clean } => clean,
+                Place::Returning { from } => from,
+                Place::Away(tier) => Some(tier),
+                Place::Nowhere => None,
+            };
+            // That there is no copy elsewhere follows from the sums.
+            let copy = tier.map(|_| self.tiers.get(shadow.id).expect("a copy where the pager says").bytes());
+            let takes_memory = !matches!(block.place, Place::Nowhere | Place::Away(_));
+            assert_eq!(shadow.memory.is_some(), takes_memory, "{block:?}");
+            let returning = matches!(block.place, Place::Returning { .. });
+            let current = if returning { copy } else { shadow.memory.as_deref().or(copy) };
+            if let Some(written) = shadow.written.as_deref() {
+                assert_eq!(current, Some(written), "contents are where the pager says: {block:?}");
+                assert!(copy.is_none_or(|copy| copy == written), "a copy is current: {block:?}");
+            }
+        }
+    }
+
+    /// Lets every move end and removes every block.
+    pub fn close(&mut self) {
+        while !self.flights.is_empty() {
+            for index in 0..self.flights.len() {
+                self.end(index);
+            }
+            self.operands.clear();
+            make_resident(self, &[], &|| "nothing".to_owned()).expect("no operand");
+            make_room(self, 1, Arena(9));
+            while let Some((token, end)) = self.ended() {
+                assert!(complete(self, token, end, &mut None).is_ok());
+            }
+            self.check();
+        }
+        let ids: Vec<_> = self.shadows.iter().flatten().map(|shadow| shadow.id).collect();
+        for id in ids {
+            self.forget(id);
+        }
+        let host = self.tiers.pool().usage().in_use;
+        assert_eq!(
+            (self.pager.ledger().resident(), self.pager.ledger().held(TierIndex::HOST), host),
+            (0, 0, 0)
+        );
+    }
+}
+
+impl Mover for FakeDoor {
+    fn pager(&mut self) -> &mut Pager {
+        &mut self.pager
+    }
+
+    fn tiers(&mut self) -> &mut Tiers {
+        &mut self.tiers
+    }
+
+    fn journal(&mut self) -> &mut Journal {
+        &mut self.journal
+    }
+
+    fn forget_if_dead(&mut self, block: BlockId) -> bool {
+        let dead = self.shadow(block).dead;
+        if dead {
+            self.forget(block);
+        }
+        dead
+    }
+
+    fn remove_dead(&mut self) {
+        let dead = |shadow: &&Shadow| shadow.dead;
+        let ids: Vec<_> = self.shadows.iter().flatten().filter(dead).map(|shadow| shadow.id).collect();
+        for id in ids {
+            self.forget(id);
+        }
+    }
+
+    fn give_spare_back(&mut self) {}
+
+    fn leave(
+        &mut self,
+        token: Token,
+        block: BlockId,
+        copy: Option<TierIndex>,
+    ) -> Result<Progress, MoveFailure> {
+        self.watched(|door| {
+            door.promise(!door.operands.contains(&block), "an operand stays while its operation runs");
+            let shadow = door.shadow(block);
+            let (pinned, written) = (shadow.pinned, shadow.written.is_some());
+            door.promise(!pinned, "a pinned block stays");
+            door.promise(copy.is_none() || written, "only contents are copied");
+            let has_copy = door.tiers.get(block).is_some();
+            door.promise(copy.is_some() || !written || has_copy, "a block drops free only if it was copied");
+            let dead = door.shadows.iter().flatten().any(|shadow| shadow.dead);
+            door.promise(
+                copy.is_none() || !dead,
+                "no live block is copied out while a dead one holds memory",
+            );
+            let cargo = if copy.is_some() {
+                let bytes = door.bytes(block);
+                let mut draft = door.tiers.draft(bytes)?;
+                let memory = door.shadow(block).memory.as_ref().expect("a victim is on the device");
+                draft[..bytes / 2].copy_from_slice(&memory[..bytes / 2]);
+                Cargo::Out(draft)
+            } else {
+                Cargo::Nothing
+            };
+            door.start(token, block, cargo)
+        })
+    }
+
+    fn take_memory(&mut self, block: BlockId) -> bool {
+        self.watched(|door| {
+            if let Some(left) = door.refusals.checked_sub(1) {
+                door.refusals = left;
+                return false;
+            }
+            if door.driver_panics {
+                resume_unwind(Box::new(DELIBERATE));
+            }
+            let memory = vec![GARBAGE; door.bytes(block)];
+            let before = door.shadow(block).memory.replace(memory);
+            door.promise(before.is_none(), "memory is taken once");
+            true
+        })
+    }
+
+    fn fill(&mut self, token: Token, block: BlockId, _: TierIndex) -> Result<Progress, MoveFailure> {
+        self.watched(|door| {
+            let lease = door.tiers.verified(block)?;
+            door.start(token, block, Cargo::In(lease))
+        })
+    }
+
+    fn settle(&mut self, token: Token, outcome: Outcome) {
+        self.watched(|door| {
+            let flight = door.flights.iter().position(|flight| flight.token == token);
+            let cargo = flight.map(|index| door.flights.swap_remove(index).cargo);
+            match outcome {
+                Outcome::Left { block, copied, .. } => {
+                    door.shadow(block).memory = None;
+                    if let (Some(_), Some(Cargo::Out(draft))) = (copied, cargo) {
+                        door.tiers.keep(block, draft);
+                    }
+                }
+                Outcome::Rescued { block, current: true, copied: Some(_), .. } => {
+                    let Some(Cargo::Out(draft)) = cargo else { panic!("a copy was made") };
+                    door.tiers.keep(block, draft);
+                }
+                Outcome::NotReturned { block } => door.shadow(block).memory = None,
+                Outcome::Removed { block } => door.tiers.remove(block),
+                Outcome::Rescued { .. } | Outcome::Returned { .. } | Outcome::Stayed { .. } => {}
+            }
+        });
+    }
+
+    fn ended(&mut self) -> Option<(Token, Result<(), MoveFailure>)> {
+        self.ended.pop()
+    }
+
+    fn wait(&mut self, token: Token) -> Result<(), MoveFailure> {
+        self.watched(|door| {
+            let index = door.flights.iter().position(|flight| flight.token == token);
+            door.complete_flight(index.expect("a move under way"))
+        })
+    }
+
+    fn waited(&mut self, _: Duration) {}
+}

@@ -1,0 +1,146 @@
+//! Random programs against the loop and the pager. Every promise is checked after every operation.
+
+use super::fake_door::FakeDoor;
+use crate::drive::{make_room, sweep};
+use pager::{Arena, Limit, Oversized, Policy};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Allocate {
+        bytes: u16,
+        arena: u8,
+    },
+    /// Operands by their number among the live blocks; a bit each says whether it is written.
+    Use {
+        operands: Vec<u8>,
+        writes: u8,
+    },
+    WriteFromHost {
+        block: u8,
+    },
+    /// The program drops the block; the door notices later.
+    Drop {
+        block: u8,
+    },
+    /// The door notices at once, whatever the block is doing.
+    Remove {
+        block: u8,
+    },
+    Pin {
+        block: u8,
+    },
+    Room {
+        bytes: u16,
+        arena: u8,
+    },
+    MarkStep,
+    /// A move under way completes.
+    Complete {
+        number: u8,
+    },
+    /// The device refuses memory this many times.
+    Refuse {
+        times: u8,
+    },
+    /// The next copies fail, each in the next way of [`Break`].
+    BreakCopies {
+        times: u8,
+    },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => (1u16..600, 0u8..3).prop_map(|(bytes, arena)| Op::Allocate { bytes, arena }),
+        20 => (vec(any::<u8>(), 1..5), any::<u8>()).prop_map(|(operands, writes)| Op::Use { operands, writes }),
+        2 => any::<u8>().prop_map(|block| Op::WriteFromHost { block }),
+        5 => any::<u8>().prop_map(|block| Op::Drop { block }),
+        2 => any::<u8>().prop_map(|block| Op::Remove { block }),
+        1 => any::<u8>().prop_map(|block| Op::Pin { block }),
+        1 => (1u16..900, 0u8..3).prop_map(|(bytes, arena)| Op::Room { bytes, arena }),
+        1 => Just(Op::MarkStep),
+        6 => any::<u8>().prop_map(|number| Op::Complete { number }),
+        2 => (1u8..4).prop_map(|times| Op::Refuse { times }),
+        2 => (1u8..4).prop_map(|times| Op::BreakCopies { times }),
+    ]
+}
+
+impl FakeDoor {
+    fn run(&mut self, op: Op) {
+        match op {
+            Op::Allocate { bytes, arena } => {
+                if self.pager.sweep_pays() {
+                    sweep(self);
+                }
+                self.insert(u64::from(bytes), arena);
+            }
+            Op::Use { operands, writes } => {
+                let ids: Vec<_> = operands.iter().filter_map(|n| self.nth(*n)).collect();
+                // An operation that memory does not suffice for changes nothing.
+                _ = self.operate(&ids, writes);
+            }
+            Op::WriteFromHost { block } => {
+                let Some(id) = self.nth(block) else { return };
+                self.write_from_host(id);
+            }
+            Op::Drop { block } => {
+                let Some(id) = self.nth(block) else { return };
+                self.live.retain(|other| *other != id);
+                self.shadow(id).dead = true;
+            }
+            Op::Remove { block } => {
+                let Some(id) = self.nth(block) else { return };
+                self.forget(id);
+            }
+            Op::Pin { block } => {
+                let Some(id) = self.nth(block) else { return };
+                if self.pager.get(id).is_some_and(|block| block.place.is_on_device()) {
+                    self.pager.pin(id).expect("on the device");
+                    self.shadow(id).pinned = true;
+                }
+            }
+            Op::Room { bytes, arena } => {
+                self.operands.clear();
+                make_room(self, u64::from(bytes), Arena(u32::from(arena)));
+            }
+            Op::MarkStep => self.pager.mark_step(),
+            Op::Complete { number } => {
+                if !self.flights.is_empty() {
+                    let index = number as usize % self.flights.len();
+                    self.end(index);
+                }
+            }
+            Op::Refuse { times } => self.refusals = times,
+            Op::BreakCopies { times } => self.broken_copies = times,
+        }
+        self.check();
+    }
+}
+
+/// 256 programs of 4,096 operations: over a million.
+const PROGRAM: usize = 4096;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn any_program_under_any_budget_reads_what_it_wrote(
+        budget in prop_oneof![
+            (1u64..64).prop_map(Limit::bytes),
+            (64u64..4000).prop_map(Limit::bytes),
+            Just(Limit::NONE),
+        ],
+        host in prop_oneof![Just(Limit::bytes(0)), (1u64..4000).prop_map(Limit::bytes), Just(Limit::NONE)],
+        policy in prop_oneof![Just(Policy::Recency), Just(Policy::LeastRecentlyUsed)],
+        oversized in prop_oneof![Just(Oversized::Refuse), Just(Oversized::RunAlone)],
+        modes in (any::<bool>(), any::<bool>()),
+        program in vec(op(), PROGRAM),
+    ) {
+        let mut door = FakeDoor::new(budget, host, policy, oversized, modes);
+        for op in program {
+            door.run(op);
+        }
+        door.close();
+    }
+}

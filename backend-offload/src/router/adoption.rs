@@ -1,0 +1,126 @@
+//! Adoption: finds out which storages an operation's outputs are in, and gives these their blocks.
+
+use super::failures::Failure;
+use super::state::{State, Work};
+use super::storage::SharedStorage;
+use burn_ir::TensorId;
+use pager::{Arena, BlockId};
+
+/// A storage that an operation made, with the outputs that are in it.
+struct Fresh<B: SharedStorage> {
+    address: usize,
+    bytes: u64,
+    tensors: Vec<(TensorId, B::Handle)>,
+}
+
+impl<B: SharedStorage> State<B> {
+    /// Enters the outputs. Each is in a storage that lives on, or in one the operation wrote.
+    ///
+    /// Whether a written storage is a consumed one, updated in place, or new memory at whatever address is not
+    /// asked: the allocator may have given a consumed address out again, so the answer would be a matter of
+    /// timing. A written storage takes the place of a consumed one of its size, if there is one.
+    pub(super) fn adopt(
+        &mut self,
+        work: &Work,
+        handles: Vec<B::Handle>,
+        consumed: &[BlockId],
+        rooms: &mut Vec<BlockId>,
+    ) -> Result<(), Failure> {
+        let mut fresh: Vec<Fresh<B>> = Vec::new();
+        for (output, handle) in work.outputs.iter().zip(handles) {
+            let storage = B::split(&handle).0;
+            let (address, bytes) = (B::address(&storage), B::bytes(&storage).len() as u64);
+            drop(storage);
+            if bytes < self.smallest_block {
+                self.table.add_tensor(output.id, handle, None);
+                continue;
+            }
+            let known = self.table.block_at(address).filter(|block| self.has_size(*block, bytes));
+            // A storage with other tensors is never written to, nor is the source of a view.
+            if let Some(block) = known.filter(|block| work.view || self.table.is_held(*block)) {
+                self.table.add_tensor(output.id, handle, Some(block));
+            } else if let Some(shared) = fresh.iter_mut().find(|fresh| fresh.address == address) {
+                shared.tensors.push((output.id, handle));
+            } else {
+                fresh.push(Fresh { address, bytes, tensors: vec![(output.id, handle)] });
+            }
+        }
+        self.settle_all(fresh, consumed, rooms, work.name)
+    }
+
+    /// Finds blocks for written storages: consumed ones of their size, the rooms made for them where the
+    /// backend took what its outputs' shapes told, and others where it did not.
+    fn settle_all(
+        &mut self,
+        fresh: Vec<Fresh<B>>,
+        consumed: &[BlockId],
+        rooms: &mut Vec<BlockId>,
+        name: &dyn Fn() -> String,
+    ) -> Result<(), Failure> {
+        let mut others = Vec::new();
+        for storage in fresh {
+            let free =
+                |block: &&BlockId| !self.table.is_held(**block) && self.has_size(**block, storage.bytes);
+            if let Some(block) = consumed.iter().find(free) {
+                self.inherit(storage, *block, name)?;
+                continue;
+            }
+            match rooms.iter().position(|room| self.has_size(*room, storage.bytes)) {
+                Some(index) => self.settle(storage, rooms.swap_remove(index), name)?,
+                None => others.push(storage),
+            }
+        }
+        self.remove_unheld(consumed);
+        // A room is an operand of its operation only; the next one would evict it.
+        rooms.drain(..).for_each(|room| self.remove_block(room));
+        for storage in others {
+            let block = self.pager.insert(storage.bytes, Arena::UNPOOLED);
+            if let Err(failure) = self.make_resident(&[block], name) {
+                self.remove_block(block);
+                return Err(failure);
+            }
+            self.settle(storage, block, name)?;
+        }
+        Ok(())
+    }
+
+    fn has_size(&self, block: BlockId, bytes: u64) -> bool {
+        self.pager.get(block).is_some_and(|block| block.bytes == bytes)
+    }
+
+    /// The storage is, or is as good as, the consumed one with new contents.
+    fn inherit(
+        &mut self,
+        storage: Fresh<B>,
+        block: BlockId,
+        name: &dyn Fn() -> String,
+    ) -> Result<(), Failure> {
+        self.table.readdress(block, storage.address);
+        self.enter(storage, block, name)
+    }
+
+    fn settle(
+        &mut self,
+        storage: Fresh<B>,
+        block: BlockId,
+        name: &dyn Fn() -> String,
+    ) -> Result<(), Failure> {
+        self.allocations += 1;
+        self.table.add_stored(block, storage.address);
+        self.enter(storage, block, name)
+    }
+
+    fn enter(&mut self, storage: Fresh<B>, block: BlockId, name: &dyn Fn() -> String) -> Result<(), Failure> {
+        for (tensor, handle) in storage.tensors {
+            self.table.add_tensor(tensor, handle, Some(block));
+        }
+        match self.pager.wrote(block) {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) => {
+                self.tiers.remove(block);
+                Ok(())
+            }
+            Err(fault) => Err(Failure::Memory(self.fault(fault, &name()))),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Execution: makes the operands resident, runs the operation on the backend, and takes stock of its outputs.
+
+use super::failures::Failure;
+use super::operation;
+use super::scratch::Scratch;
+use super::state::{State, Work, consumes};
+use super::storage::SharedStorage;
+use super::table::Tensor;
+use burn_ir::{OperationIr, TensorIr};
+use pager::{Arena, BlockId};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+
+impl<B: SharedStorage> State<B> {
+    /// Runs an operation. If it could not for want of memory, its outputs say so when they are read.
+    pub fn execute(&mut self, operation: &OperationIr) -> Result<(), Failure> {
+        match operation {
+            OperationIr::Drop(tensor) => {
+                self.release(tensor);
+                return Ok(());
+            }
+            // The tensor was made when its data came.
+            OperationIr::Init(_) => return Ok(()),
+            _ => {}
+        }
+        self.launches += 1;
+        let inputs: Vec<TensorIr> = operation.inputs().cloned().collect();
+        let outputs: Vec<TensorIr> = operation.outputs().cloned().collect();
+        if let Some(error) = operation::refusal(operation) {
+            inputs.iter().filter(|input| consumes(input)).for_each(|input| self.release(input));
+            return Err(Failure::Refused(error));
+        }
+        let work = Work {
+            name: &|| operation::name(operation),
+            inputs: &inputs,
+            outputs: &outputs,
+            view: inputs.first().is_some_and(|input| self.makes_view(operation, input)),
+        };
+        self.produce(&work, |state, handles| state.launch(operation, &inputs, handles, &outputs))
+    }
+
+    /// Makes a tensor of a handle that `make` makes outside any operation.
+    pub fn create(
+        &mut self,
+        tensor: &TensorIr,
+        make: impl FnOnce(&B::Device) -> B::Handle,
+    ) -> Result<(), Failure> {
+        let work = Work {
+            name: &|| "a tensor from data".to_owned(),
+            inputs: &[],
+            outputs: std::slice::from_ref(tensor),
+            view: false,
+        };
+        self.produce(&work, |state, _| {
+            let device = state.device.clone();
+            catch_unwind(AssertUnwindSafe(|| vec![make(&device)]))
+        })
+    }
+
+    fn makes_view(&self, operation: &OperationIr, input: &TensorIr) -> bool {
+        match self.table.tensor(input.id) {
+            Some(Tensor::Here { handle, .. }) => B::makes_view(operation, &B::split(handle).1),
+            Some(Tensor::Away { view, .. }) => B::makes_view(operation, view),
+            _ => false,
+        }
+    }
+
+    /// The one way tensors come to be: makes room, runs, and takes stock of the storages the outputs share.
+    fn produce(
+        &mut self,
+        work: &Work,
+        run: impl FnOnce(&mut Self, Vec<B::Handle>) -> Result<Vec<B::Handle>, Box<dyn Any + Send>>,
+    ) -> Result<(), Failure> {
+        let failed = |input: &TensorIr| matches!(self.table.tensor(input.id), Some(Tensor::Failed(_)));
+        let derived = work.inputs.iter().any(failed);
+        let result = self.attempt(work, run);
+        for input in work.inputs.iter().filter(|input| consumes(input)) {
+            self.release(input);
+        }
+        if self.paranoid {
+            let found = self.table.bytes_on_device(self.smallest_block, &[]);
+            assert_eq!(self.pager.ledger().resident(), found, "the ledger is the sum of the storages");
+        }
+        match result {
+            Ok(()) => Ok(()),
+            Err(failure) => {
+                self.failures += 1;
+                let Failure::Memory(error) = failure else { return Err(failure) };
+                if !derived {
+                    self.pending.entry(thread::current().id()).or_insert_with(|| error.clone());
+                }
+                for output in work.outputs {
+                    self.release(output);
+                    self.table.fail(output.id, error.clone());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn attempt(
+        &mut self,
+        work: &Work,
+        run: impl FnOnce(&mut Self, Vec<B::Handle>) -> Result<Vec<B::Handle>, Box<dyn Any + Send>>,
+    ) -> Result<(), Failure> {
+        let mut operands = self.blocks_of(work)?;
+        let mut rooms = Vec::new();
+        for output in work.outputs.iter().filter(|_| !work.view) {
+            let bytes = (output.shape.num_elements() * output.dtype.size()) as u64;
+            if bytes >= self.smallest_block {
+                rooms.push(self.pager.insert(bytes, Arena::UNPOOLED));
+            }
+        }
+        operands.extend(&rooms);
+        let ran = self.make_resident(&operands, work.name).and_then(|()| {
+            let (handles, consumed) = self.hand_over(work.inputs);
+            let outputs = run(self, handles).map_err(|panic| self.panic_reported(panic, work.name));
+            let outputs = match outputs {
+                Ok(outputs) => outputs,
+                Err(failure) => {
+                    self.remove_unheld(&consumed);
+                    return Err(failure);
+                }
+            };
+            #[cfg(feature = "test-util")]
+            if self.watch {
+                self.peak_found = self.peak_found.max(self.table.bytes_on_device(0, &outputs));
+            }
+            self.adopt(work, outputs, &consumed, &mut rooms)
+        });
+        for room in rooms {
+            self.remove_block(room);
+        }
+        ran
+    }
+
+    /// The inputs' handles: those the operation consumes are moved, so that it may update them in place.
+    /// Second, the storages that lost a tensor by it.
+    pub(super) fn hand_over(&mut self, inputs: &[TensorIr]) -> (Vec<B::Handle>, Vec<BlockId>) {
+        let mut consumed = Vec::new();
+        let mut handles: Vec<Option<B::Handle>> = Vec::with_capacity(inputs.len());
+        // Shared ones first: a tensor may be both read and consumed by one operation.
+        for input in inputs {
+            handles.push(match self.table.tensor(input.id) {
+                Some(Tensor::Here { handle, .. }) if !consumes(input) => Some(handle.clone()),
+                _ => None,
+            });
+        }
+        for (input, slot) in inputs.iter().zip(&mut handles).filter(|(input, _)| consumes(input)) {
+            if let Some(Tensor::Here { handle, block }) = self.table.remove_tensor(input.id) {
+                consumed.extend(block);
+                *slot = Some(handle);
+            }
+        }
+        (handles.into_iter().flatten().collect(), consumed)
+    }
+
+    fn launch(
+        &mut self,
+        operation: &OperationIr,
+        inputs: &[TensorIr],
+        handles: Vec<B::Handle>,
+        outputs: &[TensorIr],
+    ) -> Result<Vec<B::Handle>, Box<dyn Any + Send>> {
+        let device = self.device.clone();
+        #[cfg(feature = "test-util")]
+        let breaks = self.occasions.launch.strikes(self.faults.panic_in_launch_every);
+        catch_unwind(AssertUnwindSafe(|| {
+            #[cfg(feature = "test-util")]
+            assert!(!breaks, "a launch broken on purpose");
+            let scratch = Scratch::<B>::new(&device);
+            for (input, handle) in inputs.iter().zip(handles) {
+                scratch.put(input, handle);
+            }
+            scratch.run(operation.clone());
+            outputs.iter().map(|output| scratch.take(output)).collect()
+        }))
+    }
+}

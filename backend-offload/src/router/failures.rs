@@ -1,0 +1,68 @@
+//! Failures: operations without outputs, and how their errors reach the program.
+
+use super::state::State;
+use super::storage::SharedStorage;
+use crate::error::OffloadError;
+use crate::journal::Event;
+use crate::report;
+use burn_backend::ExecutionError;
+use pager::{BlockId, Fault};
+use std::any::Any;
+use std::sync::Arc;
+use std::thread;
+
+/// Why an operation has no outputs.
+pub(super) enum Failure {
+    /// Memory or an input is missing. The outputs are marked, and reading one returns the error.
+    Memory(Arc<OffloadError>),
+    /// This door cannot run it. Reported at once.
+    Refused(OffloadError),
+    /// The backend panicked, as it does without us. Resumed on the caller's thread.
+    Panicked(Box<dyn Any + Send>),
+}
+
+impl<B: SharedStorage> State<B> {
+    pub(super) fn panic_reported(
+        &mut self,
+        panic: Box<dyn Any + Send>,
+        name: &dyn Fn() -> String,
+    ) -> Failure {
+        let message = report::panic_message(panic.as_ref());
+        let error = OffloadError::RuntimePanic { operation: name(), message };
+        self.report(error);
+        Failure::Panicked(panic)
+    }
+
+    /// Enters a new error into the journal.
+    pub(super) fn report(&mut self, error: OffloadError) -> Arc<OffloadError> {
+        self.journal.record(Event::Failed { error: error.to_string() });
+        Arc::new(error)
+    }
+
+    /// Reports that the books contradict themselves.
+    pub(super) fn fault(&mut self, fault: Fault, operation: &str) -> Arc<OffloadError> {
+        let fault = fault.to_string();
+        self.report(OffloadError::Bookkeeping { operation: operation.to_owned(), fault })
+    }
+
+    /// A storage whose contents are lost: all its tensors return the error.
+    pub(super) fn lose(&mut self, block: BlockId, error: &Arc<OffloadError>) {
+        let Some(lost) = self.table.remove_stored(block) else { return };
+        for tensor in lost.tensors {
+            self.table.fail(tensor, error.clone());
+        }
+        self.remove_block(block);
+    }
+
+    /// Takes the first failure of this thread since it asked last.
+    pub fn take_failure(&mut self) -> Result<(), ExecutionError> {
+        match self.pending.remove(&thread::current().id()) {
+            Some(error) => Err(execution_error(&error)),
+            None => Ok(()),
+        }
+    }
+}
+
+pub(super) fn execution_error(error: &OffloadError) -> ExecutionError {
+    ExecutionError::WithContext { reason: error.to_string() }
+}

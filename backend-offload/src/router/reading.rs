@@ -1,0 +1,62 @@
+//! Reading: contents for the program, and handles for use outside this device.
+
+use super::failures::{Failure, execution_error};
+use super::scratch::download;
+use super::state::{State, Work, consumes};
+use super::storage::SharedStorage;
+use super::table::Tensor;
+use crate::error::OffloadError;
+use burn_backend::{ExecutionError, TensorData};
+use burn_ir::TensorIr;
+use pager::BlockId;
+use std::sync::Arc;
+
+impl<B: SharedStorage> State<B> {
+    /// The contents of a tensor. If they are on the host they are read there, without taking device memory.
+    pub fn read(&mut self, tensor: &TensorIr) -> Result<TensorData, ExecutionError> {
+        let name = || "a read".to_owned();
+        let work = Work { name: &name, inputs: std::slice::from_ref(tensor), outputs: &[], view: false };
+        if let Some(Tensor::Away { block, view }) = self.table.tensor(tensor.id) {
+            let (block, view) = (*block, view.clone());
+            let contents = self.verified_copy(block).map_err(|error| execution_error(&error))?;
+            if let Some(data) = B::read(&view, contents.bytes()) {
+                if consumes(tensor) {
+                    self.release(tensor);
+                }
+                return Ok(data);
+            }
+        }
+        let handle = self.handle(&work).map_err(|error| execution_error(&error))?;
+        download::<B>(handle, tensor.shape.clone(), tensor.dtype)
+    }
+
+    /// The handle itself, for use outside this device. Holding it keeps the memory alive; the ledger does not count it.
+    pub fn take(&mut self, tensor: &TensorIr) -> Result<B::Handle, Arc<OffloadError>> {
+        let name = || "a tensor handed out".to_owned();
+        self.handle(&Work { name: &name, inputs: std::slice::from_ref(tensor), outputs: &[], view: false })
+    }
+
+    fn is_on_device(&self, block: BlockId) -> bool {
+        self.pager.get(block).is_some_and(|block| block.place.is_on_device())
+    }
+
+    fn handle(&mut self, work: &Work) -> Result<B::Handle, Arc<OffloadError>> {
+        let here = self.blocks_of(work).and_then(|blocks| match blocks.as_slice() {
+            [block] if !self.is_on_device(*block) => self.make_resident(&blocks, work.name),
+            _ => Ok(()),
+        });
+        let handles = here.map(|()| {
+            let (handles, consumed) = self.hand_over(work.inputs);
+            self.remove_unheld(&consumed);
+            handles
+        });
+        match handles {
+            Ok(handles) => Ok(handles.into_iter().next().expect("a resident tensor has a handle")),
+            Err(Failure::Memory(error)) => {
+                work.inputs.iter().filter(|input| consumes(input)).for_each(|input| self.release(input));
+                Err(error)
+            }
+            Err(_) => unreachable!("nothing runs while a handle is fetched"),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! One device's copies on the host, by block.
+
+use super::checksum::checksum;
+use super::pool::{Draft, HostPool, Lease};
+use super::slab::SlabSource;
+use crate::error::OffloadError;
+use pager::{BlockId, Limit};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The contents of a device's blocks in the tiers below it.
+#[derive(Debug)]
+pub(crate) struct Tiers {
+    pool: Arc<HostPool>,
+    source: SlabSource,
+    /// Take a checksum of every copy and compare it before the copy is used.
+    distrust: bool,
+    copies: HashMap<BlockId, Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    lease: Lease,
+    checksum: Option<u64>,
+}
+
+impl Tiers {
+    pub fn new(pool: Arc<HostPool>, source: SlabSource, distrust: bool) -> Self {
+        Self { pool, source, distrust, copies: HashMap::new() }
+    }
+
+    /// The memory behind the host tier, shared with other devices.
+    pub fn pool(&self) -> &Arc<HostPool> {
+        &self.pool
+    }
+
+    /// Bytes the host tier can still take.
+    pub fn room(&self) -> Limit {
+        self.pool.room()
+    }
+
+    /// Memory for a copy of `len` bytes, to be [kept](Self::keep) once it is written.
+    pub fn draft(&self, len: usize) -> Result<Draft, String> {
+        self.pool.draft(len, self.source).ok_or_else(|| "the host has no memory left for it".to_owned())
+    }
+
+    /// Keeps `draft` as the block's copy, in place of one it had.
+    pub fn keep(&mut self, block: BlockId, draft: Draft) {
+        let copy = self.seal(draft.seal());
+        self.copies.insert(block, copy);
+    }
+
+    fn seal(&self, lease: Lease) -> Kept {
+        let checksum = self.distrust.then(|| checksum(lease.bytes()));
+        Kept { lease, checksum }
+    }
+
+    /// The block's copy, as it lies there.
+    pub fn get(&self, block: BlockId) -> Option<&Lease> {
+        self.copies.get(&block).map(|copy| &copy.lease)
+    }
+
+    /// The block's copy for putting it back on the device, after comparing it with its checksum.
+    pub fn verified(&self, block: BlockId) -> Result<Lease, OffloadError> {
+        let copy = self.copies.get(&block).ok_or_else(|| OffloadError::Bookkeeping {
+            operation: "a restore".to_owned(),
+            fault: format!("block {}.{} has no copy on the host", block.index, block.generation),
+        })?;
+        if let Some(expected) = copy.checksum {
+            let bytes = copy.lease.bytes();
+            let found = checksum(bytes);
+            if found != expected {
+                return Err(OffloadError::HostCopyDamaged { bytes: bytes.len() as u64, expected, found });
+            }
+        }
+        Ok(copy.lease.clone())
+    }
+
+    /// Throws the block's copy away, if it has one.
+    pub fn remove(&mut self, block: BlockId) {
+        self.copies.remove(&block);
+    }
+
+    /// Changes the block's copy of `len` bytes by `edit`: in place, in a duplicate if an upload still reads it,
+    /// or in zeros if the block has none. False, and nothing changed, if there is no memory for that.
+    pub fn edit(&mut self, block: BlockId, len: usize, edit: impl FnOnce(&mut [u8])) -> bool {
+        if let Some(copy) = self.copies.get_mut(&block)
+            && let Some(bytes) = copy.lease.bytes_mut()
+        {
+            edit(bytes);
+            copy.checksum = self.distrust.then(|| checksum(copy.lease.bytes()));
+            return true;
+        }
+        let Ok(mut draft) = self.draft(len) else { return false };
+        match self.get(block) {
+            Some(lease) => draft.copy_from_slice(lease.bytes()),
+            None => draft.fill(0),
+        }
+        edit(&mut draft);
+        self.keep(block, draft);
+        true
+    }
+
+    /// A copy's bytes, to be damaged on purpose.
+    #[cfg(test)]
+    pub fn corrupt(&mut self, block: BlockId) {
+        let copy = self.copies.get_mut(&block).expect("a copy");
+        copy.lease.bytes_mut().expect("nobody else reads it")[7] ^= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: BlockId = BlockId { index: 0, generation: 0 };
+
+    fn tiers() -> Tiers {
+        Tiers::new(HostPool::new(Limit::bytes(100)), SlabSource::Heap, true)
+    }
+
+    #[test]
+    fn a_copy_edited_under_an_upload_leaves_the_upload_its_bytes() {
+        let mut tiers = tiers();
+        assert!(tiers.edit(BLOCK, 40, |bytes| bytes[0] = 1));
+        let upload = tiers.verified(BLOCK).expect("as it was kept");
+        assert!(tiers.edit(BLOCK, 40, |bytes| bytes[0] = 2));
+        assert_eq!(upload.bytes()[0], 1);
+        assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes()[0], 2);
+        assert_eq!(tiers.room(), Limit::bytes(20), "both count");
+    }
+
+    #[test]
+    fn an_edit_without_memory_for_it_changes_nothing() {
+        let mut tiers = tiers();
+        assert!(!tiers.edit(BLOCK, 101, |_| unreachable!("nothing to edit")));
+        assert!(tiers.edit(BLOCK, 60, |bytes| bytes[0] = 1));
+        let upload = tiers.verified(BLOCK).expect("as it was kept");
+        assert!(!tiers.edit(BLOCK, 60, |_| unreachable!("nothing to edit")));
+        assert_eq!(tiers.get(BLOCK).expect("still there").bytes(), upload.bytes());
+    }
+
+    #[test]
+    fn a_copy_that_changed_is_not_given_out() {
+        let mut tiers = tiers();
+        assert!(tiers.edit(BLOCK, 40, |bytes| bytes.fill(3)));
+        tiers.corrupt(BLOCK);
+        let error = tiers.verified(BLOCK).expect_err("changed");
+        assert!(matches!(error, OffloadError::HostCopyDamaged { bytes: 40, .. }), "{error}");
+        tiers.remove(BLOCK);
+        assert_eq!(tiers.room(), Limit::bytes(100));
+    }
+}

@@ -1,0 +1,24 @@
+//! The tiers below the device: host bytes by block, where contents wait while they are not on a device.
+//!
+//! One [`HostPool`] serves every device of the process, under one limit. Copies are slabs of exactly the
+//! block's size; a slab given back is kept for the next copy of that size, and idle slabs are the first to go
+//! when room runs short. Pinned slabs (page-locked memory, several times faster over the link) come from the
+//! device's own allocator; when it refuses, ordinary memory serves, which is counted and said once.
+//!
+//! Each device has its [`Tiers`]: its blocks' copies by block id, with checksums where it distrusts them. *That*
+//! a block is in a tier is for the pager to say; here are only the bytes.
+
+mod checksum;
+mod copies;
+mod machine;
+mod pool;
+mod slab;
+
+pub(crate) use copies::Tiers;
+pub use machine::available_memory;
+#[cfg(test)]
+pub(crate) use pool::Draft;
+pub(crate) use pool::{HostPool, Lease};
+#[cfg(feature = "cuda")]
+pub(crate) use slab::PinnedMemory;
+pub(crate) use slab::SlabSource;
