@@ -22,6 +22,10 @@ pub(crate) struct Settings {
     pub exact_f32: bool,
     pub host: Arc<HostPool>,
     /// Bytes the device has in all, where it can be asked.
+    #[cfg_attr(
+        all(feature = "cube", not(feature = "cuda")),
+        expect(dead_code, reason = "only CUDA takes buffers of any size")
+    )]
     pub device_memory: Option<u64>,
     #[cfg(feature = "test-util")]
     pub faults: crate::faults::Faults,

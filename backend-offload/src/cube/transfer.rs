@@ -29,7 +29,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 .map_err(|panic| panic_message(panic.as_ref()))?;
             // A runtime that returns a stream's errors from whatever waits for it has now returned the program's
             // to us: they are kept for the program, and the copy is tried again.
-            Ok(copied.map_err(|error| {
+            Ok::<_, String>(copied.map_err(|error| {
                 let message = error.to_string();
                 self.keep_error(stream, error);
                 message
