@@ -1,9 +1,21 @@
 //! Tensors from one offloaded device to another, through host memory.
 //!
-//! CubeCL has each side of a transfer submitted to its own device: `send` to the source, `recv` to the
-//! destination, in that order for any one stream. Devices run on threads of their own, so the bytes wait in
-//! between at a place both know. Collective operations need buffers that stay put on every device and a
-//! library this crate cannot test; they are refused.
+//! # Order
+//!
+//! CubeCL submits each side of a transfer to its own device: `send` to the source, then `recv` to the destination,
+//! and flushes both queues. Devices run on threads of their own, so the bytes wait in between at a place both know.
+//! A device runs its queue in order and cannot put a task back: a `recv` that comes to its turn before the source's
+//! `send` waits, and its device's later work with it. The wait is as long as the source takes for what it was given
+//! before, and cannot become a circle: every `send` is in its queue before its `recv` is in the other.
+//!
+//! # Failure
+//!
+//! Every `send` posts exactly one parcel, with the error in it if the tensor could not be read, and on a panic as
+//! well; the destination marks its tensor as failed and goes on at once. [`PATIENCE`] is for a `send` that never came
+//! to its turn. A parcel that arrives after its reader gave up is dropped: the next reader waits for its own.
+//!
+//! Collective operations need buffers that stay put on every device and a library this crate cannot test; they are
+//! refused.
 
 use super::failures::read_error;
 use super::runtime::InnerRuntime;
@@ -21,7 +33,7 @@ use cubecl_core::server::{
 };
 use std::any::TypeId;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 /// From device, to device, by the stream of the thread that asked. The type keeps runtimes apart.
@@ -29,32 +41,77 @@ type Route = (TypeId, DeviceId, DeviceId, StreamId);
 
 type Parcel = Result<Bytes, String>;
 
-static IN_TRANSIT: Mutex<Option<HashMap<Route, VecDeque<Parcel>>>> = Mutex::new(None);
-static ARRIVAL: Condvar = Condvar::new();
-
-/// A source that has not sent by then has died, and waiting longer would hang its reader for good.
+/// A source that has not sent by then has died, and waiting longer would hang its reader for good. Long enough for a
+/// source that has kernels to compile first.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-fn post(route: Route, parcel: Parcel) {
-    let mut guard = IN_TRANSIT.lock().unwrap_or_else(PoisonError::into_inner);
-    guard.get_or_insert_default().entry(route).or_default().push_back(parcel);
-    ARRIVAL.notify_all();
+static IN_TRANSIT: LazyLock<Transit> = LazyLock::new(Transit::default);
+
+/// Parcels by their way, in the order they were sent.
+#[derive(Default)]
+struct Transit {
+    routes: Mutex<HashMap<Route, Lane>>,
+    arrival: Condvar,
 }
 
-fn collect(route: Route) -> Parcel {
-    let guard = IN_TRANSIT.lock().unwrap_or_else(PoisonError::into_inner);
-    let (mut guard, _) = ARRIVAL
-        .wait_timeout_while(guard, PATIENCE, |transit| {
-            let queue = transit.as_ref().and_then(|transit| transit.get(&route));
-            queue.is_none_or(VecDeque::is_empty)
-        })
-        .unwrap_or_else(PoisonError::into_inner);
-    let transit = guard.get_or_insert_default();
-    let parcel = transit.get_mut(&route).and_then(VecDeque::pop_front);
-    if transit.get(&route).is_some_and(VecDeque::is_empty) {
-        transit.remove(&route);
+#[derive(Default)]
+struct Lane {
+    parcels: VecDeque<Parcel>,
+    /// Parcels yet to come whose readers have gone.
+    unwanted: u32,
+}
+
+impl Transit {
+    fn sending(&self, route: Route) -> Sending<'_> {
+        Sending { transit: self, route }
     }
-    parcel.unwrap_or_else(|| Err("the source device never sent the tensor".to_owned()))
+
+    fn post(&self, route: Route, parcel: Parcel) {
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let lane = routes.entry(route).or_default();
+        if lane.unwanted > 0 {
+            lane.unwanted -= 1;
+        } else {
+            lane.parcels.push_back(parcel);
+        }
+        self.arrival.notify_all();
+    }
+
+    fn collect(&self, route: Route, patience: Duration) -> Parcel {
+        let routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        let missing =
+            |routes: &mut HashMap<Route, Lane>| routes.get(&route).is_none_or(|lane| lane.parcels.is_empty());
+        let (mut routes, _) = self
+            .arrival
+            .wait_timeout_while(routes, patience, missing)
+            .unwrap_or_else(PoisonError::into_inner);
+        let lane = routes.entry(route).or_default();
+        let parcel = lane.parcels.pop_front();
+        lane.unwanted += u32::from(parcel.is_none());
+        if lane.parcels.is_empty() && lane.unwanted == 0 {
+            routes.remove(&route);
+        }
+        parcel.unwrap_or_else(|| Err("the source device never sent the tensor".to_owned()))
+    }
+}
+
+/// A parcel that is owed to its reader: dropped without having been posted, it becomes an error.
+struct Sending<'a> {
+    transit: &'a Transit,
+    route: Route,
+}
+
+impl Sending<'_> {
+    fn post(self, parcel: Parcel) {
+        self.transit.post(self.route, parcel);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.transit.post(self.route, Err("the source device panicked while it read the tensor".to_owned()));
+    }
 }
 
 impl<R: InnerRuntime> ServerCommunication for OffloadServer<R> {
@@ -75,14 +132,14 @@ impl<R: InnerRuntime> ServerCommunication for OffloadServer<R> {
         stream: StreamId,
         to: DeviceId,
     ) -> Result<(), ServerError> {
-        let route = (TypeId::of::<R>(), self.device, to, stream);
+        let sending = IN_TRANSIT.sending((TypeId::of::<R>(), self.device, to, stream));
         // All bytes the tensor covers, padding included: it keeps its strides on the other side.
         let parcel = self
             .read_raw(descriptor.handle, stream)
             .and_then(block_on)
             .map_err(|error| error.to_string())
             .map(|mut bytes| bytes.remove(0));
-        post(route, parcel);
+        sending.post(parcel);
         Ok(())
     }
 
@@ -93,10 +150,12 @@ impl<R: InnerRuntime> ServerCommunication for OffloadServer<R> {
         stream: StreamId,
         from: DeviceId,
     ) -> Result<(), ServerError> {
+        // First of all, so that whatever happens next the parcel is not left to another reader.
+        let parcel = IN_TRANSIT.collect((TypeId::of::<R>(), from, self.device, stream), PATIENCE);
         let size = handle.size();
         self.initialize_memory(handle.memory.clone(), size, stream);
         let binding = handle.binding();
-        match collect((TypeId::of::<R>(), from, self.device, stream)) {
+        match parcel {
             Ok(bytes) => self.write_buffer(flat(binding, size), bytes, stream),
             Err(message) => {
                 let operation = format!("receiving a tensor from {from:?}");
@@ -134,5 +193,52 @@ impl<R: InnerRuntime> OffloadServer<R> {
             Named::Small => self.failures.mark_small(&binding.memory, &error),
             Named::Unknown => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    const SOON: Duration = Duration::from_millis(20);
+
+    fn route() -> Route {
+        (TypeId::of::<Transit>(), DeviceId::new(0, 0), DeviceId::new(0, 1), StreamId::current())
+    }
+
+    fn parcel(byte: u8) -> Parcel {
+        Ok(Bytes::from_bytes_vec(vec![byte]))
+    }
+
+    #[test]
+    fn a_send_that_panics_tells_its_reader_at_once() {
+        let transit = Transit::default();
+        let sent = catch_unwind(AssertUnwindSafe(|| {
+            let _sending = transit.sending(route());
+            panic!("on purpose");
+        }));
+        assert!(sent.is_err());
+        let told = transit.collect(route(), Duration::ZERO).expect_err("nothing was read");
+        assert!(told.contains("panicked"), "{told}");
+    }
+
+    #[test]
+    fn parcels_of_one_route_arrive_in_order_and_leave_nothing() {
+        let transit = Transit::default();
+        transit.sending(route()).post(parcel(1));
+        transit.sending(route()).post(parcel(2));
+        let next = || transit.collect(route(), SOON).expect("sent")[0];
+        assert_eq!((next(), next()), (1, 2));
+        assert!(transit.routes.lock().expect("nobody panicked").is_empty());
+    }
+
+    #[test]
+    fn a_parcel_that_comes_too_late_is_not_taken_for_the_next() {
+        let transit = Transit::default();
+        assert!(transit.collect(route(), SOON).is_err(), "nobody sends");
+        transit.sending(route()).post(parcel(1));
+        transit.sending(route()).post(parcel(2));
+        assert_eq!(transit.collect(route(), SOON).expect("sent")[0], 2);
     }
 }
