@@ -29,6 +29,8 @@ pub trait Door {
     fn facts(device: &Self::Device) -> Result<DeviceFacts, OffloadError>;
     /// See [`OffloadConfig::install`].
     fn install(device: &Self::Device, config: OffloadConfig) -> Result<(), OffloadError>;
+    /// See [`ready`].
+    fn ready(device: &Self::Device) -> Result<(), OffloadError>;
     /// See [`stats`].
     fn stats(device: &Self::Device) -> Stats;
     /// See [`largest_holders`].
@@ -49,10 +51,26 @@ pub trait Door {
 
 /// Name and memory of `device`, without starting it.
 ///
+/// A CUDA driver tells free memory only to those that have opened the device. It is opened for the moment of the
+/// question: some hundred megabytes of its memory are taken and given back, and the calling thread's own CUDA context
+/// is current again afterwards.
+///
 /// # Errors
 /// If something the device needs (driver, compiler, headers) is missing.
 pub fn probe<B: Offloadable>(device: &B::Device) -> Result<DeviceFacts, OffloadError> {
     B::Door::facts(device)
+}
+
+/// Makes sure that `device` can start, without starting it: its budgets are settled, from the environment if no
+/// [`OffloadConfig`] was installed, and the driver, libraries and headers it needs are there.
+///
+/// Burn's signatures leave no room for an error, so the first tensor on a device that cannot start panics. After
+/// this, or a successful [`OffloadConfig::install`], it does not for anything that is missing.
+///
+/// # Errors
+/// The one that the start would panic with.
+pub fn ready<B: Offloadable>(device: &B::Device) -> Result<(), OffloadError> {
+    B::Door::ready(device)
 }
 
 /// Counters of `device`, exact at the moment of the call: buffers nobody holds any more are released first.

@@ -109,7 +109,7 @@ mod router;
 mod stats;
 mod tiers;
 
-pub use backend::{Door, Offload, Offloadable, largest_holders, mark_step, probe, stats, trim};
+pub use backend::{Door, Offload, Offloadable, largest_holders, mark_step, probe, ready, stats, trim};
 #[cfg(feature = "test-util")]
 pub use backend::{events, runtime_peaks};
 pub use bytes::{Budget, BudgetError, Bytes};

@@ -43,6 +43,8 @@ pub struct DeviceFacts {
     pub memory: Option<DeviceMemory>,
     /// Budget when neither configuration nor environment names one.
     pub default_budget: Budget,
+    /// Missing parts without which the device works, only slower, and where to get them.
+    pub lacking: Option<String>,
 }
 
 /// Device memory as its driver tells it.
@@ -216,7 +218,7 @@ mod tests {
     }
 
     fn facts(memory: Option<DeviceMemory>) -> DeviceFacts {
-        DeviceFacts { name: "a device".to_owned(), memory, default_budget: Budget::Unlimited }
+        DeviceFacts { name: "a device".to_owned(), memory, default_budget: Budget::Unlimited, lacking: None }
     }
 
     fn budget(text: &str) -> OffloadConfig {

@@ -13,7 +13,9 @@ use cubecl_core::server::{ComputeServer, Handle, ServerError};
 use cubecl_cuda::{CudaDevice, CudaRuntime};
 use cubecl_runtime::memory_management::ManagedMemoryHandle;
 use cudarc::driver::{result, sys};
+use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::Once;
 
 /// The smallest buffer the pool makes.
 const MARKER_BYTES: u64 = 32;
@@ -68,13 +70,19 @@ impl InnerRuntime for CudaRuntime {
 
     fn facts(device: &CudaDevice) -> Result<DeviceFacts, OffloadError> {
         let name = format!("CUDA device {}", device.index);
-        require_libraries(&name)?;
-        let memory = memory(device.index).map_err(|error| OffloadError::MissingRuntime {
+        let root = cubecl_cuda::install::cuda_path();
+        require_libraries(&name, root.as_deref())?;
+        let found = found(device.index).map_err(|error| OffloadError::MissingRuntime {
             device: name.clone(),
             missing: format!("the driver does not open it ({error})"),
             remedy: "check that `nvidia-smi` lists it and that no other process holds it exclusively",
         })?;
-        Ok(DeviceFacts { name, memory: Some(memory), default_budget: Budget::Share(0.9) })
+        let lacking = root.filter(|_| found.tensor_cores).and_then(|root| without_tensor_cores(&root));
+        if let Some(lacking) = &lacking {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| tracing::warn!(target: crate::journal::TARGET, "{name}: {lacking}"));
+        }
+        Ok(DeviceFacts { name, memory: Some(found.memory), default_budget: Budget::Share(0.9), lacking })
     }
 
     fn slabs() -> SlabSource {
@@ -89,7 +97,7 @@ pub fn cuda_driver_found() -> bool {
 }
 
 /// Without these CubeCL panics at the first kernel, on a thread of its own.
-fn require_libraries(device: &str) -> Result<(), OffloadError> {
+fn require_libraries(device: &str, root: Option<&Path>) -> Result<(), OffloadError> {
     let missing = |missing: &str, remedy| {
         Err(OffloadError::MissingRuntime { device: device.to_owned(), missing: missing.to_owned(), remedy })
     };
@@ -106,8 +114,7 @@ fn require_libraries(device: &str) -> Result<(), OffloadError> {
             "install CUDA's NVRTC (package cuda-nvrtc), or add its folder to LD_LIBRARY_PATH",
         );
     }
-    let headers = cubecl_cuda::install::cuda_path().map(|path| path.join("include/cuda_runtime.h"));
-    if !headers.is_some_and(|header| header.exists()) {
+    if !root.is_some_and(|root| root.join("include/cuda_runtime.h").exists()) {
         return missing(
             "the CUDA headers (cuda_runtime.h) are not found",
             "install them (package cuda-cudart-dev) and set CUDA_PATH to the folder that has include/",
@@ -116,17 +123,73 @@ fn require_libraries(device: &str) -> Result<(), OffloadError> {
     Ok(())
 }
 
-fn memory(index: usize) -> Result<DeviceMemory, result::DriverError> {
+/// The headers of tensor-core kernels that are missing below `root`, with what that means. Kernels that need them fail
+/// to compile, and autotune passes over them without a word.
+fn without_tensor_cores(root: &Path) -> Option<String> {
+    let needed = [
+        ("include/mma.h", "cuda-cudart-dev"),
+        ("include/crt/mma.h", "cuda-crt, in older versions cuda-nvcc"),
+    ];
+    let missing: Vec<_> = needed
+        .into_iter()
+        .filter(|(header, _)| !root.join(header).exists())
+        .map(|(header, package)| format!("{} (package {package})", root.join(header).display()))
+        .collect();
+    (!missing.is_empty()).then(|| {
+        format!(
+            "matrix products run without tensor cores, several times slower, because headers are missing: {}; install \
+             them",
+            missing.join(", ")
+        )
+    })
+}
+
+struct Found {
+    memory: DeviceMemory,
+    tensor_cores: bool,
+}
+
+fn found(index: usize) -> Result<Found, result::DriverError> {
+    const MAJOR: sys::CUdevice_attribute =
+        sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
     result::init()?;
     let device = result::device::get(index as i32)?;
-    // SAFETY: `device` was returned by the driver. The primary context stays retained: CubeCL keeps it for
-    // the life of the process too, and giving it up in between would set the device up twice.
-    unsafe {
-        let context = result::primary_ctx::retain(device)?;
-        result::ctx::set_current(context)?;
-    }
+    // SAFETY: `device` was returned by the driver.
+    let major = unsafe { result::device::get_attribute(device, MAJOR) }?;
+    let _context = Visit::begin(device)?;
     let (free, total) = result::mem_get_info()?;
-    Ok(DeviceMemory { free: free as u64, total: total as u64 })
+    Ok(Found { memory: DeviceMemory { free: free as u64, total: total as u64 }, tensor_cores: major >= 7 })
+}
+
+/// The device's context made this thread's for a while: the driver tells free memory in no other way. Nothing stays
+/// behind. A device that has not started is thereby set up twice, which costs a fraction of a second; keeping the
+/// context would hold some hundred megabytes of a device that may never start.
+struct Visit {
+    device: sys::CUdevice,
+    before: sys::CUcontext,
+}
+
+impl Visit {
+    fn begin(device: sys::CUdevice) -> Result<Self, result::DriverError> {
+        let before = result::ctx::get_current()?.unwrap_or(std::ptr::null_mut());
+        // SAFETY: the caller got `device` from the driver.
+        let context = unsafe { result::primary_ctx::retain(device) }?;
+        let visit = Self { device, before };
+        // SAFETY: the context was just retained, and lives until `visit` is dropped.
+        unsafe { result::ctx::set_current(context) }?;
+        Ok(visit)
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        // SAFETY: the context before was current until a moment ago, and none is a valid choice; ours was retained
+        // once. Neither failure could be acted upon.
+        unsafe {
+            let _restored = result::ctx::set_current(self.before);
+            let _released = result::primary_ctx::release(self.device);
+        }
+    }
 }
 
 /// Page-locked memory. Called on the device's own thread, where its context is current.
@@ -145,4 +208,42 @@ fn release_page_locked(start: NonNull<u8>) {
     // SAFETY: allocated by `malloc_host` above and released once, by the drop of its owner. A failure at
     // process exit, when the driver is gone already, leaves nothing to do.
     let _gone = unsafe { result::free_host(start.as_ptr().cast()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::OffloadConfig;
+    use crate::registry;
+    use cubecl_common::device::DeviceId;
+    use std::any::TypeId;
+    use std::fs;
+
+    #[test]
+    fn headers_of_tensor_core_kernels_are_missed_by_name_with_their_package() {
+        let root = std::env::temp_dir().join(format!("offload-headers-{}", std::process::id()));
+        fs::create_dir_all(root.join("include/crt")).expect("our folder");
+        let said = without_tensor_cores(&root).expect("both are missing");
+        assert!(said.contains("cuda-cudart-dev") && said.contains("cuda-crt"), "{said}");
+        fs::write(root.join("include/mma.h"), "").expect("our file");
+        let said = without_tensor_cores(&root).expect("one is missing");
+        assert!(said.contains("crt/mma.h") && !said.contains("cuda-cudart-dev"), "{said}");
+        fs::write(root.join("include/crt/mma.h"), "").expect("our file");
+        assert_eq!(without_tensor_cores(&root), None);
+        fs::remove_dir_all(&root).expect("our folder");
+    }
+
+    #[test]
+    fn one_buffer_may_take_the_whole_device() {
+        const GIB: u64 = 1 << 30;
+        let memory = Some(DeviceMemory { free: 6 * GIB, total: 8 * GIB });
+        let facts =
+            DeviceFacts { name: String::new(), memory, default_budget: Budget::Share(0.9), lacking: None };
+        let key = (TypeId::of::<Found>(), DeviceId::new(0, 0));
+        registry::install(key, OffloadConfig::new(), &facts).expect("a budget below what is free");
+        let settings = registry::start(key).expect("installed");
+        // As CubeCL reports it: a quarter of the device.
+        let limits = MemoryDeviceProperties { max_page_size: 2 * GIB, alignment: 512 };
+        assert_eq!(CudaRuntime::largest_buffer(&settings, &limits), 8 * GIB);
+    }
 }

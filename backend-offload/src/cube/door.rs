@@ -74,6 +74,10 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
         registry::install(key::<R>(device.to_id()), config, &R::facts(device)?)
     }
 
+    fn ready(device: &R::Device) -> Result<(), OffloadError> {
+        prepare::<R>(device)
+    }
+
     fn stats(device: &R::Device) -> Stats {
         on_server::<R, _>(device, OffloadServer::stats)
     }

@@ -88,7 +88,7 @@ impl<R: InnerRuntime> Runtime for OffloadRuntime<R> {
 
     fn client(device: &Self::Device) -> ComputeClient<Self> {
         if let Err(error) = prepare::<R>(device) {
-            // Burn's signatures leave no room for a `Result` here, and this is the user's thread.
+            // Burn's signatures leave no room for a `Result` here, and this is the user's thread. `ready` asks first.
             panic!("{error}");
         }
         ComputeClient::load(device)

@@ -32,6 +32,7 @@ impl InnerRuntime for WgpuRuntime {
             name: format!("the wgpu device {device:?}"),
             memory: None,
             default_budget: Budget::Unlimited,
+            lacking: None,
         })
     }
 }

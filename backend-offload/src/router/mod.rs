@@ -89,6 +89,10 @@ impl<B: SharedStorage> Door for Simulated<B> {
         registry::install(key::<Self, _>(device), config, &facts::<B>(device))
     }
 
+    fn ready(device: &B::Device) -> Result<(), OffloadError> {
+        registry::prepare(key::<Self, _>(device), || Ok(facts::<B>(device)))
+    }
+
     fn stats(device: &B::Device) -> Stats {
         get_client::<OffloadChannel<B>>(device).state().stats()
     }
@@ -123,5 +127,5 @@ fn key<D: 'static, T: DeviceOps>(device: &T) -> DeviceKey {
 
 fn facts<B: SharedStorage>(device: &B::Device) -> DeviceFacts {
     let name = format!("the CPU (simulated device {} of {})", device.id().index_id, B::name(device));
-    DeviceFacts { name, memory: None, default_budget: Budget::Unlimited }
+    DeviceFacts { name, memory: None, default_budget: Budget::Unlimited, lacking: None }
 }
