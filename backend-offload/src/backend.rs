@@ -1,10 +1,12 @@
 //! The public face: one type, and a few functions about a device.
 
+use crate::bytes::Budget;
 use crate::config::OffloadConfig;
 use crate::error::{Holder, OffloadError};
 use crate::registry::DeviceFacts;
 use crate::stats::Stats;
 use burn_backend::Backend;
+use pager::Limit;
 
 /// Backend `B` with its memory spilling to the host: `type B = Autodiff<Offload<Cuda>>`.
 pub type Offload<B> = <B as Offloadable>::Offloaded;
@@ -13,16 +15,26 @@ pub type Offload<B> = <B as Offloadable>::Offloaded;
 ///
 /// Implemented for `CubeBackend` over any supported CubeCL runtime, with and without fusion (`Cuda`, `Wgpu`),
 /// and with feature `router` for `Flex`.
-pub trait Offloadable: Backend {
+pub trait Offloadable: Managed {
     /// The offloaded backend: same devices, same element types, same numbers.
-    type Offloaded: Backend<Device = Self::Device>;
+    type Offloaded: Managed<Device = Self::Device>;
+}
+
+/// A backend whose devices the functions of this crate reach: one that can be offloaded, named for its devices, or the
+/// offloaded one. `stats::<Cuda>` and `stats::<Offload<Cuda>>` are the same.
+pub trait Managed: Backend + sealed::Sealed {
     #[doc(hidden)]
     type Door: Door<Device = Self::Device>;
 }
 
+pub(crate) mod sealed {
+    /// Keeps traits to this crate's own implementations, so that they can grow.
+    pub trait Sealed {}
+}
+
 /// How this crate reaches into a running device. Not for use outside it.
 #[doc(hidden)]
-pub trait Door {
+pub trait Door: sealed::Sealed {
     /// The device type.
     type Device;
     /// See [`probe`].
@@ -35,13 +47,19 @@ pub trait Door {
     fn stats(device: &Self::Device) -> Stats;
     /// See [`largest_holders`].
     fn largest_holders(device: &Self::Device, count: usize) -> Vec<Holder>;
+    /// See [`reset_peaks`].
+    fn reset_peaks(device: &Self::Device);
+    /// See [`set_device_budget`]. Returns the budget before.
+    fn set_device_budget(device: &Self::Device, budget: Limit) -> Limit;
     /// See [`trim`].
     fn trim(device: &Self::Device);
     /// See [`mark_step`].
     fn mark_step(device: &Self::Device);
     /// See [`events`].
     #[cfg(feature = "test-util")]
-    fn events(device: &Self::Device) -> Vec<crate::Event>;
+    fn events(_device: &Self::Device) -> Vec<crate::Event> {
+        Vec::new()
+    }
     /// See [`runtime_peaks`].
     #[cfg(feature = "test-util")]
     fn runtime_peaks(_device: &Self::Device) -> crate::RuntimePeaks {
@@ -57,7 +75,7 @@ pub trait Door {
 ///
 /// # Errors
 /// If something the device needs (driver, compiler, headers) is missing.
-pub fn probe<B: Offloadable>(device: &B::Device) -> Result<DeviceFacts, OffloadError> {
+pub fn probe<B: Managed>(device: &B::Device) -> Result<DeviceFacts, OffloadError> {
     B::Door::facts(device)
 }
 
@@ -69,40 +87,82 @@ pub fn probe<B: Offloadable>(device: &B::Device) -> Result<DeviceFacts, OffloadE
 ///
 /// # Errors
 /// The one that the start would panic with.
-pub fn ready<B: Offloadable>(device: &B::Device) -> Result<(), OffloadError> {
+pub fn ready<B: Managed>(device: &B::Device) -> Result<(), OffloadError> {
     B::Door::ready(device)
 }
 
 /// Counters of `device`, exact at the moment of the call: buffers nobody holds any more are released first.
 /// Starts the device if nothing has.
-pub fn stats<B: Offloadable>(device: &B::Device) -> Stats {
+///
+/// Fusion runs operations late, and drops tensors with them: synchronise first
+/// ([`Backend::sync`](burn_backend::Backend::sync)) where the counters are to cover everything the program has asked for.
+pub fn stats<B: Managed>(device: &B::Device) -> Stats {
     B::Door::stats(device)
 }
 
 /// The `count` blocks of `device` that hold most memory, largest first.
-pub fn largest_holders<B: Offloadable>(device: &B::Device, count: usize) -> Vec<Holder> {
+pub fn largest_holders<B: Managed>(device: &B::Device, count: usize) -> Vec<Holder> {
     B::Door::largest_holders(device, count)
 }
 
+/// Starts the peaks of [`Stats`] and its largest launch anew, from what is held at the moment.
+pub fn reset_peaks<B: Managed>(device: &B::Device) {
+    B::Door::reset_peaks(device);
+}
+
+/// Changes the device budget while the program runs. Blocks above a lower budget leave at once as far as they can, at the
+/// latest before the next operation that takes memory. A share is one of the memory free at the moment.
+///
+/// # Errors
+/// If the budget is none, or a share of memory the device does not tell.
+pub fn set_device_budget<B: Managed>(device: &B::Device, budget: Budget) -> Result<(), OffloadError> {
+    replace_budget::<B>(device, budget).map(drop)
+}
+
+/// Runs `work` under another device budget, and puts the one before in force again afterwards, also if `work` panics.
+///
+/// # Errors
+/// As [`set_device_budget`]; `work` has not run then.
+pub fn with_device_budget<B: Managed, T>(
+    device: &B::Device,
+    budget: Budget,
+    work: impl FnOnce() -> T,
+) -> Result<T, OffloadError> {
+    struct Before<'a, B: Managed>(&'a B::Device, Limit);
+    impl<B: Managed> Drop for Before<'_, B> {
+        fn drop(&mut self) {
+            B::Door::set_device_budget(self.0, self.1);
+        }
+    }
+    let _before = Before::<B>(device, replace_budget::<B>(device, budget)?);
+    Ok(work())
+}
+
+fn replace_budget<B: Managed>(device: &B::Device, budget: Budget) -> Result<Limit, OffloadError> {
+    let facts = B::Door::facts(device)?;
+    let limit = crate::registry::resolved(budget, &facts)?;
+    Ok(B::Door::set_device_budget(device, limit))
+}
+
 /// Gives everything unused back: spare device memory to the driver, idle host slabs to the machine.
-pub fn trim<B: Offloadable>(device: &B::Device) {
+pub fn trim<B: Managed>(device: &B::Device) {
     B::Door::trim(device);
 }
 
 /// Tells that a training step ends here. A hint for planning; never needed for correct results.
-pub fn mark_step<B: Offloadable>(device: &B::Device) {
+pub fn mark_step<B: Managed>(device: &B::Device) {
     B::Door::mark_step(device);
 }
 
 /// Takes the decisions recorded on `device` since the last call.
 #[cfg(feature = "test-util")]
-pub fn events<B: Offloadable>(device: &B::Device) -> Vec<crate::Event> {
+pub fn events<B: Managed>(device: &B::Device) -> Vec<crate::Event> {
     B::Door::events(device)
 }
 
 /// The most memory the runtime underneath reported after any launch, where
 /// [`watch_runtime`](OffloadConfig::watch_runtime) asked it. Zero for a door without a runtime underneath.
 #[cfg(feature = "test-util")]
-pub fn runtime_peaks<B: Offloadable>(device: &B::Device) -> crate::RuntimePeaks {
+pub fn runtime_peaks<B: Managed>(device: &B::Device) -> crate::RuntimePeaks {
     B::Door::runtime_peaks(device)
 }

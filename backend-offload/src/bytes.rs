@@ -25,7 +25,19 @@ pub struct BudgetError {
     reason: &'static str,
 }
 
+const SHARE: &str = "a share lies above 0 % and at most at 100 %";
+
 impl Budget {
+    /// Refuses a share that is none: not a number, not positive, or above the whole.
+    pub(crate) fn checked(self) -> Result<(), BudgetError> {
+        match self {
+            Self::Share(share) if !(share > 0.0 && share <= 1.0) => {
+                Err(BudgetError { text: self.to_string(), reason: SHARE })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The limit, given the bytes that are free. A share of an unknown amount has none; the caller turns that
     /// into its error.
     pub(crate) fn resolve(self, free: Option<u64>) -> Option<Limit> {
@@ -51,7 +63,7 @@ impl FromStr for Budget {
         let Ok(number) = digits.parse::<f64>() else { return fail("it does not start with a number") };
         let scale = match unit.trim().to_ascii_lowercase().as_str() {
             "%" if number > 0.0 && number <= 100.0 => return Ok(Self::Share(number / 100.0)),
-            "%" => return fail("a share lies above 0 % and at most at 100 %"),
+            "%" => return fail(SHARE),
             "" | "b" => 1,
             "k" | "kib" => 1 << 10,
             "m" | "mib" => 1 << 20,

@@ -1,19 +1,20 @@
 //! Budgets and behaviour of an offloaded device, set before it starts.
 
-use crate::backend::{Door, Offloadable};
+use crate::backend::{Door, Managed};
 use crate::bytes::Budget;
 use crate::error::OffloadError;
 use pager::{Oversized, Policy};
 
 /// Configures one device; [`install`](Self::install) it before the first tensor is made there.
 ///
-/// Without it a device reads `OFFLOAD_DEVICE_BUDGET` and `OFFLOAD_HOST_BUDGET`, and without these takes 90 %
+/// Without it a device reads `OFFLOAD_DEVICE_BUDGET`, `OFFLOAD_HOST_BUDGET` and `OFFLOAD_PINNED_BUDGET`, and without these takes 90 %
 /// of the device memory free at start on CUDA, and no limit where the device cannot be asked. The host
 /// budget is by default 80 % of what machine and control group leave.
 #[derive(Debug, Clone, Default)]
 pub struct OffloadConfig {
     pub(crate) device_budget: Option<Budget>,
     pub(crate) host_budget: Option<Budget>,
+    pub(crate) pinned_budget: Option<Budget>,
     pub(crate) policy: Policy,
     pub(crate) oversized: Oversized,
     pub(crate) max_bindings: Option<u32>,
@@ -43,6 +44,14 @@ impl OffloadConfig {
     #[must_use]
     pub fn host_budget(mut self, budget: Budget) -> Self {
         self.host_budget = Some(budget);
+        self
+    }
+    /// How much of the host memory may be page-locked, which copies several times faster over the link and which the
+    /// machine cannot page out: by default 40 % of what machine and control group leave. Ordinary memory serves beyond.
+    /// No effect where the runtime cannot lock memory. One budget serves all devices of the process.
+    #[must_use]
+    pub fn pinned_budget(mut self, budget: Budget) -> Self {
+        self.pinned_budget = Some(budget);
         self
     }
 
@@ -122,7 +131,7 @@ impl OffloadConfig {
     /// # Errors
     /// If the device has started already, a budget cannot be resolved or makes no sense on this device, or
     /// something the device needs (driver, compiler, headers) is missing.
-    pub fn install<B: Offloadable>(self, device: &B::Device) -> Result<(), OffloadError> {
+    pub fn install<B: Managed>(self, device: &B::Device) -> Result<(), OffloadError> {
         B::Door::install(device, self)
     }
 
@@ -130,6 +139,7 @@ impl OffloadConfig {
     pub(crate) fn or_environment(mut self) -> Result<Self, OffloadError> {
         self.device_budget = or_variable(self.device_budget, "OFFLOAD_DEVICE_BUDGET")?;
         self.host_budget = or_variable(self.host_budget, "OFFLOAD_HOST_BUDGET")?;
+        self.pinned_budget = or_variable(self.pinned_budget, "OFFLOAD_PINNED_BUDGET")?;
         if self.paranoid.is_none() {
             self.paranoid = match variable("OFFLOAD_PARANOID")?.as_deref() {
                 None | Some("" | "0") => Some(false),

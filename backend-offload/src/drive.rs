@@ -8,7 +8,7 @@ use crate::error::OffloadError;
 use crate::journal::{Event, Journal, TARGET};
 use crate::report::{self, panic_message};
 use crate::tiers::Tiers;
-use pager::{Arena, BlockId, Fault, Outcome, Pager, Step, Stop, TierIndex, Token};
+use pager::{Arena, BlockId, Fault, Limit, Outcome, Pager, Shortage, Step, Stop, TierIndex, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -64,6 +64,10 @@ pub(crate) trait Mover {
     /// Gives the allocator's spare slices back to the driver.
     fn give_spare_back(&mut self);
 
+    /// Lets go of host memory that only finished uploads still hold. Asked once before an operation is refused
+    /// because the host is full.
+    fn reclaim_host(&mut self) {}
+
     /// Starts to take the block off the device, copying its contents to the tier `copy` first. Its device memory
     /// stays valid until [`settle`](Self::settle).
     fn leave(
@@ -107,25 +111,34 @@ pub(crate) fn make_resident<M: Mover>(
         Ok(false) => {}
         Err(stop) => return Err(explained(door, stop, operation, None)),
     }
-    let start = Instant::now();
-    let moved = door.pager().counters();
-    let result = take_steps(door, operation);
-    let now = door.pager().counters();
-    // Memory for a block's first use is not a stall.
-    if (now.bytes_in, now.bytes_out) != (moved.bytes_in, moved.bytes_out) {
+    // Memory for a block's first use is not a stall, and costs no look at the clock.
+    let mut copying_since = None;
+    let result = take_steps(door, operation, &mut copying_since);
+    if let Some(start) = copying_since {
         door.waited(start.elapsed());
     }
     result
 }
 
 /// Makes room for `bytes` that will be wanted soon. Best effort: evicts what it can and never fails.
-#[cfg_attr(not(any(feature = "cube", test)), expect(dead_code, reason = "only CubeCL profiles kernels"))]
 pub(crate) fn make_room<M: Mover>(door: &mut M, bytes: u64, arena: Arena) {
     door.pager().begin_room(bytes, arena);
-    let stopped = take_steps(door, &|| "making room".to_owned());
+    let stopped = take_steps(door, &|| "making room".to_owned(), &mut None);
     if let Err(error) = stopped {
         tracing::debug!(target: TARGET, "no room in advance: {error}");
     }
+}
+
+/// Puts another device budget in force and makes blocks above it leave, as far as they can. Returns the one before.
+#[cfg_attr(
+    not(any(feature = "cube", feature = "router")),
+    expect(dead_code, reason = "a door's users ask for it")
+)]
+pub(crate) fn change_budget<M: Mover>(door: &mut M, budget: Limit) -> Limit {
+    let before = door.pager().ledger().budget();
+    door.pager().set_budget(budget);
+    make_room(door, 0, Arena::UNPOOLED);
+    before
 }
 
 /// Removes the blocks the program has dropped.
@@ -141,12 +154,21 @@ pub(crate) fn trim<M: Mover>(door: &mut M) {
     door.journal().record(Event::Trimmed);
 }
 
-fn take_steps<M: Mover>(door: &mut M, operation: &dyn Fn() -> String) -> Result<(), OffloadError> {
+fn take_steps<M: Mover>(
+    door: &mut M,
+    operation: &dyn Fn() -> String,
+    copying_since: &mut Option<Instant>,
+) -> Result<(), OffloadError> {
     let mut copy_failure = None;
+    let mut reclaimed = false;
     loop {
-        match take_step(door, &mut copy_failure) {
+        match take_step(door, operation, copying_since, &mut copy_failure) {
             Ok(false) => {}
             Ok(true) => return Ok(()),
+            Err(Halt::Stop(Stop::Shortage(Shortage::TierFull { .. }))) if !reclaimed => {
+                reclaimed = true;
+                door.reclaim_host();
+            }
             Err(Halt::Stop(stop)) => return Err(explained(door, stop, operation, copy_failure.as_deref())),
             Err(Halt::Move(MoveFailure::Lost(error))) => return Err(error),
             Err(Halt::Move(MoveFailure::Copy(message))) => {
@@ -169,12 +191,24 @@ impl From<Fault> for Halt {
 }
 
 /// One turn of the loop; true if the operation is ready.
-fn take_step<M: Mover>(door: &mut M, copy_failure: &mut Option<String>) -> Result<bool, Halt> {
+fn take_step<M: Mover>(
+    door: &mut M,
+    operation: &dyn Fn() -> String,
+    copying_since: &mut Option<Instant>,
+    copy_failure: &mut Option<String>,
+) -> Result<bool, Halt> {
     while let Some((token, end)) = door.ended() {
         complete(door, token, end, copy_failure)?;
     }
-    let room = door.tiers().room();
-    match door.pager().next_step(room).map_err(Halt::Stop)? {
+    let pool = door.tiers().pool().clone();
+    let step = door.pager().next_step(&|| pool.room()).map_err(Halt::Stop)?;
+    if matches!(step, Step::Evict { copy: Some(_), .. } | Step::Bring { from: Some(_), .. } | Step::Wait(_)) {
+        copying_since.get_or_insert_with(|| {
+            tracing::debug!(target: TARGET, operation = operation(), "moving blocks");
+            Instant::now()
+        });
+    }
+    match step {
         Step::Ready => return Ok(true),
         Step::Sweep => sweep(door),
         Step::Trim => trim(door),

@@ -5,6 +5,7 @@ use std::fmt;
 
 /// Where a block's bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Tier {
     /// Device memory.
     Device,
@@ -14,6 +15,7 @@ pub enum Tier {
 
 /// One of the blocks that hold most memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Holder {
     /// Its size as the allocator counts it.
     pub bytes: u64,
@@ -25,6 +27,7 @@ pub struct Holder {
 
 /// The memory situation in which an operation could not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Situation {
     /// The operation, by its kernel's or call's name.
     pub operation: String,
@@ -98,12 +101,14 @@ pub enum OffloadError {
         tier: String,
     },
     /// Two configurations want different host budgets, and there is one host.
-    #[error("a host budget of {} conflicts with the {} installed for another device: all devices of a process share one host budget", OrUnlimited(*wanted), OrUnlimited(*installed))]
+    #[error(
+        "a host budget of {wanted} conflicts with the {installed} installed for another device: all devices of a process share one host budget"
+    )]
     HostBudgetConflict {
-        /// The budget asked for; `None` is no limit.
-        wanted: Option<u64>,
-        /// The budget already in force.
-        installed: Option<u64>,
+        /// The budget asked for, as it was written.
+        wanted: String,
+        /// The budget already in force, as it was written.
+        installed: String,
     },
     /// The operands of one operation do not fit the device budget.
     #[error("{0} needs more device memory at once than the budget allows; raise the device budget above {wanted}, or make the operation smaller (micro-batch, sequence length, chunked loss, fewer fused operands through max_bindings)", wanted = Bytes(.0.wanted))]

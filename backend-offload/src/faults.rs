@@ -9,6 +9,8 @@ pub struct Faults {
     pub refuse_allocations_after: u64,
     /// Every so many copies from device to host fails.
     pub break_copy_out_every: u64,
+    /// Every so many copies from host to device fails.
+    pub break_copy_in_every: u64,
     /// Every so many launches panics inside the runtime, before the kernel runs.
     pub panic_in_launch_every: u64,
 }

@@ -44,11 +44,16 @@ pub(crate) const TARGET: &str = "backend_offload";
 
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
+    /// The latest events, at most [`KEPT`](Self::KEPT).
     #[cfg(feature = "test-util")]
-    events: Vec<Event>,
+    events: std::collections::VecDeque<Event>,
 }
 
 impl Journal {
+    /// A run of days whose events nobody takes must not fill the memory with them.
+    #[cfg(feature = "test-util")]
+    const KEPT: usize = 1 << 20;
+
     #[cfg_attr(
         not(feature = "test-util"),
         expect(
@@ -73,11 +78,16 @@ impl Journal {
             Event::Failed { error } => tracing::debug!(target: TARGET, "{error}"),
         }
         #[cfg(feature = "test-util")]
-        self.events.push(event);
+        {
+            if self.events.len() == Self::KEPT {
+                self.events.pop_front();
+            }
+            self.events.push_back(event);
+        }
     }
 
     #[cfg(feature = "test-util")]
     pub(crate) fn drain(&mut self) -> Vec<Event> {
-        std::mem::take(&mut self.events)
+        std::mem::take(&mut self.events).into()
     }
 }

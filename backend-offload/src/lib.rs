@@ -109,7 +109,10 @@ mod router;
 mod stats;
 mod tiers;
 
-pub use backend::{Door, Offload, Offloadable, largest_holders, mark_step, probe, ready, stats, trim};
+pub use backend::{
+    Door, Managed, Offload, Offloadable, largest_holders, mark_step, probe, ready, reset_peaks,
+    set_device_budget, stats, trim, with_device_budget,
+};
 #[cfg(feature = "test-util")]
 pub use backend::{events, runtime_peaks};
 pub use bytes::{Budget, BudgetError, Bytes};

@@ -70,10 +70,12 @@ struct Registry {
     host: Option<InstalledHost>,
 }
 
+#[derive(Clone)]
 struct InstalledHost {
     pool: Arc<HostPool>,
-    /// Whether somebody named this limit; a default may still be replaced.
-    named: bool,
+    /// The budgets somebody named, host and page-locked. A share is compared as it was written: what is free changes
+    /// with every device that starts.
+    named: [Option<Budget>; 2],
 }
 
 static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
@@ -140,7 +142,7 @@ impl Registry {
             smallest_block,
             paranoid: config.paranoid.unwrap_or(false),
             exact_f32: config.exact_f32,
-            host: self.host(config.host_budget)?,
+            host: self.host([config.host_budget, config.pinned_budget])?,
             device_memory: facts.memory.map(|memory| memory.total),
             #[cfg(feature = "test-util")]
             faults: config.faults,
@@ -149,34 +151,61 @@ impl Registry {
         })
     }
 
-    fn host(&mut self, wanted: Option<Budget>) -> Result<Arc<HostPool>, OffloadError> {
-        let limit = match wanted {
-            None => Budget::Share(0.8).resolve(available_memory()).unwrap_or(Limit::NONE),
-            Some(budget) => budget.resolve(available_memory()).ok_or_else(|| OffloadError::UnknownShare {
-                share: budget.to_string(),
-                tier: "this machine".to_owned(),
-            })?,
+    fn host(&mut self, wanted: [Option<Budget>; 2]) -> Result<Arc<HostPool>, OffloadError> {
+        let installed = match &self.host {
+            Some(host)
+                if wanted
+                    .iter()
+                    .zip(&host.named)
+                    .all(|(wanted, named)| wanted.is_none() || wanted == named) =>
+            {
+                return Ok(host.pool.clone());
+            }
+            installed => installed.clone(),
         };
-        let named = wanted.is_some();
-        match &mut self.host {
-            None => {
-                let pool = HostPool::new(limit);
-                self.host = Some(InstalledHost { pool: pool.clone(), named });
-                Ok(pool)
+        let mut named = wanted;
+        for (wanted, before) in named.iter_mut().zip(installed.iter().flat_map(|host| host.named)) {
+            if let (Some(wanted), Some(before)) = (*wanted, before)
+                && wanted != before
+            {
+                let (wanted, installed) = (wanted.to_string(), before.to_string());
+                return Err(OffloadError::HostBudgetConflict { wanted, installed });
             }
-            Some(host) if !named => Ok(host.pool.clone()),
-            Some(host) => {
-                let installed = host.pool.usage().limit;
-                if host.named && installed != limit {
-                    let (wanted, installed) = (limit.get(), installed.get());
-                    return Err(OffloadError::HostBudgetConflict { wanted, installed });
-                }
-                host.pool.set_limit(limit);
-                host.named = true;
-                Ok(host.pool.clone())
-            }
+            *wanted = wanted.or(before);
         }
+        let [host, pinned] = named;
+        let host = host_limit(host, DEFAULT_HOST_SHARE)?;
+        let pinned = host_limit(pinned, DEFAULT_PINNED_SHARE)?;
+        let pool = installed.map_or_else(|| HostPool::new(host, pinned), |installed| installed.pool);
+        pool.set_limits(host, pinned);
+        self.host = Some(InstalledHost { pool: pool.clone(), named });
+        Ok(pool)
     }
+}
+
+/// Share of the available host memory that spilled blocks may take, unless configured.
+const DEFAULT_HOST_SHARE: Budget = Budget::Share(0.8);
+
+/// Share of it that may be page-locked: the machine can take no page of that back, whatever else runs on it.
+const DEFAULT_PINNED_SHARE: Budget = Budget::Share(0.4);
+
+fn host_limit(wanted: Option<Budget>, default: Budget) -> Result<Limit, OffloadError> {
+    let Some(budget) = wanted else {
+        return Ok(default.resolve(available_memory()).unwrap_or(Limit::NONE));
+    };
+    budget.checked()?;
+    budget.resolve(available_memory()).ok_or_else(|| OffloadError::UnknownShare {
+        share: budget.to_string(),
+        tier: "this machine".to_owned(),
+    })
+}
+
+/// The limit that a device budget comes to.
+pub(crate) fn resolved(budget: Budget, facts: &DeviceFacts) -> Result<Limit, OffloadError> {
+    budget.checked()?;
+    budget
+        .resolve(facts.memory.map(|memory| memory.free))
+        .ok_or_else(|| OffloadError::UnknownShare { share: budget.to_string(), tier: facts.name.clone() })
 }
 
 fn device_budget(config: &OffloadConfig, facts: &DeviceFacts, smallest: u64) -> Result<Limit, OffloadError> {
@@ -190,9 +219,7 @@ fn device_budget(config: &OffloadConfig, facts: &DeviceFacts, smallest: u64) -> 
         }
         facts.default_budget
     });
-    let limit = wanted
-        .resolve(facts.memory.map(|memory| memory.free))
-        .ok_or_else(|| OffloadError::UnknownShare { share: wanted.to_string(), tier: facts.name.clone() })?;
+    let limit = resolved(wanted, facts)?;
     let Some(budget) = limit.get() else { return Ok(limit) };
     // A budget below one block is an error, not a slow way to fail; running every operation alone is a mode
     // of its own.
@@ -258,6 +285,27 @@ mod tests {
         assert!(matches!(zero, OffloadError::BudgetTooSmall { budget: 0, .. }), "{zero}");
         assert!(matches!(tiny, OffloadError::BudgetTooSmall { .. }), "{tiny}");
         assert!(matches!(huge, OffloadError::BudgetAboveDevice { .. }), "{huge}");
+    }
+
+    #[test]
+    fn a_share_of_the_host_serves_a_second_device_although_less_is_free_by_then() {
+        let mut registry = Registry::default();
+        let share = Some(Budget::Share(0.5));
+        let pool = registry.host([share, None]).expect("the first device");
+        pool.set_limits(Limit::bytes(7), Limit::bytes(7));
+        assert!(Arc::ptr_eq(&pool, &registry.host([share, None]).expect("the second")));
+        assert_eq!(pool.usage().limit, Limit::bytes(7), "and does not change what is in force");
+        let other = registry.host([Some(Budget::Bytes(3)), None]).expect_err("another budget");
+        assert!(other.to_string().contains("50 %"), "{other}");
+    }
+
+    #[test]
+    fn shares_that_are_none_are_refused() {
+        for share in [f64::NAN, -0.5, 0.0, 1.5, f64::INFINITY] {
+            let config = OffloadConfig::new().device_budget(Budget::Share(share));
+            let error = install(key(6), config, &facts(CARD)).expect_err("no share");
+            assert!(matches!(error, OffloadError::Budget(_)), "{error}");
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(crate) fn stats(pager: &Pager, host: &HostPool) -> Stats {
             in_use: ledger.held(TierIndex::HOST),
             reserved: host.reserved,
             peak: ledger.held_peak(TierIndex::HOST),
-            peak_reserved: host.peak,
+            peak_reserved: host.reserved_peak,
             budget: host.limit.get(),
         },
         steps: pager.steps(),

@@ -65,6 +65,32 @@ pub struct Stats {
     pub failures: u64,
 }
 
+impl Stats {
+    /// The counts since `earlier`, a snapshot of the same device. Sizes, peaks and budgets are those of this snapshot.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            launches: self.launches.saturating_sub(earlier.launches),
+            steps: self.steps.saturating_sub(earlier.steps),
+            allocations: self.allocations.saturating_sub(earlier.allocations),
+            evictions: self.evictions.saturating_sub(earlier.evictions),
+            clean_drops: self.clean_drops.saturating_sub(earlier.clean_drops),
+            restores: self.restores.saturating_sub(earlier.restores),
+            bytes_out: self.bytes_out.saturating_sub(earlier.bytes_out),
+            bytes_in: self.bytes_in.saturating_sub(earlier.bytes_in),
+            stall: self.stall.saturating_sub(earlier.stall),
+            over_budget: self.over_budget.saturating_sub(earlier.over_budget),
+            trims: self.trims.saturating_sub(earlier.trims),
+            device_refusals: self.device_refusals.saturating_sub(earlier.device_refusals),
+            pageable_fallbacks: self.pageable_fallbacks.saturating_sub(earlier.pageable_fallbacks),
+            autotune_discards: self.autotune_discards.saturating_sub(earlier.autotune_discards),
+            autotune_corrections: self.autotune_corrections.saturating_sub(earlier.autotune_corrections),
+            failures: self.failures.saturating_sub(earlier.failures),
+            ..*self
+        }
+    }
+}
+
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(

@@ -78,6 +78,17 @@ impl Ledger {
         }
     }
 
+    pub(crate) fn set_budget(&mut self, budget: Limit) {
+        self.budget = budget;
+    }
+
+    /// Makes the present sums the peaks.
+    pub(crate) fn reset_peaks(&mut self) {
+        self.resident_peak = self.resident;
+        self.reserved_peak = self.reserved();
+        self.tiers.iter_mut().for_each(|tier| tier.peak = tier.bytes);
+    }
+
     /// The most bytes, used and spare, that may be on the device.
     pub fn budget(&self) -> Limit {
         self.budget

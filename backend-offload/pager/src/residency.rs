@@ -76,6 +76,18 @@ impl Pager {
         &self.ledger
     }
 
+    /// Changes the device budget. Blocks above a lower one leave when room is made next, at the latest before the
+    /// next operation that needs any.
+    pub fn set_budget(&mut self, budget: Limit) {
+        self.ledger.set_budget(budget);
+    }
+
+    /// Forgets the peaks so far: from here on they are those of what is held now and later.
+    pub fn reset_peaks(&mut self) {
+        self.ledger.reset_peaks();
+        self.counters.largest_operation = 0;
+    }
+
     /// Counts of decisions.
     pub fn counters(&self) -> Counters {
         self.counters

@@ -48,9 +48,9 @@ pub enum Step {
 const SLACK: u64 = 64 << 20;
 
 impl Pager {
-    /// The next step of the operation begun last, given the room left in the tier that evictions copy to.
-    /// Asked again after every report.
-    pub fn next_step(&mut self, room: Limit) -> Result<Step, Stop> {
+    /// The next step of the operation begun last. `room` tells the bytes left in the tier that evictions copy to; it
+    /// is asked only where a block has to leave. Called again after every report.
+    pub fn next_step(&mut self, room: &dyn Fn() -> Limit) -> Result<Step, Stop> {
         if let Target::Room { bytes, arena } = self.operation.target {
             return Ok(self.make_room(bytes, arena, room)?.unwrap_or(Step::Ready));
         }
@@ -93,7 +93,7 @@ impl Pager {
         }
     }
 
-    fn step_towards(&mut self, id: BlockId, room: Limit) -> Result<Step, Stop> {
+    fn step_towards(&mut self, id: BlockId, room: &dyn Fn() -> Limit) -> Result<Step, Stop> {
         let block = self.block(id)?;
         let (bytes, arena) = (block.bytes, block.arena);
         let bring = Step::Bring { block: id, from: block.place.tier() };
@@ -116,7 +116,12 @@ impl Pager {
     }
 
     /// The next step towards room for `bytes`; `None` once it is there.
-    fn make_room(&mut self, bytes: u64, arena: Arena, room: Limit) -> Result<Option<Step>, Stop> {
+    fn make_room(
+        &mut self,
+        bytes: u64,
+        arena: Arena,
+        room: &dyn Fn() -> Limit,
+    ) -> Result<Option<Step>, Stop> {
         let refused = self.operation.driver.refuses();
         if !refused && self.has_room(bytes, arena) {
             return Ok(None);
@@ -132,7 +137,7 @@ impl Pager {
         {
             return Ok(Some(Step::Wait(token)));
         }
-        match self.give_way(bytes, room) {
+        match self.give_way(bytes, room()) {
             Ok(Step::Evict { copy: Some(_), .. }) if self.operation.garbage == Garbage::Unsearched => {
                 Ok(Some(Step::Sweep))
             }

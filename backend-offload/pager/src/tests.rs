@@ -7,7 +7,7 @@ use super::*;
 fn take_steps(pager: &mut Pager) -> Result<Vec<Step>, Stop> {
     let mut steps = Vec::new();
     loop {
-        let step = pager.next_step(Limit::NONE)?;
+        let step = pager.next_step(&|| Limit::NONE)?;
         match step {
             Step::Ready => return Ok(steps),
             Step::Sweep => pager.swept(),
@@ -177,7 +177,7 @@ fn a_leaving_block_is_no_victim_again() {
     assert_eq!(pager.begin(&[more]), Ok(false));
     pager.swept();
     let leaving = pager.evict_started(blocks[0]).expect("idle");
-    assert_eq!(pager.next_step(Limit::NONE), Ok(Step::Wait(leaving)), "its only copy is being made");
+    assert_eq!(pager.next_step(&|| Limit::NONE), Ok(Step::Wait(leaving)), "its only copy is being made");
     pager.failed(leaving).expect("under way");
     assert_eq!(pager.get(blocks[0]).map(|block| block.place), Some(Place::Device { clean: None }));
 }
@@ -302,4 +302,18 @@ fn an_operand_or_a_pinned_block_cannot_be_evicted() {
     pager.pin(blocks[1]).expect("on the device");
     operate(&mut pager, &[blocks[0]]);
     assert!(pager.evict_started(blocks[0]).is_err() && pager.evict_started(blocks[1]).is_err());
+}
+
+#[test]
+fn a_lowered_budget_drives_blocks_out_and_peaks_start_anew() {
+    let (mut pager, blocks) = written(Limit::bytes(40), Policy::LeastRecentlyUsed, 4);
+    pager.set_budget(Limit::bytes(25));
+    pager.begin_room(0, Arena(0));
+    take_steps(&mut pager).expect("everything may leave");
+    assert_eq!((pager.ledger().resident(), pager.ledger().reserved()), (20, 20));
+    let oldest = pager.get(blocks[0]).expect("alive").place;
+    assert!(matches!(oldest, Place::Away(_)), "{oldest:?}");
+    assert_eq!(pager.ledger().resident_peak(), 40);
+    pager.reset_peaks();
+    assert_eq!(pager.ledger().resident_peak(), 20);
 }

@@ -1,6 +1,8 @@
 //! CUDA: what must be there before it starts, how much memory is free, and page-locked host memory.
 
+use super::backends::Reaches;
 use super::runtime::InnerRuntime;
+use crate::backend::sealed;
 use crate::bytes::Budget;
 use crate::error::OffloadError;
 use crate::registry::{DeviceFacts, DeviceMemory, Settings};
@@ -19,6 +21,12 @@ use std::sync::Once;
 
 /// The smallest buffer the pool makes.
 const MARKER_BYTES: u64 = 32;
+
+impl sealed::Sealed for CudaRuntime {}
+
+impl Reaches for CudaRuntime {
+    type Inner = Self;
+}
 
 #[expect(private_interfaces, reason = "the trait is sealed: its methods are for this crate")]
 impl InnerRuntime for CudaRuntime {

@@ -2,42 +2,18 @@
 
 use super::runtime::{InnerRuntime, OffloadRuntime};
 use super::server::OffloadServer;
-use crate::backend::{Door, Offloadable};
+use crate::backend::{Door, sealed};
 use crate::config::OffloadConfig;
+use crate::drive;
 use crate::error::{Holder, OffloadError};
 use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::report;
 use crate::stats::Stats;
-use burn_cubecl::{BoolElement, CubeBackend, FloatElement, IntElement};
-use burn_fusion::Fusion;
 use cubecl_common::device::{Device, DeviceId};
 use cubecl_core::Runtime;
+use pager::Limit;
 use std::any::TypeId;
 use std::marker::PhantomData;
-
-impl<R, F, I, B> Offloadable for CubeBackend<R, F, I, B>
-where
-    R: InnerRuntime,
-    R::Device: burn_backend::DeviceOps,
-    F: FloatElement,
-    I: IntElement,
-    B: BoolElement,
-{
-    type Offloaded = CubeBackend<OffloadRuntime<R>, F, I, B>;
-    type Door = CubeDoor<R>;
-}
-
-impl<R, F, I, B> Offloadable for Fusion<CubeBackend<R, F, I, B>>
-where
-    R: InnerRuntime,
-    R::Device: burn_backend::DeviceOps,
-    F: FloatElement,
-    I: IntElement,
-    B: BoolElement,
-{
-    type Offloaded = Fusion<CubeBackend<OffloadRuntime<R>, F, I, B>>;
-    type Door = CubeDoor<R>;
-}
 
 /// The door to devices of the CubeCL runtime `R`.
 pub struct CubeDoor<R>(PhantomData<R>);
@@ -63,6 +39,8 @@ fn on_server<R: InnerRuntime, T: Send>(
         .expect("the device's thread lives as long as the process")
 }
 
+impl<R: InnerRuntime> sealed::Sealed for CubeDoor<R> {}
+
 impl<R: InnerRuntime> Door for CubeDoor<R> {
     type Device = R::Device;
 
@@ -84,6 +62,17 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
 
     fn largest_holders(device: &R::Device, count: usize) -> Vec<Holder> {
         on_server::<R, _>(device, move |server| report::largest_holders(&server.pager, count))
+    }
+
+    fn reset_peaks(device: &R::Device) {
+        on_server::<R, _>(device, |server| {
+            server.pager.reset_peaks();
+            server.tiers.pool().reset_peaks();
+        });
+    }
+
+    fn set_device_budget(device: &R::Device, budget: Limit) -> Limit {
+        on_server::<R, _>(device, move |server| drive::change_budget(server, budget))
     }
 
     fn trim(device: &R::Device) {

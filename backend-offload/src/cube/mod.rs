@@ -28,6 +28,7 @@
 //! whoever synchronises it first. Hence `catch_unwind` around the runtime's allocations and launches, marks on
 //! buffers that were never written ([`failures`]), and errors kept for the stream they belong to.
 
+mod backends;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod door;

@@ -8,7 +8,7 @@ use crate::drive::{self, MoveFailure, Mover, Progress};
 use crate::error::OffloadError;
 use crate::journal::{Event, Journal, TARGET};
 use crate::report::panic_message;
-use crate::tiers::Tiers;
+use crate::tiers::{Lease, Tiers};
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::ComputeServer;
 use cubecl_runtime::memory_management::ManagedMemoryHandle;
@@ -69,6 +69,24 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
+    /// Makes the runtime drop the host bytes of uploads that are done. It keeps those of the last batch and of the one
+    /// before, so it takes two flushes.
+    fn let_go_of_uploads(&mut self, stream: StreamId) {
+        self.streams.flushed_uploads(stream);
+        let inner = &mut self.inner;
+        let flushed = catch_unwind(AssertUnwindSafe(|| {
+            together(inner.flush(stream).err().into_iter().collect(), inner.flush(stream))
+        }));
+        match flushed {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.keep_error(stream, error),
+            Err(panic) => {
+                let message = panic_message(panic.as_ref());
+                tracing::warn!(target: TARGET, "flushing a stream panicked: {message}");
+            }
+        }
+    }
+
     fn overwrite(&mut self, device: &ManagedMemoryHandle, stream: StreamId, size: u64) {
         let binding = cubecl_core::server::Handle::from_memory(device.clone(), stream, size).binding();
         let poison = cubecl_common::bytes::Bytes::from_bytes_vec(vec![POISON; size as usize]);
@@ -91,6 +109,10 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let after = faults.refuse_allocations_after;
         every || (after > 0 && self.fault_allocations.count() > after)
     }
+}
+
+fn buffer_bytes(copy: &Lease) -> u64 {
+    copy.bytes().len() as u64
 }
 
 impl<R: InnerRuntime> Mover for OffloadServer<R> {
@@ -124,21 +146,18 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
         let streams: Vec<_> = self.streams.entered().collect();
         for stream in streams {
             let inner = &mut self.inner;
-            // On CUDA a cleanup only queues the frees; a flush performs them. The first flush lets go of the
-            // uploads before the last ones, the second of those.
-            let trimmed = catch_unwind(AssertUnwindSafe(|| {
-                inner.memory_cleanup(stream);
-                together(inner.flush(stream).err().into_iter().collect(), inner.flush(stream))
-            }));
-            match trimmed {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => self.keep_error(stream, error),
-                Err(panic) => {
-                    let message = panic_message(panic.as_ref());
-                    tracing::warn!(target: TARGET, "trimming device memory panicked: {message}");
-                }
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| inner.memory_cleanup(stream))) {
+                let message = panic_message(panic.as_ref());
+                tracing::warn!(target: TARGET, "trimming device memory panicked: {message}");
             }
+            // On CUDA a cleanup only queues the frees; a flush performs them.
+            self.let_go_of_uploads(stream);
         }
+    }
+
+    fn reclaim_host(&mut self) {
+        let streams: Vec<_> = self.streams.entered().collect();
+        streams.into_iter().for_each(|stream| self.let_go_of_uploads(stream));
     }
 
     fn leave(&mut self, _: Token, id: BlockId, copy: Option<TierIndex>) -> Result<Progress, MoveFailure> {
@@ -151,7 +170,10 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
             if self.fault_copies.strikes(self.settings.faults.break_copy_out_every) {
                 return Err("injected: the copy failed".to_owned().into());
             }
-            let mut draft = self.tiers.draft(size as usize)?;
+            let mut draft = self.tiers.draft(size as usize).or_else(|_| {
+                self.reclaim_host();
+                self.tiers.draft(size as usize)
+            })?;
             self.copy_out(&device, stream, &mut draft)?;
             self.tiers.keep(id, draft);
         }
@@ -172,10 +194,17 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
     }
 
     fn fill(&mut self, _: Token, id: BlockId, _: TierIndex) -> Result<Progress, MoveFailure> {
+        #[cfg(feature = "test-util")]
+        if self.fault_uploads.strikes(self.settings.faults.break_copy_in_every) {
+            return Err("injected: the upload failed".to_owned().into());
+        }
         let copy = self.tiers.verified(id)?;
         let buffer = self.table.get(id);
-        let device = buffer.device.clone().expect("its memory was just taken");
-        self.copy_in(&device, buffer.stream, &copy);
+        let (device, stream) = (buffer.device.clone().expect("its memory was just taken"), buffer.stream);
+        self.copy_in(&device, stream, &copy)?;
+        if self.streams.queued_upload(stream, buffer_bytes(&copy)) {
+            self.let_go_of_uploads(stream);
+        }
         Ok(Progress::Landed)
     }
 

@@ -1,5 +1,6 @@
 //! The CubeCL runtime that Burn sees: the inner one with our server and our compiler.
 
+use super::backends::Reaches;
 use super::door::prepare;
 use super::precision::has_tf32;
 use super::server::{InnerInfo, OffloadServer};
@@ -19,7 +20,7 @@ use std::marker::PhantomData;
 
 /// A CubeCL runtime this crate knows well enough to stand in front of.
 #[expect(private_interfaces, reason = "the trait is sealed: its methods are for this crate")]
-pub trait InnerRuntime: Runtime {
+pub trait InnerRuntime: Reaches<Inner = Self> {
     /// Whether a read returns, and thereby takes, the errors of earlier launches on its stream.
     #[doc(hidden)]
     const READS_TAKE_ERRORS: bool;

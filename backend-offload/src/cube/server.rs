@@ -59,6 +59,8 @@ pub struct OffloadServer<R: InnerRuntime> {
     #[cfg(feature = "test-util")]
     pub(super) fault_copies: Occasions,
     #[cfg(feature = "test-util")]
+    pub(super) fault_uploads: Occasions,
+    #[cfg(feature = "test-util")]
     pub(super) fault_launches: Occasions,
     #[cfg(feature = "test-util")]
     pub(super) runtime_peaks: crate::RuntimePeaks,
@@ -146,6 +148,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
             fault_allocations: Occasions::default(),
             #[cfg(feature = "test-util")]
             fault_copies: Occasions::default(),
+            #[cfg(feature = "test-util")]
+            fault_uploads: Occasions::default(),
             #[cfg(feature = "test-util")]
             fault_launches: Occasions::default(),
             #[cfg(feature = "test-util")]

@@ -38,6 +38,8 @@ struct Stream {
     uses: u64,
     /// By stream: how many of its pieces of work come before whatever this one does next.
     comes_after: Vec<u64>,
+    /// Bytes of uploads the runtime may still hold on the host.
+    uploading: u64,
     /// Work of other streams on small buffers of this one, which have no row of their own to remember it.
     visitors: Vec<Use>,
 }
@@ -76,6 +78,20 @@ impl Streams {
         let index = self.index(stream);
         self.by_index[index].uses += 1;
         Use { stream, number: self.by_index[index].uses }
+    }
+
+    /// Notes an upload. True if so many bytes have gathered that the runtime should let go of those that are done: it
+    /// does so by itself only on a stream that launches.
+    pub(super) fn queued_upload(&mut self, stream: StreamId, bytes: u64) -> bool {
+        const GATHERED: u64 = 64 << 20;
+        let index = self.index(stream);
+        self.by_index[index].uploading += bytes;
+        self.by_index[index].uploading > GATHERED
+    }
+
+    pub(super) fn flushed_uploads(&mut self, stream: StreamId) {
+        let index = self.index(stream);
+        self.by_index[index].uploading = 0;
     }
 
     /// Whether `waiting` may overtake `earlier` as things stand.

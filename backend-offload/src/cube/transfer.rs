@@ -41,11 +41,16 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// Queues the whole of `copy` to be written to `device`.
-    pub(super) fn copy_in(&mut self, device: &ManagedMemoryHandle, stream: StreamId, copy: &Lease) {
+    /// Queues the whole of `copy` to be written to `device`, and asks the stream how that went.
+    pub(super) fn copy_in(
+        &mut self,
+        device: &ManagedMemoryHandle,
+        stream: StreamId,
+        copy: &Lease,
+    ) -> Result<(), String> {
         let size = copy.bytes().len() as u64;
         let binding = Handle::from_memory(device.clone(), stream, size).binding();
-        self.inner.write(vec![(flat(binding, size), shared(copy))], stream);
+        self.write_inside(flat(binding, size), shared(copy), stream).map_err(|error| error.to_string())
     }
 
     /// Orders what the owner of a buffer does next after the last use by another stream.

@@ -1,12 +1,20 @@
 //! Vulkan, Metal, WebGPU: what the runtime over `wgpu` needs to know and cannot tell.
 
+use super::backends::Reaches;
 use super::runtime::InnerRuntime;
+use crate::backend::sealed;
 use crate::bytes::Budget;
 use crate::error::OffloadError;
 use crate::registry::DeviceFacts;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{ComputeServer, ServerError};
 use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
+
+impl sealed::Sealed for WgpuRuntime {}
+
+impl Reaches for WgpuRuntime {
+    type Inner = Self;
+}
 
 impl InnerRuntime for WgpuRuntime {
     const READS_TAKE_ERRORS: bool = false;

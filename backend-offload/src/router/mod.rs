@@ -56,9 +56,10 @@ mod state;
 mod storage;
 mod table;
 
-use crate::backend::{Door, Offloadable};
+use crate::backend::{Door, Managed, Offloadable, sealed};
 use crate::bytes::Budget;
 use crate::config::OffloadConfig;
+use crate::drive;
 use crate::error::{Holder, OffloadError};
 use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::stats::Stats;
@@ -66,13 +67,25 @@ use burn_backend::DeviceOps;
 use burn_flex::Flex;
 use burn_router::{BackendRouter, get_client};
 use channel::OffloadChannel;
+use pager::Limit;
 use std::any::TypeId;
 use std::marker::PhantomData;
 use storage::SharedStorage;
 
 impl Offloadable for Flex {
     type Offloaded = BackendRouter<OffloadChannel<Self>>;
+}
+
+impl sealed::Sealed for Flex {}
+impl sealed::Sealed for BackendRouter<OffloadChannel<Flex>> {}
+impl<B> sealed::Sealed for Simulated<B> {}
+
+impl Managed for Flex {
     type Door = Simulated<Self>;
+}
+
+impl Managed for BackendRouter<OffloadChannel<Flex>> {
+    type Door = Simulated<Flex>;
 }
 
 /// The door to the simulated devices of `B`.
@@ -99,6 +112,17 @@ impl<B: SharedStorage> Door for Simulated<B> {
 
     fn largest_holders(device: &B::Device, count: usize) -> Vec<Holder> {
         get_client::<OffloadChannel<B>>(device).state().largest_holders(count)
+    }
+
+    fn reset_peaks(device: &B::Device) {
+        let client = get_client::<OffloadChannel<B>>(device);
+        let mut state = client.state();
+        state.pager.reset_peaks();
+        state.tiers.pool().reset_peaks();
+    }
+
+    fn set_device_budget(device: &B::Device, budget: Limit) -> Limit {
+        drive::change_budget(&mut *get_client::<OffloadChannel<B>>(device).state(), budget)
     }
 
     fn trim(device: &B::Device) {

@@ -140,7 +140,7 @@ mod tests {
             smallest_block: 1,
             paranoid: true,
             exact_f32: false,
-            host: HostPool::new(Limit::NONE),
+            host: HostPool::new(Limit::NONE, Limit::NONE),
             device_memory: None,
             #[cfg(feature = "test-util")]
             faults: crate::faults::Faults::default(),

@@ -4,7 +4,7 @@ use super::checksum::checksum;
 use super::pool::{Draft, HostPool, Lease};
 use super::slab::SlabSource;
 use crate::error::OffloadError;
-use pager::{BlockId, Limit};
+use pager::BlockId;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -32,11 +32,6 @@ impl Tiers {
     /// The memory behind the host tier, shared with other devices.
     pub fn pool(&self) -> &Arc<HostPool> {
         &self.pool
-    }
-
-    /// Bytes the host tier can still take.
-    pub fn room(&self) -> Limit {
-        self.pool.room()
     }
 
     /// Memory for a copy of `len` bytes, to be [kept](Self::keep) once it is written.
@@ -112,11 +107,12 @@ impl Tiers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pager::Limit;
 
     const BLOCK: BlockId = BlockId { index: 0, generation: 0 };
 
     fn tiers() -> Tiers {
-        Tiers::new(HostPool::new(Limit::bytes(100)), SlabSource::Heap, true)
+        Tiers::new(HostPool::new(Limit::bytes(100), Limit::NONE), SlabSource::Heap, true)
     }
 
     #[test]
@@ -127,7 +123,7 @@ mod tests {
         assert!(tiers.edit(BLOCK, 40, |bytes| bytes[0] = 2));
         assert_eq!(upload.bytes()[0], 1);
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes()[0], 2);
-        assert_eq!(tiers.room(), Limit::bytes(20), "both count");
+        assert_eq!(tiers.pool().room(), Limit::bytes(20), "both count");
     }
 
     #[test]
@@ -148,6 +144,6 @@ mod tests {
         let error = tiers.verified(BLOCK).expect_err("changed");
         assert!(matches!(error, OffloadError::HostCopyDamaged { bytes: 40, .. }), "{error}");
         tiers.remove(BLOCK);
-        assert_eq!(tiers.room(), Limit::bytes(100));
+        assert_eq!(tiers.pool().room(), Limit::bytes(100));
     }
 }

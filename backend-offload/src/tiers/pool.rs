@@ -1,8 +1,11 @@
 //! Host memory under one limit: slabs in use, and idle ones that wait to be used again.
+//!
+//! Memory is taken and freed outside the lock: page-locking takes the driver milliseconds, in which other devices
+//! go on.
 
+use super::books::{Books, Granted, HostUsage};
 use super::slab::{Slab, SlabSource};
 use pager::Limit;
-use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,27 +13,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub(crate) struct HostPool {
     books: Mutex<Books>,
-}
-
-#[derive(Debug)]
-struct Books {
-    limit: Limit,
-    in_use: u64,
-    idle: u64,
-    peak: u64,
-    /// Idle slabs by size, pinned ones apart.
-    shelves: HashMap<(bool, usize), Vec<Slab>>,
-    pageable_fallbacks: u64,
-}
-
-/// A snapshot of the pool.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct HostUsage {
-    pub limit: Limit,
-    pub in_use: u64,
-    pub reserved: u64,
-    pub peak: u64,
-    pub pageable_fallbacks: u64,
 }
 
 /// A slab to be written. Its bytes count from the moment it is taken.
@@ -50,10 +32,8 @@ struct Held {
 }
 
 impl HostPool {
-    pub fn new(limit: Limit) -> Arc<Self> {
-        let books =
-            Books { limit, in_use: 0, idle: 0, peak: 0, shelves: HashMap::new(), pageable_fallbacks: 0 };
-        Arc::new(Self { books: Mutex::new(books) })
+    pub fn new(limit: Limit, pinned_limit: Limit) -> Arc<Self> {
+        Arc::new(Self { books: Mutex::new(Books::new(limit, pinned_limit)) })
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -61,86 +41,61 @@ impl HostPool {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn set_limit(&self, limit: Limit) {
-        self.books().limit = limit;
+    pub fn set_limits(&self, limit: Limit, pinned_limit: Limit) {
+        self.books().set_limits(limit, pinned_limit);
     }
 
     /// Bytes that can still be taken; idle slabs give way.
     pub fn room(&self) -> Limit {
-        let books = self.books();
-        books.limit.less(books.in_use)
+        self.books().room()
     }
 
     pub fn usage(&self) -> HostUsage {
-        let books = self.books();
-        HostUsage {
-            limit: books.limit,
-            in_use: books.in_use,
-            reserved: books.in_use + books.idle,
-            peak: books.peak,
-            pageable_fallbacks: books.pageable_fallbacks,
-        }
+        self.books().usage()
+    }
+
+    pub fn reset_peaks(&self) {
+        self.books().reset_peaks();
     }
 
     /// Gives all idle slabs back to the machine.
     pub fn trim(&self) {
-        self.books().give_idle_back();
+        let freed = self.books().clear_shelves();
+        drop(freed);
     }
 
     /// A slab of `len` bytes with whatever was last in it. `None` if the limit (or the machine) refuses.
     pub fn draft(self: &Arc<Self>, len: usize, source: SlabSource) -> Option<Draft> {
-        let slab = self.books().take(len, source)?;
+        let mut freed = Vec::new();
+        let granted = self.books().grant(len, matches!(source, SlabSource::Pinned(_)), &mut freed);
+        drop(freed);
+        let slab = match (granted?, source) {
+            (Granted::FromShelf(slab), _) => slab,
+            (Granted::ToAllocate { pinned: true }, SlabSource::Pinned(lock)) => match lock(len) {
+                Some(memory) => Slab::Pinned(memory),
+                None => self.pageable(len)?,
+            },
+            (Granted::ToAllocate { .. }, _) => self.ordinary(len)?,
+        };
         Some(Draft(Held { slab: Some(slab), pool: self.clone() }))
     }
-}
 
-impl Books {
-    fn take(&mut self, len: usize, source: SlabSource) -> Option<Slab> {
-        let bytes = len as u64;
-        if !self.limit.allows_more(self.in_use, bytes) {
-            return None;
-        }
-        let wants_pinned = matches!(source, SlabSource::Pinned(_));
-        for pinned in [wants_pinned, false] {
-            if let Some(slab) = self.shelves.get_mut(&(pinned, len)).and_then(Vec::pop) {
-                self.idle -= bytes;
-                self.taken(bytes);
-                return Some(slab);
-            }
-        }
-        if !self.limit.allows_more(self.in_use + self.idle, bytes) {
-            self.give_idle_back();
-        }
-        let slab = match source {
-            SlabSource::Pinned(allocate) => match allocate(len) {
-                Some(memory) => Slab::Pinned(memory),
-                None => self.fallback(len)?,
-            },
-            SlabSource::Heap => heap(len)?,
-        };
-        self.taken(bytes);
-        Some(slab)
+    fn ordinary(&self, len: usize) -> Option<Slab> {
+        heap(len).or_else(|| {
+            self.books().refund(len);
+            None
+        })
     }
 
-    fn taken(&mut self, bytes: u64) {
-        self.in_use += bytes;
-        self.peak = self.peak.max(self.in_use);
-    }
-
-    fn fallback(&mut self, len: usize) -> Option<Slab> {
-        if self.pageable_fallbacks == 0 {
+    /// Ordinary memory in place of page-locked memory that the driver refuses.
+    fn pageable(&self, len: usize) -> Option<Slab> {
+        if self.books().unpin(len) {
             tracing::warn!(
                 target: crate::journal::TARGET,
                 "the driver refuses more page-locked host memory; going on with ordinary memory, which copies slower"
             );
         }
-        self.pageable_fallbacks += 1;
-        heap(len)
-    }
-
-    fn give_idle_back(&mut self) {
-        self.shelves.clear();
-        self.idle = 0;
+        self.ordinary(len)
     }
 }
 
@@ -200,17 +155,19 @@ impl Lease {
 impl Drop for Held {
     fn drop(&mut self) {
         let Some(slab) = self.slab.take() else { return };
-        let len = slab.bytes().len();
-        let mut books = self.pool.books();
-        books.in_use -= len as u64;
-        books.idle += len as u64;
-        books.shelves.entry((slab.is_pinned(), len)).or_default().push(slab);
+        let freed = self.pool.books().put_back(slab);
+        drop(freed);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::slab::PinnedMemory;
     use super::*;
+    use std::ptr::NonNull;
+    use std::sync::{OnceLock, mpsc};
+    use std::thread;
+    use std::time::Duration;
 
     const HUNDRED: Limit = Limit::bytes(100);
 
@@ -222,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_hard_and_counts_live_copies() {
-        let pool = HostPool::new(HUNDRED);
+        let pool = HostPool::new(HUNDRED, HUNDRED);
         let first = copy(&pool, 60).expect("fits");
         assert!(copy(&pool, 41).is_none());
         let clone = first.clone();
@@ -235,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_slab_of_the_same_size_is_used_again() {
-        let pool = HostPool::new(HUNDRED);
+        let pool = HostPool::new(HUNDRED, HUNDRED);
         let address = copy(&pool, 50).expect("fits").bytes().as_ptr();
         assert_eq!(pool.usage().reserved, 50);
         assert_eq!(copy(&pool, 50).expect("fits").bytes().as_ptr(), address);
@@ -243,7 +200,7 @@ mod tests {
 
     #[test]
     fn idle_slabs_give_way_to_a_copy_of_another_size() {
-        let pool = HostPool::new(HUNDRED);
+        let pool = HostPool::new(HUNDRED, HUNDRED);
         drop(copy(&pool, 80));
         assert!(copy(&pool, 90).is_some());
         assert!(pool.usage().reserved <= 100);
@@ -251,7 +208,7 @@ mod tests {
 
     #[test]
     fn trimming_leaves_only_slabs_in_use() {
-        let pool = HostPool::new(HUNDRED);
+        let pool = HostPool::new(HUNDRED, HUNDRED);
         let kept = copy(&pool, 10);
         drop(copy(&pool, 50));
         pool.trim();
@@ -261,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_draft_that_is_never_sealed_takes_no_room() {
-        let pool = HostPool::new(HUNDRED);
+        let pool = HostPool::new(HUNDRED, HUNDRED);
         let draft = pool.draft(60, SlabSource::Heap).expect("fits");
         assert_eq!(pool.room(), Limit::bytes(40), "it counts while it is written");
         drop(draft);
@@ -270,9 +227,55 @@ mod tests {
 
     #[test]
     fn pinned_memory_that_is_refused_is_replaced_and_counted() {
-        let pool = HostPool::new(HUNDRED);
+        let pool = HostPool::new(HUNDRED, HUNDRED);
         let draft = pool.draft(10, SlabSource::Pinned(|_| None)).expect("ordinary memory serves");
         assert!(!draft.seal().is_pinned());
         assert_eq!(pool.usage().pageable_fallbacks, 1);
+    }
+
+    fn locked(len: usize) -> Option<PinnedMemory> {
+        let start = Box::leak(vec![0u8; len].into_boxed_slice()).as_mut_ptr();
+        // SAFETY: the bytes were just leaked; a test gives them up for good.
+        Some(unsafe { PinnedMemory::new(NonNull::new(start)?, len, |_| {}) })
+    }
+
+    #[test]
+    fn page_locked_memory_has_a_limit_of_its_own_and_ordinary_memory_serves_beyond() {
+        let pool = HostPool::new(HUNDRED, Limit::bytes(40));
+        let draft = |len| pool.draft(len, SlabSource::Pinned(locked)).map(Draft::seal);
+        let (first, second) = (draft(40).expect("within both"), draft(40).expect("within the host's"));
+        assert!(first.is_pinned() && !second.is_pinned());
+        assert_eq!(pool.usage().pageable_fallbacks, 1);
+        drop(first);
+        assert!(draft(20).expect("an idle locked slab gave way").is_pinned());
+        assert!(draft(61).is_none(), "the limit of the host holds");
+    }
+
+    #[test]
+    fn the_reserved_peak_counts_idle_slabs_too_and_idle_slabs_do_not_pile_up() {
+        let pool = HostPool::new(Limit::NONE, Limit::NONE);
+        for len in 1..=100 {
+            drop(copy(&pool, len));
+        }
+        let HostUsage { in_use, reserved, reserved_peak, .. } = pool.usage();
+        assert_eq!(in_use, 0);
+        assert!(reserved <= 100, "{reserved} bytes idle where 100 were ever in use");
+        assert!(reserved_peak >= reserved && reserved_peak <= 200, "{reserved_peak}");
+    }
+
+    static POOL: OnceLock<Arc<HostPool>> = OnceLock::new();
+
+    /// Page-locks memory while another device uses the pool.
+    fn locked_beside_others(len: usize) -> Option<PinnedMemory> {
+        let (told, hears) = mpsc::channel();
+        thread::spawn(move || told.send(POOL.get().expect("set before").room()));
+        hears.recv_timeout(Duration::from_secs(20)).expect("others go on while memory is locked");
+        locked(len)
+    }
+
+    #[test]
+    fn page_locking_keeps_no_other_device_waiting() {
+        let pool = POOL.get_or_init(|| HostPool::new(HUNDRED, HUNDRED));
+        assert!(pool.draft(10, SlabSource::Pinned(locked_beside_others)).is_some());
     }
 }

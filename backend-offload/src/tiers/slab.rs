@@ -33,7 +33,7 @@ unsafe impl Sync for PinnedMemory {}
 impl PinnedMemory {
     /// # Safety
     /// `start` points to `len` initialised bytes that nobody else uses, and `free` releases them.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only CUDA can pin host memory"))]
+    #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code, reason = "only CUDA can pin host memory"))]
     pub(crate) unsafe fn new(
         start: std::ptr::NonNull<u8>,
         len: usize,

@@ -93,7 +93,7 @@ impl FakeDoor {
     ) -> Self {
         Self {
             pager: Pager::new(budget, policy, oversized),
-            tiers: Tiers::new(HostPool::new(host), SlabSource::Heap, distrust),
+            tiers: Tiers::new(HostPool::new(host, Limit::NONE), SlabSource::Heap, distrust),
             journal: Journal::default(),
             oversized,
             shadows: Vec::new(),

@@ -12,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 children! { "cube/faults" => suffer }
 
 promises! {
+    uploads_that_fail_are_told_and_harm_no_block,
     refused_allocations_are_worked_around,
     copies_that_fail_now_and_then_are_worked_around,
     a_device_that_refuses_for_good_is_told,
@@ -30,6 +31,7 @@ fn suffer<T: Target>(parameters: &Facts) -> Facts {
         refuse_allocation_every: number("refuse every"),
         refuse_allocations_after: number("refuse after"),
         break_copy_out_every: number("break copies"),
+        break_copy_in_every: number("break uploads"),
         panic_in_launch_every: number("panic"),
     };
     let budget = parameters.text("budget").parse().expect("a budget");
@@ -166,5 +168,13 @@ fn a_panic_inside_the_runtime_is_told(machine: &Machine) {
     let right = fault_free(machine);
     for threads in thread_counts(machine) {
         assert_told(machine, child(machine, threads, TIGHT).with("panic", 50), &right, "panicked");
+    }
+}
+
+fn uploads_that_fail_are_told_and_harm_no_block(machine: &Machine) {
+    let right = fault_free(machine);
+    for threads in thread_counts(machine) {
+        let fault = child(machine, threads, TIGHT).with("break uploads", 40);
+        assert_told(machine, fault, &right, "the upload failed");
     }
 }

@@ -89,7 +89,11 @@ fn counted_allocations<T: Target>(parameters: &Facts) -> Facts {
         install::<T>(parameters, &device);
         let count = allocations_of::<Spilling<T>>(&device);
         let stats = stats::<Plain<T>>(&device);
-        assert_eq!(stats.restores > 0, parameters.find("budget").is_some(), "operands are clean under a budget");
+        assert_eq!(
+            stats.restores > 0,
+            parameters.find("budget").is_some(),
+            "operands are clean under a budget"
+        );
         count
     };
     Facts::default().with("allocations", count)

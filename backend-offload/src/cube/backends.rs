@@ -1,0 +1,86 @@
+//! The backends that lead to a server of ours: with and without fusion, to be offloaded and offloaded.
+
+use super::door::CubeDoor;
+use super::runtime::{InnerRuntime, OffloadRuntime};
+use crate::backend::{Managed, Offloadable, sealed};
+use burn_backend::DeviceOps;
+use burn_cubecl::{BoolElement, CubeBackend, FloatElement, IntElement};
+use burn_fusion::Fusion;
+use cubecl_core::Runtime;
+
+/// A runtime that leads to a server of ours: one we stand in front of, or our own over it.
+#[doc(hidden)]
+pub trait Reaches: Runtime + sealed::Sealed {
+    /// The runtime underneath.
+    type Inner: InnerRuntime<Device = Self::Device>;
+}
+
+impl<R: InnerRuntime> sealed::Sealed for OffloadRuntime<R> {}
+
+impl<R: InnerRuntime> Reaches for OffloadRuntime<R> {
+    type Inner = R;
+}
+
+impl<R, F, I, B> sealed::Sealed for CubeBackend<R, F, I, B>
+where
+    R: Reaches,
+    R::Device: DeviceOps,
+    F: FloatElement,
+    I: IntElement,
+    B: BoolElement,
+{
+}
+
+impl<R, F, I, B> Managed for CubeBackend<R, F, I, B>
+where
+    R: Reaches,
+    R::Device: DeviceOps,
+    F: FloatElement,
+    I: IntElement,
+    B: BoolElement,
+{
+    type Door = CubeDoor<R::Inner>;
+}
+
+impl<R, F, I, B> Offloadable for CubeBackend<R, F, I, B>
+where
+    R: InnerRuntime,
+    R::Device: DeviceOps,
+    F: FloatElement,
+    I: IntElement,
+    B: BoolElement,
+{
+    type Offloaded = CubeBackend<OffloadRuntime<R>, F, I, B>;
+}
+
+impl<R, F, I, B> sealed::Sealed for Fusion<CubeBackend<R, F, I, B>>
+where
+    R: Reaches,
+    R::Device: DeviceOps,
+    F: FloatElement,
+    I: IntElement,
+    B: BoolElement,
+{
+}
+
+impl<R, F, I, B> Managed for Fusion<CubeBackend<R, F, I, B>>
+where
+    R: Reaches,
+    R::Device: DeviceOps,
+    F: FloatElement,
+    I: IntElement,
+    B: BoolElement,
+{
+    type Door = CubeDoor<R::Inner>;
+}
+
+impl<R, F, I, B> Offloadable for Fusion<CubeBackend<R, F, I, B>>
+where
+    R: InnerRuntime,
+    R::Device: DeviceOps,
+    F: FloatElement,
+    I: IntElement,
+    B: BoolElement,
+{
+    type Offloaded = Fusion<CubeBackend<OffloadRuntime<R>, F, I, B>>;
+}
