@@ -42,8 +42,12 @@ fn page(run: &Run, device: &str) -> String {
     for verdict in &run.verdicts {
         line(format!("| {} |", verdict.cells.join(" | ")));
     }
-    if let Some(bandwidth) = &run.bandwidth {
-        line(format!("\nCopy bandwidth, as measured by the same binary: `{bandwidth}`."));
+    match &run.bandwidth {
+        Some(bandwidth) => line(format!("\nCopy bandwidth, as measured by the same binary: `{bandwidth}`.")),
+        None => line("\nThe copy bandwidth is missing.".to_owned()),
+    }
+    for (name, error) in run.failures() {
+        line(format!("\n{name}:\n\n```text\n{}\n```", error.trim()));
     }
     page
 }
@@ -66,7 +70,7 @@ mod tests {
         let page = page(&Run::parse(RAW).unwrap(), "H200");
         let said = [
             "# GPU check: H200, 2026-01-02",
-            "0 passed, 1 failed, 0 skipped (checks failed).",
+            "0 passed, 1 failed, 0 skipped (failed: mlp at 25%).",
             "`gpu_check --json`",
             "commit abc-dirty",
             "| driver | 570 |",

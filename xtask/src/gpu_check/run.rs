@@ -27,6 +27,8 @@ pub(super) struct Verdict {
     pub(super) outcome: Outcome,
     /// Program, budget, verdict, losses equal, weights equal, seconds per step.
     pub(super) cells: [String; 6],
+    /// Why it failed, where the run could tell.
+    error: Option<String>,
 }
 
 impl Run {
@@ -75,19 +77,31 @@ impl Run {
         self.verdicts.iter().filter(|verdict| verdict.outcome == outcome).count()
     }
 
+    /// Names and errors of the parts that failed and told why.
+    pub(super) fn failures(&self) -> impl Iterator<Item = (String, &str)> {
+        self.verdicts.iter().filter_map(|verdict| Some((verdict.name(), verdict.error.as_deref()?)))
+    }
+
     /// Why this run is no proof, if it is none. What was skipped proves nothing, and disproves nothing.
-    pub(super) fn shortcoming(&self) -> Option<&'static str> {
-        if self.count(Outcome::Fail) > 0 {
-            Some("checks failed")
+    pub(super) fn shortcoming(&self) -> Option<String> {
+        let failed: Vec<_> =
+            self.verdicts.iter().filter(|verdict| verdict.outcome == Outcome::Fail).collect();
+        if !failed.is_empty() {
+            let names: Vec<_> = failed.into_iter().map(Verdict::name).collect();
+            Some(format!("failed: {}", names.join(", ")))
         } else if self.bandwidth.is_none() {
-            Some("the run broke off before its end")
+            Some("the run broke off before its end: the copy bandwidth is missing".to_owned())
         } else {
-            (self.count(Outcome::Pass) == 0).then_some("every check was skipped")
+            (self.count(Outcome::Pass) == 0).then(|| "every check was skipped".to_owned())
         }
     }
 }
 
 impl Verdict {
+    fn name(&self) -> String {
+        self.cells[..2].join(" at ")
+    }
+
     fn parse(line: &Value) -> Result<Self> {
         let cell = |key| match &line[key] {
             Value::Null => "n/a".to_owned(),
@@ -101,7 +115,8 @@ impl Verdict {
             _ => bail!("`verdict` is none of pass, fail, skipped: {line}"),
         };
         let columns = ["program", "budget", "verdict", "losses_equal", "weights_equal", "seconds_per_step"];
-        Ok(Self { outcome, cells: columns.map(cell) })
+        let error = line["error"].as_str().map(str::to_owned);
+        Ok(Self { outcome, cells: columns.map(cell), error })
     }
 }
 
@@ -127,19 +142,29 @@ mod tests {
     #[test]
     fn one_failed_check_outweighs_those_that_passed() {
         let run = run(&[HEADER, PASS, &PASS.replace("pass", "fail"), END]).unwrap();
-        assert_eq!(run.shortcoming(), Some("checks failed"));
+        assert_eq!(run.shortcoming().unwrap(), "failed: mlp at 50%");
+    }
+
+    #[test]
+    fn a_part_that_did_not_run_is_named() {
+        let missing =
+            r#"{"program": "bandwidth", "budget": "800MiB", "verdict": "fail", "error": "no device"}"#;
+        let run = run(&[HEADER, PASS, missing]).unwrap();
+        assert_eq!(run.shortcoming().unwrap(), "failed: bandwidth at 800MiB");
+        assert_eq!(run.failures().collect::<Vec<_>>(), [("bandwidth at 800MiB".to_owned(), "no device")]);
     }
 
     #[test]
     fn skipped_checks_alone_are_no_proof() {
         let skipped = PASS.replace("pass", "skipped");
-        assert_eq!(run(&[HEADER, &skipped, END]).unwrap().shortcoming(), Some("every check was skipped"));
+        assert_eq!(run(&[HEADER, &skipped, END]).unwrap().shortcoming().unwrap(), "every check was skipped");
         assert_eq!(run(&[HEADER, &skipped, PASS, END]).unwrap().shortcoming(), None);
     }
 
     #[test]
     fn a_run_without_its_last_line_broke_off() {
-        assert_eq!(run(&[HEADER, PASS]).unwrap().shortcoming(), Some("the run broke off before its end"));
+        let shortcoming = run(&[HEADER, PASS]).unwrap().shortcoming().unwrap();
+        assert!(shortcoming.contains("broke off") && shortcoming.contains("bandwidth"), "{shortcoming}");
     }
 
     #[test]
