@@ -120,6 +120,19 @@ pub(crate) fn make_resident<M: Mover>(
     result
 }
 
+/// Brings `blocks` onto the device ahead of their use. Best effort: brings what it can and never fails.
+#[cfg_attr(not(feature = "cube"), expect(dead_code, reason = "only CubeCL profiles kernels"))]
+pub(crate) fn bring_ahead<M: Mover>(door: &mut M, blocks: &[BlockId]) {
+    let operation = || "bringing blocks ahead".to_owned();
+    let brought = match door.pager().begin_ahead(blocks) {
+        Ok(()) => take_steps(door, &operation, &mut None),
+        Err(stop) => Err(explained(door, stop, &operation, None)),
+    };
+    if let Err(error) = brought {
+        tracing::debug!(target: TARGET, "{error}");
+    }
+}
+
 /// Makes room for `bytes` that will be wanted soon. Best effort: evicts what it can and never fails.
 pub(crate) fn make_room<M: Mover>(door: &mut M, bytes: u64, arena: Arena) {
     door.pager().begin_room(bytes, arena);

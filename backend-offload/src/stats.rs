@@ -59,8 +59,9 @@ pub struct Stats {
     pub pageable_fallbacks: u64,
     /// Autotune samples discarded because blocks moved while they were timed.
     pub autotune_discards: u64,
-    /// Autotune samples that counted although blocks moved, less the time that took.
-    pub autotune_corrections: u64,
+    /// Autotune samples without a time, because the candidate could not run within the budget or moved blocks each
+    /// time. What was chosen with one of them is not kept on disk.
+    pub autotune_unmeasured: u64,
     /// Operations that could not run; each made its outputs unreadable and is reported on reading them.
     pub failures: u64,
 }
@@ -84,7 +85,7 @@ impl Stats {
             device_refusals: self.device_refusals.saturating_sub(earlier.device_refusals),
             pageable_fallbacks: self.pageable_fallbacks.saturating_sub(earlier.pageable_fallbacks),
             autotune_discards: self.autotune_discards.saturating_sub(earlier.autotune_discards),
-            autotune_corrections: self.autotune_corrections.saturating_sub(earlier.autotune_corrections),
+            autotune_unmeasured: self.autotune_unmeasured.saturating_sub(earlier.autotune_unmeasured),
             failures: self.failures.saturating_sub(earlier.failures),
             ..*self
         }

@@ -188,6 +188,23 @@ impl Pager {
     /// Starts an operation over `operands`, which may repeat. One that is leaving is taken back. True if all
     /// are on the device, so that no step is left to be taken.
     pub fn begin(&mut self, operands: &[BlockId]) -> Result<bool, Stop> {
+        let (wanted, all_here) = self.name_operands(operands)?;
+        self.counters.operations += 1;
+        self.counters.largest_operation = self.counters.largest_operation.max(wanted);
+        if !all_here && self.oversized == Oversized::Refuse && !self.ledger.budget().allows(wanted) {
+            return Err(Shortage::WorkingSet { wanted, pinned: 0 }.into());
+        }
+        Ok(all_here)
+    }
+
+    /// Starts bringing `blocks` ahead of their use. Not an operation of the program: it is not counted, and no
+    /// budget is too small for it.
+    pub fn begin_ahead(&mut self, blocks: &[BlockId]) -> Result<(), Stop> {
+        self.name_operands(blocks).map(drop)
+    }
+
+    /// Returns the bytes of all operands, and whether all are on the device.
+    fn name_operands(&mut self, operands: &[BlockId]) -> Result<(u64, bool), Stop> {
         for id in operands {
             self.block(*id)?;
         }
@@ -212,12 +229,7 @@ impl Pager {
         }
         let arrived = if all_here { named.len() } else { 0 };
         self.operation.target = Target::Operands { blocks: named, arrived };
-        self.counters.operations += 1;
-        self.counters.largest_operation = self.counters.largest_operation.max(wanted);
-        if !all_here && self.oversized == Oversized::Refuse && !self.ledger.budget().allows(wanted) {
-            return Err(Shortage::WorkingSet { wanted, pinned: 0 }.into());
-        }
-        Ok(all_here)
+        Ok((wanted, all_here))
     }
 
     /// Starts making room for `bytes` that will be wanted soon. Not an operation of the program: it is not

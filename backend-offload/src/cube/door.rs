@@ -106,7 +106,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             allocations: self.allocations,
             stall: self.stall,
             autotune_discards: self.profile.discards,
-            autotune_corrections: self.profile.corrected,
+            autotune_unmeasured: self.profile.unmeasured,
             failures: self.failures.count,
             ..report::stats(&self.pager, self.tiers.pool())
         }

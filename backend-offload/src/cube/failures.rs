@@ -21,7 +21,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct Failures {
     /// Small buffers have no row of their own; the failed ones are remembered by the number of their handle.
-    small: HashMap<u64, Arc<OffloadError>>,
+    pub(super) small: HashMap<u64, Arc<OffloadError>>,
     ours: HashMap<StreamId, Vec<ServerError>>,
     /// Errors of the runtime's that one of our own operations was handed in the program's place, by the index
     /// of its stream.

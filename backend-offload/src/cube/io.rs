@@ -5,7 +5,6 @@ use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
 use super::table::Named;
 use super::transfer::flat;
-use crate::drive;
 use crate::error::OffloadError;
 use crate::report::panic_message;
 use cubecl_common::bytes::Bytes;
@@ -270,16 +269,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
         self.make_physical(&mut binding, named);
         self.inner.get_resource(binding, stream)
-    }
-
-    /// Makes room for `bytes` that are about to be needed, as far as that is possible without an operation
-    /// of its own: by evicting what was used longest ago.
-    pub(super) fn make_spare_room(&mut self, bytes: u64, stream: StreamId) {
-        if bytes == 0 || self.pager.has_room(bytes, self.streams.arena(stream)) {
-            return;
-        }
-        let bytes = self.pager.ledger().budget().cut(bytes);
-        drive::make_room(self, bytes, self.streams.arena(stream));
     }
 
     /// The bytes a binding covers, whatever tensor lies in them.

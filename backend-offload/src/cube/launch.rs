@@ -118,10 +118,13 @@ impl<R: InnerRuntime> OffloadServer<R> {
         stream: StreamId,
     ) -> Result<(), Arc<OffloadError>> {
         for (named, binding) in named.with_bindings(arguments, count) {
-            self.contents(named, binding, operation)?;
+            if let Err(error) = self.contents(named, binding, operation) {
+                self.profile.not_run();
+                return Err(error);
+            }
         }
         if let Err(error) = self.make_resident(&named.blocks, operation) {
-            self.profile.refused();
+            self.profile.not_run();
             return Err(self.new_failure(Arc::new(error), stream));
         }
         self.receive_visitors(stream);

@@ -45,6 +45,7 @@ mod server;
 mod streams;
 mod table;
 mod transfer;
+mod unmeasured;
 mod visibility;
 #[cfg(feature = "wgpu")]
 mod wgpu;

@@ -30,6 +30,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         if operands.is_empty() {
             return Ok(());
         }
+        self.profile.used(operands);
         drive::make_resident(self, operands, &|| operation.to_owned())
     }
 
@@ -143,6 +144,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
     }
 
     fn give_spare_back(&mut self) {
+        self.profile.moved();
         let streams: Vec<_> = self.streams.entered().collect();
         for stream in streams {
             let inner = &mut self.inner;
@@ -211,10 +213,12 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
     fn settle(&mut self, _: Token, outcome: Outcome) {
         match outcome {
             Outcome::Left { block, .. } | Outcome::NotReturned { block } => self.release_memory(block),
-            Outcome::Returned { block, bytes, .. } => {
+            Outcome::Returned { block, bytes, from } => {
                 let uploaded = self.streams.begin(self.table.get(block).stream);
                 self.table.get_mut(block).last_use = Some(uploaded);
-                self.profile.allocated(bytes);
+                if from.is_none() {
+                    self.profile.took(block, bytes);
+                }
             }
             Outcome::Stayed { .. } | Outcome::Rescued { .. } | Outcome::Removed { .. } => {}
         }
@@ -222,6 +226,6 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
 
     fn waited(&mut self, time: Duration) {
         self.stall += time;
-        self.profile.moved(time);
+        self.profile.moved();
     }
 }

@@ -128,7 +128,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             InnerInfo(theirs.clone()),
             InnerLayout(theirs.clone()),
         ));
-        Self {
+        let server = Self {
             inner,
             utilities,
             device,
@@ -155,7 +155,10 @@ impl<R: InnerRuntime> OffloadServer<R> {
             #[cfg(feature = "test-util")]
             runtime_peaks: crate::RuntimePeaks::default(),
             settings,
-        }
+        };
+        // A process that ended too early may have left some.
+        server.strike();
+        server
     }
 
     /// Dead buffers are noticed only by looking. Without pressure nothing else would, so the table is searched
@@ -278,6 +281,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         mode: ExecutionMode,
         stream: StreamId,
     ) {
+        self.strike_what_was_not_measured(stream);
         // SAFETY: the same kernel over the same buffers, wherever they are; the caller's promise holds.
         unsafe { self.launch_kernel(kernel, count, arguments, mode, stream) }
         #[cfg(feature = "test-util")]
@@ -287,6 +291,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     }
 
     fn flush(&mut self, stream: StreamId) -> Result<(), ServerError> {
+        self.profile.candidate_begins();
         let flushed = self.inner.flush(stream);
         self.errors_at_sync(stream, flushed)
     }

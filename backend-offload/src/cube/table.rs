@@ -85,6 +85,15 @@ impl Table {
         self.rows[id.index as usize].take()
     }
 
+    /// Whether the block still has its row.
+    pub(super) fn holds(&self, id: BlockId) -> bool {
+        self.rows.get(id.index as usize).and_then(Option::as_ref).is_some_and(|buffer| buffer.block == id)
+    }
+
+    pub(super) fn rows_mut(&mut self) -> impl Iterator<Item = &mut Buffer> {
+        self.rows.iter_mut().flatten()
+    }
+
     pub(super) fn get(&self, id: BlockId) -> &Buffer {
         self.rows[id.index as usize].as_ref().expect("a block of the pager has a row")
     }

@@ -1,7 +1,12 @@
-//! Autotune under a budget: it never fails a run, and no choice is made on the time of our copies.
+//! Autotune under a budget: it never fails a run, and only times of kernels are kept.
 
-use super::{Machine, promises};
-use std::path::PathBuf;
+use super::{Machine, Plain, Spilling, Target, children, counted, install, promises};
+use crate::child::Facts;
+use backend_offload::{Faults, OffloadConfig};
+use burn::prelude::*;
+use std::path::{Path, PathBuf};
+
+children! { "cube/tune too large" => tune_too_large, "cube/tune among panics" => tune_among_panics }
 
 /// A directory in which every run tunes from scratch.
 fn without_results(name: &str) -> PathBuf {
@@ -14,7 +19,28 @@ fn without_results(name: &str) -> PathBuf {
     directory
 }
 
-promises! { tuning_under_a_budget_times_kernels_and_not_copies }
+/// The tuned choices that are kept in the directory.
+fn kept(directory: &Path) -> Vec<String> {
+    let mut folders = vec![directory.join("autotune")];
+    let mut lines = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            if entry.path().is_dir() {
+                folders.push(entry.path());
+                continue;
+            }
+            let text = std::fs::read_to_string(entry.path()).expect("a file of the tuner's");
+            lines.extend(text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned));
+        }
+    }
+    lines
+}
+
+promises! {
+    tuning_under_a_budget_times_kernels_and_not_copies,
+    what_is_too_large_to_run_leaves_no_tuned_choice_behind,
+    a_candidate_that_fails_does_not_spoil_the_others,
+}
 
 fn tuning_under_a_budget_times_kernels_and_not_copies(machine: &Machine) {
     let directory = without_results(&format!("tuned-under-a-budget-on-{machine}"));
@@ -28,17 +54,71 @@ fn tuning_under_a_budget_times_kernels_and_not_copies(machine: &Machine) {
     // Every candidate's operands fit, and little more.
     let report = machine.run(tuned().with("budget", "4MiB"));
     println!(
-        "tuning under a budget: {} evictions, {} samples discarded, {} corrected",
+        "tuning under a budget: {} evictions, {} samples discarded, {} unmeasured",
         report.text("evictions"),
         report.text("autotune discards"),
-        report.text("autotune corrections"),
+        report.text("autotune unmeasured"),
     );
     assert!(report.number("evictions") > 0, "there was pressure");
     assert_eq!(report.number("failures"), 0, "and nothing failed");
-    assert_eq!(report.number("autotune corrections"), 0, "every candidate got samples without copies");
+    // Of each candidate only warm-up samples contain copies.
+    assert_eq!((report.number("autotune discards"), report.number("autotune unmeasured")), (0, 0));
+    assert!(!kept(&directory).is_empty(), "results are kept where the runtime keeps them");
     // The results are those of the plain runtime, and serve it: nothing is tuned again.
-    assert!(directory.join("autotune").exists(), "results are kept where the runtime keeps them");
     let again = machine.run(tuned());
     assert_eq!(again.number("autotune discards"), 0);
     assert_eq!(again.text("fingerprint"), report.text("fingerprint"), "the same choices, the same bits");
+}
+
+/// A product whose operands exceed the budget, and a sum of what it did not give.
+fn tune_too_large<T: Target>(parameters: &Facts) -> Facts {
+    let device = T::device();
+    install::<T>(parameters, &device);
+    let ones = Tensor::<Spilling<T>, 2>::ones([256, 256], &device);
+    let product = ones.clone().matmul(ones.transpose());
+    let sums = product.clone().sum_dim(1);
+    let outcome = |tensor: Tensor<Spilling<T>, 2>| match tensor.try_into_data() {
+        Ok(data) => format!("{:?}", data.iter::<f32>().next()),
+        Err(error) => error.to_string(),
+    };
+    let facts = Facts::default().with("product", outcome(product)).with("sums", outcome(sums));
+    counted::<T>(&device, facts)
+}
+
+fn what_is_too_large_to_run_leaves_no_tuned_choice_behind(machine: &Machine) {
+    let directory = without_results(&format!("tuned-too-large-on-{machine}"));
+    let child = |budget| {
+        let child = machine.child("cube/tune too large").with("budget", budget);
+        machine.run(child.directory(directory.clone()))
+    };
+    let report = child("400KiB");
+    for told in ["product", "sums"] {
+        assert!(report.text(told).contains("budget"), "{}", report.text(told));
+    }
+    assert!(report.number("autotune unmeasured") > 0, "there was something to tune");
+    assert_eq!(kept(&directory), Vec::<String>::new(), "nothing was measured");
+    // With room, the same product is tuned on true times.
+    let report = child("unlimited");
+    assert_eq!((report.text("product"), report.text("sums")), ("Some(256.0)", "Some(65536.0)"));
+    assert_eq!(report.number("autotune unmeasured"), 0);
+    assert!(kept(&directory).len() >= 2);
+}
+
+/// Products of many sizes on a runtime that panics now and then; each is tuned.
+fn tune_among_panics<T: Target>(_: &Facts) -> Facts {
+    let device = T::device();
+    let faults = Faults { panic_in_launch_every: 11, ..Faults::default() };
+    OffloadConfig::new().faults(faults).install::<Plain<T>>(&device).expect("installs");
+    for rows in [192, 320, 448] {
+        let ones = Tensor::<Spilling<T>, 2>::ones([rows, 256], &device);
+        let _told = ones.clone().matmul(ones.transpose()).try_into_data();
+    }
+    counted::<T>(&device, Facts::default())
+}
+
+fn a_candidate_that_fails_does_not_spoil_the_others(machine: &Machine) {
+    let directory = without_results(&format!("tuned-among-panics-on-{machine}"));
+    let report = machine.run(machine.child("cube/tune among panics").directory(directory.clone()));
+    assert_eq!(report.number("autotune unmeasured"), 0, "every candidate wrote to buffers that exist");
+    assert!(!kept(&directory).is_empty());
 }

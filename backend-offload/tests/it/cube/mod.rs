@@ -55,6 +55,7 @@ use {children, promises};
 
 pub fn scenarios() -> Vec<Scenario> {
     [
+        autotune::scenarios(),
         machine::scenarios(),
         conformance::scenarios(),
         faults::scenarios(),
@@ -119,7 +120,7 @@ fn counted<T: Target>(device: &T::Device, report: Facts) -> Facts {
         .with("over budget", all.over_budget)
         .with("failures", all.failures)
         .with("autotune discards", all.autotune_discards)
-        .with("autotune corrections", all.autotune_corrections)
+        .with("autotune unmeasured", all.autotune_unmeasured)
         .with("runtime in use", peaks.in_use)
         .with("runtime reserved", peaks.reserved)
 }
