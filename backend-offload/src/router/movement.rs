@@ -89,6 +89,10 @@ impl<B: SharedStorage> Mover for State<B> {
     }
 
     fn fill(&mut self, _: Token, block: BlockId, _: TierIndex) -> Result<Progress, MoveFailure> {
+        #[cfg(feature = "test-util")]
+        if self.occasions.copy_in.strikes(self.faults.break_copy_in_every) {
+            return Err("an upload broken on purpose".to_owned().into());
+        }
         match self.tiers.verified(block) {
             Ok(copy) => {
                 self.table.bring_back(block, &B::allocate(copy.bytes()));

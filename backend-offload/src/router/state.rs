@@ -46,6 +46,7 @@ pub(super) struct State<B: SharedStorage> {
 pub(super) struct FaultOccasions {
     pub allocation: Occasions,
     pub copy_out: Occasions,
+    pub copy_in: Occasions,
     pub launch: Occasions,
 }
 

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 const CLEAR: &[&str] = &[
     "was refused device memory by the driver",
     "copying them out failed (a copy broken on purpose)",
+    "an upload broken on purpose",
     "a launch broken on purpose",
     "whose budget is used up",
 ];
@@ -48,6 +49,11 @@ fn memory_refused_for_good_fails_clearly_on_the_thread_that_wants_it() {
 #[test]
 fn copies_that_fail_leave_every_value_right() {
     every_operation_is_right_or_says_why("break copies every", 5);
+}
+
+#[test]
+fn uploads_that_fail_leave_every_other_value_right() {
+    assert!(every_operation_is_right_or_says_why("break uploads every", 50) > 0);
 }
 
 #[test]

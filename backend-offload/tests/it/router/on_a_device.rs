@@ -20,6 +20,7 @@ pub fn install<B: Offloadable>(facts: &Facts, device: &B::Device) {
         refuse_allocation_every: count("refuse every"),
         refuse_allocations_after: count("refuse after"),
         break_copy_out_every: count("break copies every"),
+        break_copy_in_every: count("break uploads every"),
         panic_in_launch_every: count("panic every"),
     });
     if let Some(budget) = budget("budget") {
