@@ -4,6 +4,7 @@ mod bench_vram;
 mod ci;
 mod gpu_check;
 mod invocation;
+mod kernels;
 mod readme;
 mod records;
 mod stand_in;
@@ -27,6 +28,8 @@ enum Command {
     BenchVram(bench_vram::BenchVram),
     /// Run a program on a CUDA driver that needs no GPU
     StandIn(stand_in::StandIn),
+    /// Compile the kernels that programs generated on the stand-in with NVIDIA's own compiler
+    Kernels(kernels::Kernels),
 }
 
 fn main() -> ExitCode {
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         Command::GpuCheck(gpu_check) => gpu_check.run(),
         Command::BenchVram(bench_vram) => bench_vram.run(),
         Command::StandIn(stand_in) => stand_in.run(),
+        Command::Kernels(kernels) => kernels.run(),
     };
     if let Err(error) = outcome {
         // Causes on one line, and no backtrace even where RUST_BACKTRACE asks for one: these are no bugs of ours.

@@ -1,0 +1,48 @@
+"""Has NVRTC compile kernels for one architecture. `cargo xtask kernels` runs it and reads its JSON lines.
+
+    compile.py LIBRARY                      # version and architectures
+    compile.py LIBRARY FOLDER OPTION...     # one line per FOLDER/*.cu: the log where it was refused, else null
+"""
+import ctypes
+import json
+import pathlib
+import sys
+
+
+def tell(nvrtc):
+    major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    require(nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    require(nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
+    architectures = (ctypes.c_int * count.value)()
+    require(nvrtc.nvrtcGetSupportedArchs(architectures))
+    print(json.dumps({"version": f"{major.value}.{minor.value}", "architectures": list(architectures)}))
+
+
+def compile_all(nvrtc, folder, options):
+    array = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+    for path in sorted(pathlib.Path(folder).glob("*.cu")):
+        program = ctypes.c_void_p()
+        require(nvrtc.nvrtcCreateProgram(ctypes.byref(program), path.read_bytes(), None, 0, None, None))
+        refused = nvrtc.nvrtcCompileProgram(program, len(options), array) != 0
+        print(json.dumps({"kernel": path.name, "log": log(nvrtc, program) if refused else None}), flush=True)
+        require(nvrtc.nvrtcDestroyProgram(ctypes.byref(program)))
+
+
+def log(nvrtc, program):
+    size = ctypes.c_size_t()
+    require(nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
+    text = ctypes.create_string_buffer(size.value)
+    require(nvrtc.nvrtcGetProgramLog(program, text))
+    return text.value.decode(errors="replace")
+
+
+def require(result):
+    if result != 0:
+        sys.exit(f"NVRTC failed with result {result}")
+
+
+library = ctypes.CDLL(sys.argv[1])
+if len(sys.argv) == 2:
+    tell(library)
+else:
+    compile_all(library, sys.argv[2], sys.argv[3:])
