@@ -8,6 +8,8 @@ import json
 import pathlib
 import sys
 
+COMPILATION_ERROR = 6
+
 
 def tell(nvrtc):
     major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
@@ -23,7 +25,11 @@ def compile_all(nvrtc, folder, options):
     for path in sorted(pathlib.Path(folder).glob("*.cu")):
         program = ctypes.c_void_p()
         require(nvrtc.nvrtcCreateProgram(ctypes.byref(program), path.read_bytes(), None, 0, None, None))
-        refused = nvrtc.nvrtcCompileProgram(program, len(options), array) != 0
+        result = nvrtc.nvrtcCompileProgram(program, len(options), array)
+        refused = result == COMPILATION_ERROR
+        if not refused and result != 0:
+            # Not the kernel's fault.
+            sys.exit(f"NVRTC failed with result {result}: {log(nvrtc, program)}")
         print(json.dumps({"kernel": path.name, "log": log(nvrtc, program) if refused else None}), flush=True)
         require(nvrtc.nvrtcDestroyProgram(ctypes.byref(program)))
 
@@ -41,6 +47,9 @@ def require(result):
         sys.exit(f"NVRTC failed with result {result}")
 
 
+# NVRTC looks for them by name alone, and not every release looks beside itself.
+for builtins in pathlib.Path(sys.argv[1]).parent.glob("libnvrtc-builtins.so*"):
+    ctypes.CDLL(str(builtins))
 library = ctypes.CDLL(sys.argv[1])
 if len(sys.argv) == 2:
     tell(library)
