@@ -1,10 +1,7 @@
 //! `cargo xtask ci`: the gate. Steps run cheapest first and stop at the first failure. The CI service runs
 //! this command and nothing beside it, so what passes here passes there.
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -64,14 +61,14 @@ impl Step {
         Ok(match self {
             Self::Fmt => vec![Invocation::cargo("fmt --all --check")],
             Self::Tidy => vec![Invocation::cargo("xtask tidy")],
-            Self::Clippy => vec![clippy(&test_command()?)],
+            Self::Clippy => vec![clippy(&TestCommand::read()?)],
             Self::Features => {
                 let mut checks = each_feature_alone(&Workspace::read()?.member("backend-offload")?.features);
                 checks.extend(each_device_of_the_trainer());
                 checks
             }
-            Self::Test => vec![test_command()?.invocation()],
-            Self::Doc => vec![doc(&test_command()?)],
+            Self::Test => vec![TestCommand::read()?.invocation()],
+            Self::Doc => vec![doc(&TestCommand::read()?)],
             Self::Deny => vec![Invocation::cargo("deny check bans licenses sources")],
         })
     }
@@ -84,13 +81,6 @@ impl Step {
 fn failure(step: Step) -> String {
     let hint = if step == Step::Deny { "; `.ci/run` installs the cargo-deny it needs" } else { "" };
     format!("step `{name}` failed; repeat it with `cargo xtask ci {name}`{hint}", name = step.name())
-}
-
-fn test_command() -> Result<TestCommand> {
-    let path = workspace::root().join("README.md");
-    TestCommand::parse(
-        &fs::read_to_string(&path).context("README.md, which holds the test command, is unreadable")?,
-    )
 }
 
 fn clippy(test: &TestCommand) -> Invocation {

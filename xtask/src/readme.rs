@@ -1,9 +1,11 @@
 //! The README's test command is the one CI runs, read from the README itself: what a visitor is told to type
 //! and what is known to pass cannot drift apart.
 
+use std::fs;
+
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::invocation::Invocation;
+use crate::{invocation::Invocation, workspace};
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TestCommand {
@@ -11,6 +13,13 @@ pub(crate) struct TestCommand {
 }
 
 impl TestCommand {
+    pub(crate) fn read() -> Result<Self> {
+        let path = workspace::root().join("README.md");
+        Self::parse(
+            &fs::read_to_string(&path).context("README.md, which holds the test command, is unreadable")?,
+        )
+    }
+
     /// The first line in a fenced `sh` block that starts with `cargo test`.
     pub(crate) fn parse(readme: &str) -> Result<Self> {
         let line = shell_lines(readme)
@@ -48,6 +57,14 @@ impl TestCommand {
             }
         }
         flags
+    }
+
+    /// The features it chooses of one crate, in the form `crate/feature`.
+    pub(crate) fn features_of(&self, member: &str) -> Vec<String> {
+        let flags = self.feature_flags();
+        let features = flags.iter().flat_map(|flag| flag.trim_start_matches("--features=").split(','));
+        let is_its = |feature: &&str| feature.split_once('/').is_some_and(|(owner, _)| owner == member);
+        features.filter(is_its).map(str::to_owned).collect()
     }
 }
 
@@ -101,5 +118,11 @@ mod tests {
         assert_eq!(command.feature_flags(), ["--features", "a/b,c", "--all-features"]);
         let command = parse("cargo test --workspace --no-default-features --features=a").unwrap();
         assert_eq!(command.feature_flags(), ["--no-default-features", "--features=a"]);
+    }
+    #[test]
+    fn the_features_of_one_crate_can_be_told_from_those_of_others() {
+        let command = parse("cargo test --workspace --features a/x,b/y --features=a/z -F ab/w").unwrap();
+        assert_eq!(command.features_of("a"), ["a/x", "a/z"]);
+        assert_eq!(command.features_of("c"), [""; 0]);
     }
 }
