@@ -1,10 +1,13 @@
 //! `cargo xtask gpu-check`: does spilling change a number on a real CUDA device, and what does it cost? The
 //! programs are one release binary that is carried to the device, because the machine with the GPU often has
-//! neither compiler nor network. Every run, passed or failed, becomes a dated record.
+//! neither compiler nor network. Every run, passed or failed, becomes a dated record. On the stand-in for the CUDA driver
+//! it runs without a GPU, and the record says so.
 
 mod carry;
+mod completeness;
 mod record;
 mod run;
+mod stand_in;
 
 use std::path::PathBuf;
 

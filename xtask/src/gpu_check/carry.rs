@@ -1,12 +1,13 @@
 //! Lays the folder to carry: the stripped release binary, the script that runs it, the commit it was built from.
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result};
 
+use super::stand_in;
 use crate::{invocation::Invocation, workspace, workspace::Workspace};
 
 const BINARY: &str = "gpu_check";
@@ -18,6 +19,7 @@ pub(super) fn lay() -> Result<PathBuf> {
     let commit = workspace::commit()?;
     Invocation::cargo("build --release --package examples --features cuda --bin")
         .arguments([BINARY])
+        .withhold(stand_in::withheld_from_the_build(|name| env::var_os(name)))
         .run(root)?;
 
     let folder = target.join("gpu-check");
@@ -58,7 +60,7 @@ mod tests {
 
     #[test]
     fn the_script_runs_what_lies_beside_it_and_leaves_a_run_that_can_be_recorded() {
-        let folder = std::env::temp_dir().join(format!("gpu-check-carried-{}", std::process::id()));
+        let folder = env::temp_dir().join(format!("gpu-check-carried-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         lay_script(&folder, "abc\n").unwrap();
         let binary = "#!/bin/sh\n\
@@ -75,5 +77,30 @@ mod tests {
         assert_eq!((run.commit.as_str(), run.shortcoming()), ("abc", None));
         assert_eq!(run.verdicts[0].cells[0], "--budgets 100%,50%,25% --json");
         assert_eq!(run.command, "gpu_check --budgets 100%,50%,25% --json");
+    }
+    #[test]
+    fn where_programs_would_load_the_stand_in_the_run_names_it_and_keeps_its_tuning_apart() {
+        let folder = env::temp_dir().join(format!("gpu-check-stand-in-{}", std::process::id()));
+        fs::create_dir_all(folder.join("lib")).unwrap();
+        fs::write(folder.join("lib/libcuda.so.1"), b"\0\x7fELF\0CUDA stand-in\0").unwrap();
+        lay_script(&folder, "abc\n").unwrap();
+        // Fails without settings for autotune where it is started.
+        let binary =
+            "#!/bin/sh\ngrep -q local cubecl.toml && echo '{\"program\": \"mlp\", \"verdict\": \"pass\"}'\n";
+        fs::write(folder.join(BINARY), binary).unwrap();
+        make_executable(&folder.join(BINARY)).unwrap();
+
+        let run = |libraries: &str| {
+            let script = Invocation::new(folder.join("run").to_string_lossy());
+            let status = script.command(&folder).env("LD_LIBRARY_PATH", libraries).status().unwrap();
+            (status.success(), fs::read_to_string(folder.join("raw.jsonl")).unwrap())
+        };
+        let (passed, raw) = run(&format!("/no-such-folder:{}", folder.join("lib").display()));
+        let (passed_elsewhere, elsewhere) = run("/no-such-folder");
+        fs::remove_dir_all(&folder).unwrap();
+
+        let on_the_stand_in = Run::parse(&raw).unwrap();
+        assert!(passed && stand_in::played_the_device(&on_the_stand_in), "{raw}");
+        assert!(!passed_elsewhere && !elsewhere.contains("CUDA stand-in"), "{elsewhere}");
     }
 }

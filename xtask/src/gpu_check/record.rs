@@ -6,30 +6,46 @@ use anyhow::{Context, Result, bail};
 
 use crate::records;
 
-use super::run::{Outcome, Run};
+use super::{
+    completeness,
+    run::{Outcome, Run},
+    stand_in,
+};
 
 pub(super) fn make(raw: &Path, device: Option<&str>) -> Result<()> {
     let lines = fs::read_to_string(raw).with_context(|| format!("{} is unreadable", raw.display()))?;
     let run = Run::parse(&lines).with_context(|| format!("{} holds no run", raw.display()))?;
     let device = device.or(run.gpu()).context("the run names no GPU: name it with --device")?;
+    stand_in::check_name(&run, device)?;
     let folder = records::fresh_folder(&records::runs(), &run.date, device)?;
     fs::write(folder.join("README.md"), page(&run, device))?;
     fs::write(folder.join("raw.jsonl"), lines)?;
     println!("recorded in {}", folder.display());
-    match run.shortcoming() {
+    match shortcoming(&run) {
         None => Ok(()),
         Some(shortcoming) => bail!("{shortcoming}; see {}", folder.display()),
     }
+}
+
+/// Why the run is no proof, and which of its lines are missing.
+fn shortcoming(run: &Run) -> Option<String> {
+    let missing = completeness::missing(run);
+    let missing = (!missing.is_empty()).then(|| format!("missing: {}", missing.join(", ")));
+    let said: Vec<String> = run.shortcoming().into_iter().chain(missing).collect();
+    (!said.is_empty()).then(|| said.join("; "))
 }
 
 fn page(run: &Run, device: &str) -> String {
     let mut page = format!("# GPU check: {device}, {}\n\n", run.date);
     let [passed, failed, skipped] =
         [Outcome::Pass, Outcome::Fail, Outcome::Skipped].map(|outcome| run.count(outcome));
-    let note = run.shortcoming().map(|shortcoming| format!(" ({shortcoming})")).unwrap_or_default();
+    let note = shortcoming(run).map(|shortcoming| format!(" ({shortcoming})")).unwrap_or_default();
     let Run { commit, command, .. } = run;
     let mut line = |text: String| writeln!(page, "{text}").expect("a string takes every line");
     line(format!("{passed} passed, {failed} failed, {skipped} skipped{note}.\n"));
+    if stand_in::played_the_device(run) {
+        line(format!("{}\n", stand_in::NOTE));
+    }
     line(format!(
         "`{command}`, built by `cargo xtask gpu-check` at commit {commit}. Raw data: [raw.jsonl](raw.jsonl).\n"
     ));
@@ -80,5 +96,21 @@ mod tests {
         for expected in said {
             assert!(page.contains(expected), "{expected} is missing from:\n{page}");
         }
+    }
+    #[test]
+    fn a_record_of_the_stand_in_says_that_no_gpu_took_part() {
+        let on = |gpu: &str| page(&Run::parse(&RAW.replace("NVIDIA H200", gpu)).unwrap(), gpu);
+        assert!(on("CUDA stand-in").contains("**No GPU took part.**"));
+        assert!(!on("NVIDIA H200").contains("No GPU"));
+    }
+
+    #[test]
+    fn a_record_names_the_lines_that_are_missing() {
+        let raw =
+            RAW.replace("gpu_check --json", "gpu_check --budgets 50%,25% --json").replace("fail", "pass");
+        let missing = "missing: mlp at plain, mlp at unlimited, mlp at 50%";
+        let run = Run::parse(&raw).unwrap();
+        assert_eq!(shortcoming(&run).unwrap(), missing);
+        assert!(page(&run, "H200").contains(&format!("1 passed, 0 failed, 0 skipped ({missing}).")));
     }
 }

@@ -5,7 +5,7 @@
 #     ./run [FILE]
 #
 # FILE (raw.jsonl beside this script unless named) gets one line on the machine, one per program and budget,
-# and one on the copy bandwidth.
+# and one on the copy bandwidth. Through `cargo xtask stand-in` it runs without a GPU, and FILE says so.
 set -euo pipefail
 
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -16,10 +16,30 @@ check=(gpu_check --budgets '100%,50%,25%' --json)
 field() { { "$@" 2>/dev/null || true; } | head -n 1 | tr -d '"\\' | sed 's/^ *//; s/ *$//'; }
 gpu() { field nvidia-smi --query-gpu="$1" --format=csv,noheader; }
 
+# The stand-in for the CUDA driver gives this name to its devices. Where programs would load it, a GPU beside it is
+# not used, whatever nvidia-smi says.
+stand_in='CUDA stand-in'
+uses_stand_in() {
+    local folders folder
+    IFS=: read -ra folders <<<"${LD_LIBRARY_PATH:-}"
+    for folder in "${folders[@]}"; do
+        if grep -qs "$stand_in" "${folder:-.}"/libcuda.so*; then return; fi
+    done
+    return 1
+}
+work=.
+if uses_stand_in; then
+    gpu() { if [ "$1" = name ]; then printf '%s' "$stand_in"; else printf none; fi; }
+    # Autotune measures the CPU: its choices must not reach a machine with a GPU.
+    work=$folder/stand-in
+    mkdir -p "$work"
+    printf '[autotune]\ncache = "local"\nlevel = "minimal"\n' >"$work/cubecl.toml"
+fi
+
 printf '{"date":"%s","commit":"%s","command":"%s","machine":{"gpu":"%s","gpu_memory":"%s","driver":"%s","processor":"%s","memory":"%s","kernel":"%s"}}\n' \
     "$(date -u +%F)" "$(field cat "$folder/commit")" "${check[*]}" \
     "$(gpu name)" "$(gpu memory.total)" "$(gpu driver_version)" \
     "$(field sed -n 's/^model name[^:]*: //p' /proc/cpuinfo)" "$(field sed -n 's/^MemTotal: *//p' /proc/meminfo)" \
     "$(field uname -sr)" >"$raw"
 
-"$folder/${check[0]}" "${check[@]:1}" | tee -a "$raw"
+(cd "$work" && exec "$folder/${check[0]}" "${check[@]:1}") | tee -a "$raw"

@@ -1,0 +1,61 @@
+//! The lines a run owes: for each program the plain run, the one without a budget, and one for each budget of the
+//! command. A run that died in between, or a file that was cut, lacks some.
+
+use super::run::Run;
+
+/// A bandwidth that could not be measured is a line of its own, and no program.
+const BANDWIDTH: &str = "bandwidth";
+
+/// Program and budget of each line that is not there.
+pub(super) fn missing(run: &Run) -> Vec<String> {
+    let Some(budgets) = budgets(&run.command) else { return Vec::new() };
+    let mut programs: Vec<&str> = run.verdicts.iter().map(|verdict| verdict.cells[0].as_str()).collect();
+    programs.dedup();
+    let lines = programs.into_iter().filter(|program| *program != BANDWIDTH).flat_map(|program| {
+        ["plain", "unlimited"].into_iter().chain(budgets.split(',')).map(move |budget| [program, budget])
+    });
+    lines
+        .filter(|line| !run.verdicts.iter().any(|verdict| verdict.cells[..2] == line[..]))
+        .map(|line| line.join(" at "))
+        .collect()
+}
+
+fn budgets(command: &str) -> Option<&str> {
+    command.split_whitespace().skip_while(|word| *word != "--budgets").nth(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run whose lines are `program budget`.
+    fn missing_of(command: &str, lines: &[&str]) -> String {
+        let header = format!(r#"{{"date": "d", "commit": "c", "command": "{command}", "machine": {{}}}}"#);
+        let lines = lines.iter().map(|line| {
+            let (program, budget) = line.split_once(' ').unwrap();
+            format!(r#"{{"program": "{program}", "budget": "{budget}", "verdict": "pass"}}"#)
+        });
+        let raw: Vec<_> = std::iter::once(header).chain(lines).collect();
+        missing(&Run::parse(&raw.join("\n")).unwrap()).join(", ")
+    }
+
+    const COMMAND: &str = "gpu_check --budgets 50%,25% --json";
+
+    #[test]
+    fn a_run_with_every_line_lacks_nothing_even_where_bandwidth_failed() {
+        let lines = ["mlp plain", "mlp unlimited", "mlp 50%", "mlp 25%", "bandwidth 800MiB"];
+        assert_eq!(missing_of(COMMAND, &lines), "");
+    }
+
+    #[test]
+    fn every_missing_line_is_named_by_program_and_budget() {
+        let lines = ["mlp plain", "mlp unlimited", "mlp 25%", "conv plain", "conv unlimited", "conv 50%"];
+        assert_eq!(missing_of(COMMAND, &lines), "mlp at 50%, conv at 25%");
+        assert_eq!(missing_of(COMMAND, &["mlp 50%", "mlp 25%"]), "mlp at plain, mlp at unlimited");
+    }
+
+    #[test]
+    fn a_command_that_names_no_budgets_owes_no_lines() {
+        assert_eq!(missing_of("gpu_check", &["mlp plain"]), "");
+    }
+}
