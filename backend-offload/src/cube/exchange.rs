@@ -63,7 +63,7 @@ struct Lane {
 
 impl Transit {
     fn sending(&self, route: Route) -> Sending<'_> {
-        Sending { transit: self, route }
+        Sending { transit: self, route, posted: false }
     }
 
     fn post(&self, route: Route, parcel: Parcel) {
@@ -99,18 +99,22 @@ impl Transit {
 struct Sending<'a> {
     transit: &'a Transit,
     route: Route,
+    posted: bool,
 }
 
 impl Sending<'_> {
-    fn post(self, parcel: Parcel) {
+    fn post(mut self, parcel: Parcel) {
+        self.posted = true;
         self.transit.post(self.route, parcel);
-        std::mem::forget(self);
     }
 }
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
-        self.transit.post(self.route, Err("the source device panicked while it read the tensor".to_owned()));
+        if !self.posted {
+            let error = "the source device panicked while it read the tensor".to_owned();
+            self.transit.post(self.route, Err(error));
+        }
     }
 }
 

@@ -19,8 +19,9 @@
 //! # Streams
 //!
 //! Every thread has a stream. Copies run on the buffer's own stream, where they are ordered with its work for
-//! free; streams of other threads that used the buffer are waited for before its memory is read, reused or
-//! given back. All copies are waited for on the device's thread: correct first, overlapped later.
+//! free. Whatever stream uses a buffer waits, on the device, for the stream that used it last ([`streams`]); so does
+//! the owner's before its memory is read, reused or given back. All copies to the host are waited for on the device's
+//! thread: correct first, overlapped later.
 //!
 //! # What can go wrong
 //!

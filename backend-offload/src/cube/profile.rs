@@ -218,7 +218,9 @@ impl<R: InnerRuntime> OffloadServer<R> {
             let mut streams: Vec<_> = operands.iter().map(|id| self.table.get(*id).stream).collect();
             streams.sort_unstable();
             streams.dedup();
-            streams.into_iter().for_each(|stream| self.wait_for_stream(stream));
+            for stream in streams {
+                self.wait_for_stream(stream);
+            }
         }
     }
 

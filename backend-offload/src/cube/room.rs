@@ -159,7 +159,9 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
 
     fn reclaim_host(&mut self) {
         let streams: Vec<_> = self.streams.entered().collect();
-        streams.into_iter().for_each(|stream| self.let_go_of_uploads(stream));
+        for stream in streams {
+            self.let_go_of_uploads(stream);
+        }
     }
 
     fn leave(&mut self, _: Token, id: BlockId, copy: Option<TierIndex>) -> Result<Progress, MoveFailure> {

@@ -43,6 +43,9 @@ promises! {
 }
 
 fn tuning_under_a_budget_times_kernels_and_not_copies(machine: &Machine) {
+    if !machine.is_first() {
+        return;
+    }
     let directory = without_results(&format!("tuned-under-a-budget-on-{machine}"));
     let tuned = || {
         machine
@@ -86,6 +89,9 @@ fn tune_too_large<T: Target>(parameters: &Facts) -> Facts {
 }
 
 fn what_is_too_large_to_run_leaves_no_tuned_choice_behind(machine: &Machine) {
+    if !machine.is_first() {
+        return;
+    }
     let directory = without_results(&format!("tuned-too-large-on-{machine}"));
     let child = |budget| {
         let child = machine.child("cube/tune too large").with("budget", budget);
@@ -117,6 +123,9 @@ fn tune_among_panics<T: Target>(_: &Facts) -> Facts {
 }
 
 fn a_candidate_that_fails_does_not_spoil_the_others(machine: &Machine) {
+    if !machine.is_first() {
+        return;
+    }
     let directory = without_results(&format!("tuned-among-panics-on-{machine}"));
     let report = machine.run(machine.child("cube/tune among panics").directory(directory.clone()));
     assert_eq!(report.number("autotune unmeasured"), 0, "every candidate wrote to buffers that exist");

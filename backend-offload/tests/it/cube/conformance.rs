@@ -13,22 +13,24 @@ children! { "cube/operations plain" => plain, "cube/operations" => spilling }
 promises! { every_operation_equals_the_plain_backend_at_any_budget_from_eight_threads }
 
 fn plain<T: Target>(parameters: &Facts) -> Facts {
-    results::<Autodiff<Plain<T>>>(&T::device(), parameters.value("threads"))
+    results::<Autodiff<Plain<T>>>(&T::device(), parameters)
 }
 
 fn spilling<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);
-    let results = results::<Autodiff<Spilling<T>>>(&device, parameters.value("threads"));
+    let results = results::<Autodiff<Spilling<T>>>(&device, parameters);
     counted::<T>(&device, results)
 }
 
 /// What every operation gives on each of `threads` threads at once: a fingerprint of its values, or what it
 /// panicked with. Threads that disagree are reported as such.
-fn results<B: AutodiffBackend>(device: &B::Device, threads: usize) -> Facts {
+fn results<B: AutodiffBackend>(device: &B::Device, parameters: &Facts) -> Facts {
+    let (threads, left_out) = (parameters.value("threads"), parameters.find("left out"));
     let all: Vec<Vec<(&str, String)>> = std::thread::scope(|scope| {
         let start = |n: usize| {
             let mut list = operations::<B>();
+            list.retain(|operation| left_out != Some(operation.name));
             let shift = n * list.len() / threads;
             list.rotate_left(shift);
             scope.spawn(move || list.into_iter().map(|o| (o.name, outcome(&o, device))).collect())
@@ -68,10 +70,14 @@ fn assert_same(plain: &Report, spilled: &Report) {
     }
 }
 
+/// On CUDA the plain backend gives tensors without elements to kernels with no blocks, which the driver refuses.
+fn left_out(machine: &Machine, child: Child) -> Child {
+    if matches!(machine, Machine::Vulkan) { child } else { child.with("left out", "no elements") }
+}
+
 fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child {
     // The plain backend's fusion is not cut; neither is ours here, so that both run the same kernels.
-    machine
-        .child("cube/operations")
+    left_out(machine, machine.child("cube/operations"))
         .with("threads", threads)
         .with("budget", budget)
         .with("alone", true)
@@ -80,7 +86,7 @@ fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child 
 }
 
 fn every_operation_equals_the_plain_backend_at_any_budget_from_eight_threads(machine: &Machine) {
-    let plain = machine.run(machine.child("cube/operations plain").with("threads", 1));
+    let plain = machine.run(left_out(machine, machine.child("cube/operations plain")).with("threads", 1));
     let settings = if machine.is_thorough() { vec![(8, "unlimited"), (8, "1")] } else { vec![(8, "1")] };
     for (threads, budget) in settings {
         let spilled = machine.run(everything_managed(machine, threads, budget));

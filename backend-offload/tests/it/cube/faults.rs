@@ -174,7 +174,7 @@ fn a_panic_inside_the_runtime_is_told(machine: &Machine) {
 fn uploads_that_fail_are_told_and_harm_no_block(machine: &Machine) {
     let right = fault_free(machine);
     for threads in thread_counts(machine) {
-        let fault = child(machine, threads, TIGHT).with("break uploads", 40);
+        let fault = child(machine, threads, TIGHT).with("break uploads", 6);
         assert_told(machine, fault, &right, "the upload failed");
     }
 }

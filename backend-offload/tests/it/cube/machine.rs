@@ -127,6 +127,11 @@ impl Machine {
         }
     }
 
+    /// Whether this is the first time a test runs here. Some promises depend on no schedule.
+    pub fn is_first(&self) -> bool {
+        matches!(self, Self::Vulkan) || self.is_thorough()
+    }
+
     pub fn child(&self, scenario: &'static str) -> Child {
         let child = Child::new(scenario);
         match self {

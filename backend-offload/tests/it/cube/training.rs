@@ -68,6 +68,7 @@ fn has_the_bits_of_at_every_budget(
     // A twentieth above the largest launch: what it brings besides its operands is nothing.
     let barely = largest + largest / 20;
     let budgets = if machine.is_thorough() { vec![peak / 2, peak / 4, barely] } else { vec![barely] };
+    let mut evictions = 0;
     for budget in budgets.into_iter().map(|budget| budget.max(largest)) {
         let tight = configured(spilling(machine, program, STEPS)).with("budget", budget).with("watch", true);
         let tight = machine.run(tight);
@@ -80,13 +81,13 @@ fn has_the_bits_of_at_every_budget(
             tight.text("runtime reserved"),
         );
         assert_eq!(tight.text("fingerprint"), unlimited.text("fingerprint"), "at {budget} of {peak} bytes");
-        // Part of the unlimited peak is dead buffers that nobody had to look for.
-        let spills = budget <= peak * 3 / 10;
-        assert!(!spills || tight.number("evictions") > 0, "a budget well below the peak spills");
+        evictions += tight.number("evictions");
         assert!(tight.number("device peak reserved") <= budget, "the ledger keeps the budget");
         assert!(tight.number("runtime reserved") <= budget + SMALL_BUFFERS, "and the runtime agrees");
         assert_eq!((tight.number("over budget"), tight.number("failures")), (0, 0));
     }
+    // Part of the unlimited peak is dead buffers that nobody had to look for, so that a half of it may be plenty.
+    assert!(evictions > 0, "{program}: the barely sufficient budget of {barely} bytes spills");
     largest
 }
 

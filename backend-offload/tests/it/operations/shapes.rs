@@ -6,6 +6,7 @@ use burn::tensor::backend::AutodiffBackend;
 
 pub fn operations<B: AutodiffBackend>() -> Vec<Operation<B>> {
     vec![
+        Operation { name: "no elements", run: no_elements::<B> },
         Operation { name: "reshape", run: reshape::<B> },
         Operation { name: "permute", run: permute::<B> },
         Operation { name: "expand and repeat", run: expand::<B> },
@@ -71,6 +72,11 @@ fn filled<B: AutodiffBackend>(device: &B::Device) -> Vec<Value> {
     out.add("eye", Tensor::<B, 2>::eye(6, device));
     out.add("arange", Tensor::<B, 1, Int>::arange(3..40, device));
     out.add("int zeros", Tensor::<B, 2, Int>::zeros([3, 3], device));
-    out.add("no elements", Tensor::<B, 2>::zeros([0, 7], device));
+    out.values
+}
+
+fn no_elements<B: AutodiffBackend>(device: &B::Device) -> Vec<Value> {
+    let mut out = Results::<B>::new(device);
+    out.add("zeros", Tensor::<B, 2>::zeros([0, 7], device));
     out.values
 }
