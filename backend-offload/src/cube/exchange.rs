@@ -211,8 +211,8 @@ mod tests {
         (TypeId::of::<Transit>(), DeviceId::new(0, 0), DeviceId::new(0, 1), StreamId::current())
     }
 
-    fn parcel(byte: u8) -> Parcel {
-        Ok(Bytes::from_bytes_vec(vec![byte]))
+    fn bytes(byte: u8) -> Bytes {
+        Bytes::from_bytes_vec(vec![byte])
     }
 
     #[test]
@@ -230,8 +230,8 @@ mod tests {
     #[test]
     fn parcels_of_one_route_arrive_in_order_and_leave_nothing() {
         let transit = Transit::default();
-        transit.sending(route()).post(parcel(1));
-        transit.sending(route()).post(parcel(2));
+        transit.sending(route()).post(Ok(bytes(1)));
+        transit.sending(route()).post(Ok(bytes(2)));
         let next = || transit.collect(route(), SOON).expect("sent")[0];
         assert_eq!((next(), next()), (1, 2));
         assert!(transit.routes.lock().expect("nobody panicked").is_empty());
@@ -241,8 +241,8 @@ mod tests {
     fn a_parcel_that_comes_too_late_is_not_taken_for_the_next() {
         let transit = Transit::default();
         assert!(transit.collect(route(), SOON).is_err(), "nobody sends");
-        transit.sending(route()).post(parcel(1));
-        transit.sending(route()).post(parcel(2));
+        transit.sending(route()).post(Ok(bytes(1)));
+        transit.sending(route()).post(Ok(bytes(2)));
         assert_eq!(transit.collect(route(), SOON).expect("sent")[0], 2);
     }
 }

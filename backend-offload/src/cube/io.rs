@@ -191,13 +191,25 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.order_operands(&[id], stream);
         self.heal(id, &descriptor);
         self.make_physical(&mut descriptor.handle, Named::Block(id));
-        let written = self.write_inside(descriptor, bytes, stream);
+        let written = self.write_and_ask(descriptor, bytes, stream);
         self.wrote(id);
         written
     }
 
-    /// Writes through the runtime, and asks the stream how it went.
-    pub(super) fn write_inside(
+    /// Writes through the runtime, and asks the stream how it went: for contents that only we know how to replace.
+    pub(super) fn write_and_ask(
+        &mut self,
+        descriptor: CopyDescriptor,
+        bytes: Bytes,
+        stream: StreamId,
+    ) -> Result<(), OffloadError> {
+        self.write_inside(descriptor, bytes, stream)?;
+        R::write_error(&mut self.inner, stream).map_or(Ok(()), |error| {
+            Err(OffloadError::LaunchFailed { operation: WRITE.to_owned(), message: error.to_string() })
+        })
+    }
+
+    fn write_inside(
         &mut self,
         descriptor: CopyDescriptor,
         bytes: Bytes,
@@ -205,10 +217,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     ) -> Result<(), OffloadError> {
         let inner = &mut self.inner;
         catch_unwind(AssertUnwindSafe(|| inner.write(vec![(descriptor, bytes)], stream)))
-            .map_err(|panic| runtime_panic(WRITE, panic.as_ref()))?;
-        R::write_error(&mut self.inner, stream).map_or(Ok(()), |error| {
-            Err(OffloadError::LaunchFailed { operation: WRITE.to_owned(), message: error.to_string() })
-        })
+            .map_err(|panic| runtime_panic(WRITE, panic.as_ref()))
     }
 
     /// A failed buffer that is written as a whole has contents again.

@@ -50,7 +50,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     ) -> Result<(), String> {
         let size = copy.bytes().len() as u64;
         let binding = Handle::from_memory(device.clone(), stream, size).binding();
-        self.write_inside(flat(binding, size), shared(copy), stream).map_err(|error| error.to_string())
+        self.write_and_ask(flat(binding, size), shared(copy), stream).map_err(|error| error.to_string())
     }
 
     /// Orders what the owner of a buffer does next after the last use by another stream.

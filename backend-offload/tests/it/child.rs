@@ -23,7 +23,7 @@ const MARK: &str = "report> ";
 const NEWLINE: &str = "\u{1f}";
 
 /// A child that takes longer hangs.
-const PATIENCE: Duration = Duration::from_mins(10);
+const PATIENCE: Duration = Duration::from_mins(25);
 
 /// Something a child process can do.
 #[derive(Clone)]
