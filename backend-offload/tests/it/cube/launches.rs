@@ -132,7 +132,8 @@ fn a_resident_launch_allocates_hardly_more_than_on_the_plain_runtime(machine: &M
     for spilling in [child("spilling"), child("spilling").with("budget", "4MiB").with("bindings", 3)] {
         let ours = machine.run(spilling).number("allocations");
         println!("{LAUNCHES} launches: {plain} allocations on the plain runtime, {ours} here");
-        // Two come with each launch and its synchronisation; naming, wrapping and rewriting the operands took six.
-        assert!(ours <= plain + 3 * LAUNCHES, "{plain} on the plain runtime, {ours} here");
+        // Fewer than five come with each launch and its synchronisation. Naming, wrapping and rewriting the operands
+        // would be six more.
+        assert!(ours <= plain + 5 * LAUNCHES, "{plain} on the plain runtime, {ours} here");
     }
 }
