@@ -44,9 +44,12 @@ impl Schedule {
     }
 }
 
+/// How many seeds tests run under.
+pub const SEEDS: &str = "OFFLOAD_STAND_IN_SEEDS";
+
 /// The schedules every test runs under: eager, lazy, and as many seeds as `OFFLOAD_STAND_IN_SEEDS` says.
 pub fn schedules() -> Vec<Schedule> {
-    let seeds = std::env::var("OFFLOAD_STAND_IN_SEEDS").unwrap_or_else(|_| "3".to_owned());
+    let seeds = std::env::var(SEEDS).unwrap_or_else(|_| "3".to_owned());
     let seeds: u64 = seeds.parse().expect("OFFLOAD_STAND_IN_SEEDS is a number of seeds");
     [Schedule::Eager, Schedule::Lazy].into_iter().chain((1..=seeds).map(Schedule::Random)).collect()
 }

@@ -86,6 +86,9 @@ fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child 
 }
 
 fn every_operation_equals_the_plain_backend_at_any_budget_from_eight_threads(machine: &Machine) {
+    if machine.is_repetition() {
+        return;
+    }
     let plain = machine.run(left_out(machine, machine.child("cube/operations plain")).with("threads", 1));
     let settings = if machine.is_thorough() { vec![(8, "unlimited"), (8, "1")] } else { vec![(8, "1")] };
     for (threads, budget) in settings {

@@ -132,6 +132,17 @@ impl Machine {
         matches!(self, Self::Vulkan) || self.is_thorough()
     }
 
+    /// Whether this is a further seed in the gate, which long tests leave to the nightly run.
+    pub fn is_repetition(&self) -> bool {
+        match self {
+            Self::Vulkan => false,
+            #[cfg(feature = "cuda")]
+            Self::StandIn { schedule, .. } => {
+                matches!(schedule, Schedule::Random(2..)) && std::env::var_os(stand_in::SEEDS).is_none()
+            }
+        }
+    }
+
     pub fn child(&self, scenario: &'static str) -> Child {
         let child = Child::new(scenario);
         match self {
