@@ -1,6 +1,7 @@
 //! Faults on request, to prove that every one of them is survived or reported.
 
 /// Faults to inject, and how often. Counted per device from its start; zero is never.
+#[cfg(feature = "test-util")]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
     /// Every so many device allocations is refused once.
@@ -17,6 +18,7 @@ pub struct Faults {
 
 /// The most memory the runtime underneath reported, asked after every launch. All streams together, small
 /// buffers included.
+#[cfg(feature = "test-util")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuntimePeaks {
     /// Bytes in use.
@@ -25,17 +27,69 @@ pub struct RuntimePeaks {
     pub reserved: u64,
 }
 
-/// Counts occasions and says when it is time.
+/// Injects the faults asked for. Compiled without `test-util` it never does.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Occasions(u64);
+pub(crate) struct Injector {
+    #[cfg(feature = "test-util")]
+    faults: Faults,
+    #[cfg(feature = "test-util")]
+    allocations: u64,
+    #[cfg(feature = "test-util")]
+    copies_out: u64,
+    #[cfg(feature = "test-util")]
+    copies_in: u64,
+    #[cfg(feature = "test-util")]
+    launches: u64,
+}
 
-impl Occasions {
-    pub(crate) fn strikes(&mut self, every: u64) -> bool {
-        self.0 += 1;
-        every > 0 && self.0.is_multiple_of(every)
+#[cfg(feature = "test-util")]
+impl Injector {
+    pub(crate) fn new(faults: Faults) -> Self {
+        Self { faults, ..Self::default() }
     }
 
-    pub(crate) fn count(self) -> u64 {
-        self.0
+    pub(crate) fn refuses_allocation(&mut self) -> bool {
+        let after = self.faults.refuse_allocations_after;
+        let strikes = is_due(&mut self.allocations, self.faults.refuse_allocation_every);
+        strikes || (after > 0 && self.allocations > after)
+    }
+
+    pub(crate) fn breaks_copy_out(&mut self) -> bool {
+        is_due(&mut self.copies_out, self.faults.break_copy_out_every)
+    }
+
+    pub(crate) fn breaks_copy_in(&mut self) -> bool {
+        is_due(&mut self.copies_in, self.faults.break_copy_in_every)
+    }
+
+    pub(crate) fn panics_in_launch(&mut self) -> bool {
+        is_due(&mut self.launches, self.faults.panic_in_launch_every)
+    }
+}
+
+/// Counts an occasion. True for every so many of them; zero is never.
+#[cfg(feature = "test-util")]
+fn is_due(occasions: &mut u64, every: u64) -> bool {
+    *occasions += 1;
+    every > 0 && occasions.is_multiple_of(every)
+}
+
+#[cfg(not(feature = "test-util"))]
+#[expect(clippy::unused_self, reason = "with the feature it counts")]
+impl Injector {
+    pub(crate) fn refuses_allocation(&mut self) -> bool {
+        false
+    }
+
+    pub(crate) fn breaks_copy_out(&mut self) -> bool {
+        false
+    }
+
+    pub(crate) fn breaks_copy_in(&mut self) -> bool {
+        false
+    }
+
+    pub(crate) fn panics_in_launch(&mut self) -> bool {
+        false
     }
 }

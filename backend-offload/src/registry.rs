@@ -3,6 +3,7 @@
 use crate::bytes::Budget;
 use crate::config::OffloadConfig;
 use crate::error::OffloadError;
+use crate::faults::Injector;
 use crate::tiers::{HostPool, available_memory};
 use burn_backend::DeviceId;
 use pager::{Limit, Oversized, Policy};
@@ -27,8 +28,7 @@ pub(crate) struct Settings {
         expect(dead_code, reason = "only CUDA takes buffers of any size")
     )]
     pub device_memory: Option<u64>,
-    #[cfg(feature = "test-util")]
-    pub faults: crate::faults::Faults,
+    pub injector: Injector,
     #[cfg(feature = "test-util")]
     pub watch_runtime: bool,
 }
@@ -145,7 +145,9 @@ impl Registry {
             host: self.host([config.host_budget, config.pinned_budget])?,
             device_memory: facts.memory.map(|memory| memory.total),
             #[cfg(feature = "test-util")]
-            faults: config.faults,
+            injector: Injector::new(config.faults),
+            #[cfg(not(feature = "test-util"))]
+            injector: Injector::default(),
             #[cfg(feature = "test-util")]
             watch_runtime: config.watch_runtime,
         })

@@ -4,9 +4,20 @@ use crate::error::{Holder, OffloadError, Situation, Tier};
 use crate::stats::{Stats, TierStats};
 use crate::tiers::HostPool;
 use pager::{Block, BlockId, Pager, Place, Shortage, Stop, TierIndex};
+use std::time::Duration;
 
-/// The counters of the pager and the host tier. The door adds what only it sees.
-pub(crate) fn stats(pager: &Pager, host: &HostPool) -> Stats {
+/// What only the door itself can count.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub launches: u64,
+    pub allocations: u64,
+    /// Time the program waited for blocks to move.
+    pub stall: Duration,
+    pub failures: u64,
+}
+
+/// The counters of the pager, the host tier and the door.
+pub(crate) fn stats(pager: &Pager, host: &HostPool, counts: &Counts) -> Stats {
     let (ledger, counters, host) = (pager.ledger(), pager.counters(), host.usage());
     Stats {
         device: TierStats {
@@ -23,6 +34,10 @@ pub(crate) fn stats(pager: &Pager, host: &HostPool) -> Stats {
             peak_reserved: host.reserved_peak,
             budget: host.limit.get(),
         },
+        launches: counts.launches,
+        allocations: counts.allocations,
+        stall: counts.stall,
+        failures: counts.failures,
         steps: pager.steps(),
         evictions: counters.evictions,
         clean_drops: counters.clean_drops,

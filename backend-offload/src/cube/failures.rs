@@ -26,7 +26,6 @@ pub(super) struct Failures {
     /// Errors of the runtime's that one of our own operations was handed in the program's place, by the index
     /// of its stream.
     theirs: HashMap<usize, Vec<ServerError>>,
-    pub(super) count: u64,
 }
 
 impl Failures {
@@ -64,7 +63,7 @@ impl Failures {
 impl<R: InnerRuntime> OffloadServer<R> {
     /// Counts and reports an error that starts here, as opposed to one passed on from operand to output.
     pub(super) fn new_failure(&mut self, error: Arc<OffloadError>, stream: StreamId) -> Arc<OffloadError> {
-        self.failures.count += 1;
+        self.counts.failures += 1;
         self.failures.ours.entry(stream).or_default().push(launch_error(&error));
         self.journal.record(Event::Failed { error: error.to_string() });
         error

@@ -85,7 +85,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         stream: StreamId,
     ) {
         self.streams.enter(stream, &mut self.inner);
-        self.launches += 1;
+        self.counts.launches += 1;
         let mut named = std::mem::take(&mut self.operands);
         named.name(&mut self.table, &arguments, &count);
         let task = NotingTask::new(kernel);
@@ -156,11 +156,9 @@ impl<R: InnerRuntime> OffloadServer<R> {
         if let (CubeCount::Dynamic(binding), Some(named)) = (&mut count, named.count) {
             self.make_physical(binding, named);
         }
-        #[cfg(feature = "test-util")]
-        let panics = self.fault_launches.strikes(self.settings.faults.panic_in_launch_every);
+        let panics = self.injector.panics_in_launch();
         let inner = &mut self.inner;
         let launched = catch_unwind(AssertUnwindSafe(|| {
-            #[cfg(feature = "test-util")]
             assert!(!panics, "injected into {}: the runtime panics", task.kernel_id());
             // SAFETY: the bindings name the same bytes as the caller's; its promise about the kernel holds.
             task.with_deputy(|deputy| unsafe { inner.launch(deputy, count, arguments, mode, stream) });

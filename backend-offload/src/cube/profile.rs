@@ -188,7 +188,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.prepare_sample(stream);
         let token = self.inner.start_profile(stream)?;
         let failed = self.table.rows_mut().filter(|row| row.failed.is_some()).map(|row| row.block).collect();
-        let before = Before { failed, small: self.failures.small.clone(), failures: self.failures.count };
+        let before = Before { failed, small: self.failures.small.clone(), failures: self.counts.failures };
         self.profile.samples.push(Sample { before, ..Sample::default() });
         Ok(token)
     }
@@ -269,7 +269,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             }
         }
         self.failures.small = before.small;
-        self.failures.count = before.failures;
+        self.counts.failures = before.failures;
     }
 
     /// Keeps [`UNMEASURED`] times out of the tuner's file. Called before each launch; costs a comparison.

@@ -62,7 +62,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         if let Some(stream) = self.table.find_mut(id).map(|buffer| buffer.stream) {
             error = self.new_failure(error, stream);
         } else {
-            self.failures.count += 1;
+            self.counts.failures += 1;
             self.journal.record(Event::Failed { error: error.to_string() });
         }
         if let Some(buffer) = self.table.find_mut(id) {
@@ -101,14 +101,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
         if let Some(device) = device.filter(|_| paranoid) {
             self.overwrite(&device, stream, size);
         }
-    }
-
-    #[cfg(feature = "test-util")]
-    fn refuses_allocation(&mut self) -> bool {
-        let faults = self.settings.faults;
-        let every = self.fault_allocations.strikes(faults.refuse_allocation_every);
-        let after = faults.refuse_allocations_after;
-        every || (after > 0 && self.fault_allocations.count() > after)
     }
 }
 
@@ -170,8 +162,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
         let (stream, size, last_use) = (buffer.stream, buffer.size, buffer.last_use.take());
         self.order_owner_after(stream, last_use);
         if copy.is_some() {
-            #[cfg(feature = "test-util")]
-            if self.fault_copies.strikes(self.settings.faults.break_copy_out_every) {
+            if self.injector.breaks_copy_out() {
                 return Err("injected: the copy failed".to_owned().into());
             }
             let mut draft = self.tiers.draft(size as usize).or_else(|_| {
@@ -186,8 +177,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
 
     /// The runtime panics where it cannot allocate.
     fn take_memory(&mut self, id: BlockId) -> bool {
-        #[cfg(feature = "test-util")]
-        if self.refuses_allocation() {
+        if self.injector.refuses_allocation() {
             return false;
         }
         let (stream, size) = (self.table.get(id).stream, self.table.get(id).size);
@@ -198,8 +188,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
     }
 
     fn fill(&mut self, _: Token, id: BlockId, _: TierIndex) -> Result<Progress, MoveFailure> {
-        #[cfg(feature = "test-util")]
-        if self.fault_uploads.strikes(self.settings.faults.break_copy_in_every) {
+        if self.injector.breaks_copy_in() {
             return Err("injected: the upload failed".to_owned().into());
         }
         let copy = self.tiers.verified(id)?;
@@ -227,7 +216,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
     }
 
     fn waited(&mut self, time: Duration) {
-        self.stall += time;
+        self.counts.stall += time;
         self.profile.moved();
     }
 }

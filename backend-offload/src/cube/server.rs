@@ -11,10 +11,10 @@ use super::streams::Streams;
 use super::table::{Buffer, Table};
 use super::visibility::{NotingCompiler, Visibility};
 use crate::error::OffloadError;
-#[cfg(feature = "test-util")]
-use crate::faults::Occasions;
+use crate::faults::Injector;
 use crate::journal::{Event, Journal};
 use crate::registry::{self, Settings};
+use crate::report::Counts;
 use crate::tiers::Tiers;
 use cubecl_common::bytes::Bytes;
 use cubecl_common::device::{Device, DeviceId, DeviceService, DeviceServiceStage, ServerUtilitiesHandle};
@@ -33,7 +33,6 @@ use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
 use pager::Pager;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A CubeCL server over `R`'s own, whose buffers move between device and host.
 pub struct OffloadServer<R: InnerRuntime> {
@@ -51,17 +50,8 @@ pub struct OffloadServer<R: InnerRuntime> {
     pub(super) journal: Journal,
     /// Reused by every launch, so that the fast path allocates nothing.
     pub(super) operands: Operands,
-    pub(super) launches: u64,
-    pub(super) allocations: u64,
-    pub(super) stall: Duration,
-    #[cfg(feature = "test-util")]
-    pub(super) fault_allocations: Occasions,
-    #[cfg(feature = "test-util")]
-    pub(super) fault_copies: Occasions,
-    #[cfg(feature = "test-util")]
-    pub(super) fault_uploads: Occasions,
-    #[cfg(feature = "test-util")]
-    pub(super) fault_launches: Occasions,
+    pub(super) counts: Counts,
+    pub(super) injector: Injector,
     #[cfg(feature = "test-util")]
     pub(super) runtime_peaks: crate::RuntimePeaks,
 }
@@ -141,17 +131,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
             profile: ProfileWatch::default(),
             journal: Journal::default(),
             operands: Operands::default(),
-            launches: 0,
-            allocations: 0,
-            stall: Duration::ZERO,
-            #[cfg(feature = "test-util")]
-            fault_allocations: Occasions::default(),
-            #[cfg(feature = "test-util")]
-            fault_copies: Occasions::default(),
-            #[cfg(feature = "test-util")]
-            fault_uploads: Occasions::default(),
-            #[cfg(feature = "test-util")]
-            fault_launches: Occasions::default(),
+            counts: Counts::default(),
+            injector: settings.injector,
             #[cfg(feature = "test-util")]
             runtime_peaks: crate::RuntimePeaks::default(),
             settings,
@@ -212,7 +193,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
 
     fn initialize_memory(&mut self, memory: ManagedMemoryHandle, size: u64, stream: StreamId) {
         self.streams.enter(stream, &mut self.inner);
-        self.allocations += 1;
+        self.counts.allocations += 1;
         if !self.table.manages(size) {
             return self.initialize_small(memory, size, stream);
         }
@@ -223,7 +204,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         let failed = (size > limit).then(|| Arc::new(OffloadError::BufferTooLarge { wanted: size, limit }));
         let bytes = size.next_multiple_of(limits.alignment.max(1));
         if let Some(error) = &failed {
-            self.failures.count += 1;
+            self.counts.failures += 1;
             self.journal.record(Event::Failed { error: error.to_string() });
         }
         let block = self.pager.insert(bytes, self.streams.arena(stream));

@@ -105,7 +105,7 @@ impl<B: SharedStorage> State<B> {
         block: BlockId,
         name: &dyn Fn() -> String,
     ) -> Result<(), Failure> {
-        self.allocations += 1;
+        self.counts.allocations += 1;
         self.table.add_stored(block, storage.address);
         self.enter(storage, block, name)
     }

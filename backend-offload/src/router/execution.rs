@@ -24,7 +24,7 @@ impl<B: SharedStorage> State<B> {
             OperationIr::Init(_) => return Ok(()),
             _ => {}
         }
-        self.launches += 1;
+        self.counts.launches += 1;
         let inputs: Vec<TensorIr> = operation.inputs().cloned().collect();
         let outputs: Vec<TensorIr> = operation.outputs().cloned().collect();
         if let Some(error) = operation::refusal(operation) {
@@ -85,7 +85,7 @@ impl<B: SharedStorage> State<B> {
         match result {
             Ok(()) => Ok(()),
             Err(failure) => {
-                self.failures += 1;
+                self.counts.failures += 1;
                 let Failure::Memory(error) = failure else { return Err(failure) };
                 if !derived {
                     self.pending.entry(thread::current().id()).or_insert_with(|| error.clone());
@@ -164,10 +164,8 @@ impl<B: SharedStorage> State<B> {
         outputs: &[TensorIr],
     ) -> Result<Vec<B::Handle>, Box<dyn Any + Send>> {
         let device = self.device.clone();
-        #[cfg(feature = "test-util")]
-        let breaks = self.occasions.launch.strikes(self.faults.panic_in_launch_every);
+        let breaks = self.injector.panics_in_launch();
         catch_unwind(AssertUnwindSafe(|| {
-            #[cfg(feature = "test-util")]
             assert!(!breaks, "a launch broken on purpose");
             let scratch = Scratch::<B>::new(&device);
             for (input, handle) in inputs.iter().zip(handles) {

@@ -34,8 +34,7 @@ impl<B: SharedStorage> State<B> {
     }
 
     fn copy_out(&mut self, block: BlockId) -> Result<(), String> {
-        #[cfg(feature = "test-util")]
-        if self.occasions.copy_out.strikes(self.faults.break_copy_out_every) {
+        if self.injector.breaks_copy_out() {
             return Err("a copy broken on purpose".to_owned());
         }
         let storage = self.table.reference(block).expect("a storage on the device has a tensor");
@@ -44,19 +43,6 @@ impl<B: SharedStorage> State<B> {
         draft.copy_from_slice(contents);
         self.tiers.keep(block, draft);
         Ok(())
-    }
-
-    #[cfg(feature = "test-util")]
-    fn refuses_allocation(&mut self) -> bool {
-        let every = self.occasions.allocation.strikes(self.faults.refuse_allocation_every);
-        let after = self.faults.refuse_allocations_after;
-        every || (after > 0 && self.occasions.allocation.count() > after)
-    }
-
-    #[cfg(not(feature = "test-util"))]
-    #[expect(clippy::unused_self, reason = "without faults on request memory is never refused")]
-    fn refuses_allocation(&mut self) -> bool {
-        false
     }
 }
 
@@ -85,12 +71,11 @@ impl<B: SharedStorage> Mover for State<B> {
 
     /// The backend takes the memory itself; there is nothing to prepare.
     fn take_memory(&mut self, _: BlockId) -> bool {
-        !self.refuses_allocation()
+        !self.injector.refuses_allocation()
     }
 
     fn fill(&mut self, _: Token, block: BlockId, _: TierIndex) -> Result<Progress, MoveFailure> {
-        #[cfg(feature = "test-util")]
-        if self.occasions.copy_in.strikes(self.faults.break_copy_in_every) {
+        if self.injector.breaks_copy_in() {
             return Err("an upload broken on purpose".to_owned().into());
         }
         match self.tiers.verified(block) {
@@ -116,7 +101,7 @@ impl<B: SharedStorage> Mover for State<B> {
     }
 
     fn waited(&mut self, time: Duration) {
-        self.stall += time;
+        self.counts.stall += time;
     }
 }
 
@@ -124,6 +109,7 @@ impl<B: SharedStorage> Mover for State<B> {
 mod tests {
     use super::*;
     use crate::config::OffloadConfig;
+    use crate::faults::Injector;
     use crate::registry::Settings;
     use crate::router::table::Tensor;
     use crate::tiers::HostPool;
@@ -146,8 +132,7 @@ mod tests {
             exact_f32: false,
             host: HostPool::new(Limit::NONE, Limit::NONE),
             device_memory: None,
-            #[cfg(feature = "test-util")]
-            faults: crate::faults::Faults::default(),
+            injector: Injector::default(),
             #[cfg(feature = "test-util")]
             watch_runtime: false,
         };

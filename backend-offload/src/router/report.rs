@@ -12,12 +12,6 @@ impl<B: SharedStorage> State<B> {
     }
 
     pub fn stats(&self) -> Stats {
-        Stats {
-            launches: self.launches,
-            allocations: self.allocations,
-            stall: self.stall,
-            failures: self.failures,
-            ..report::stats(&self.pager, self.tiers.pool())
-        }
+        report::stats(&self.pager, self.tiers.pool(), &self.counts)
     }
 }
