@@ -5,8 +5,11 @@ use crate::config::OffloadConfig;
 use crate::error::{Holder, OffloadError};
 use crate::registry::DeviceFacts;
 use crate::stats::Stats;
+use burn_autodiff::Autodiff;
+use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_backend::Backend;
-use pager::Limit;
+use burn_backend::tensor::FloatTensor;
+use pager::{Limit, Preference};
 
 /// Backend `B` with its memory spilling to the host: `type B = Autodiff<Offload<Cuda>>`.
 pub type Offload<B> = <B as Offloadable>::Offloaded;
@@ -17,14 +20,33 @@ pub type Offload<B> = <B as Offloadable>::Offloaded;
 /// and with feature `router` for `Flex`.
 pub trait Offloadable: Managed {
     /// The offloaded backend: same devices, same element types, same numbers.
-    type Offloaded: Managed<Device = Self::Device>;
+    type Offloaded: Spilling<Device = Self::Device>;
 }
 
-/// A backend whose devices the functions of this crate reach: one that can be offloaded, named for its devices, or the
-/// offloaded one. `stats::<Cuda>` and `stats::<Offload<Cuda>>` are the same.
+/// A backend whose devices the functions of this crate reach: one that can be offloaded, named for its devices, the
+/// offloaded one, or either with automatic differentiation. `stats::<Cuda>`, `stats::<Offload<Cuda>>` and
+/// `stats::<Autodiff<Offload<Cuda>>>` are the same.
 pub trait Managed: Backend + sealed::Sealed {
     #[doc(hidden)]
     type Door: Door<Device = Self::Device>;
+}
+
+/// An offloaded backend, with or without automatic differentiation: one whose tensors take hints.
+pub trait Spilling: Managed {
+    #[doc(hidden)]
+    fn prefer(tensor: FloatTensor<Self>, preference: Preference);
+}
+
+impl<B: Managed, C: CheckpointStrategy> sealed::Sealed for Autodiff<B, C> {}
+
+impl<B: Managed, C: CheckpointStrategy> Managed for Autodiff<B, C> {
+    type Door = B::Door;
+}
+
+impl<B: Spilling, C: CheckpointStrategy> Spilling for Autodiff<B, C> {
+    fn prefer(tensor: FloatTensor<Self>, preference: Preference) {
+        B::prefer(tensor.primitive, preference);
+    }
 }
 
 pub(crate) mod sealed {

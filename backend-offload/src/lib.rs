@@ -97,10 +97,10 @@ mod config;
 mod cube;
 mod drive;
 mod error;
-#[cfg(feature = "test-util")]
 mod faults;
 #[doc = include_str!("../GUIDE.md")]
 pub mod guide {}
+mod hints;
 mod journal;
 mod registry;
 mod report;
@@ -110,7 +110,7 @@ mod stats;
 mod tiers;
 
 pub use backend::{
-    Door, Managed, Offload, Offloadable, largest_holders, mark_step, probe, ready, reset_peaks,
+    Door, Managed, Offload, Offloadable, Spilling, largest_holders, mark_step, probe, ready, reset_peaks,
     set_device_budget, stats, trim, with_device_budget,
 };
 #[cfg(feature = "test-util")]
@@ -124,9 +124,10 @@ pub use cube::{CubeDoor, InnerRuntime, OffloadRuntime};
 pub use error::{Holder, OffloadError, Situation, Tier};
 #[cfg(feature = "test-util")]
 pub use faults::{Faults, RuntimePeaks};
+pub use hints::{prefer, prefer_module};
 #[cfg(feature = "test-util")]
 pub use journal::Event;
-pub use pager::{Oversized, Policy};
+pub use pager::{Oversized, Policy, Preference};
 pub use registry::{DeviceFacts, DeviceMemory};
 pub use stats::{Stats, TierStats};
 pub use tiers::available_memory as available_host_memory;

@@ -72,6 +72,18 @@ pub struct Birth {
     pub position: u64,
 }
 
+/// Where the program would like a block to be. A hint: it decides who leaves first, never whether an operation runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
+pub enum Preference {
+    /// Among the first to leave the device when room is needed, however lately it was used.
+    Host,
+    /// As the policy decides.
+    #[default]
+    Policy,
+    /// Leaves only when no other block can.
+    Device,
+}
+
 /// A block as the pager knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
@@ -89,6 +101,8 @@ pub struct Block {
     pub birth: Birth,
     /// Code outside any operation may use its memory at any time, so it stays on the device.
     pub pinned: bool,
+    /// Where the program would like it to be.
+    pub preference: Preference,
     /// Number of the operation in which an attempt to move it away failed; it is not tried again before all
     /// others.
     pub(crate) stuck_in: u64,

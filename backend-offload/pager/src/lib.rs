@@ -31,7 +31,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-pub use block::{Arena, Birth, Block, BlockId, Place, TierIndex, Token};
+pub use block::{Arena, Birth, Block, BlockId, Place, Preference, TierIndex, Token};
 pub use counters::Counters;
 pub use fault::{Fault, Shortage, Stop};
 pub use ledger::Ledger;

@@ -19,7 +19,7 @@
 //! back counts only if nothing was written since.
 
 use crate::Oversized;
-use crate::block::{Arena, Birth, Block, BlockId, Place, TierIndex, Token};
+use crate::block::{Arena, Birth, Block, BlockId, Place, Preference, TierIndex, Token};
 use crate::counters::Counters;
 use crate::fault::{Fault, Shortage, Stop};
 use crate::ledger::{Ledger, Posting};
@@ -148,6 +148,7 @@ impl Pager {
             last_use: self.operation.number,
             birth,
             pinned: false,
+            preference: Preference::default(),
             stuck_in: 0,
             moving: None,
         };
@@ -180,6 +181,12 @@ impl Pager {
     pub fn pin(&mut self, id: BlockId) -> Result<(), Fault> {
         self.expect(id, "pinned", Place::is_on_device)?;
         self.block_mut(id)?.pinned = true;
+        Ok(())
+    }
+
+    /// Notes where the program would like the block to be, for as long as it lives or until told otherwise.
+    pub fn prefer(&mut self, id: BlockId, preference: Preference) -> Result<(), Fault> {
+        self.block_mut(id)?.preference = preference;
         Ok(())
     }
 

@@ -189,15 +189,19 @@ impl Pager {
             && block.last_use != self.operation.number
     }
 
-    /// The policy's choice among blocks whose contents find `room` in the tier they would be copied to.
+    /// The policy's choice among blocks whose contents find `room` in the tier they would be copied to, and which
+    /// the program would rather see leave than the others.
     fn victim(&self, room: Limit) -> Option<BlockId> {
         let now = self.operation.number;
-        let candidates = self.slots.iter().enumerate().filter_map(|(index, Slot { block, .. })| {
+        let able = self.slots.iter().enumerate().filter_map(|(index, Slot { block, .. })| {
             let block = block.as_ref()?;
             let affordable = !block.needs_copy() || room.allows(block.bytes);
-            (self.may_leave(block) && block.stuck_in != now && affordable)
-                .then_some(Candidate { index: index as u32, last_use: block.last_use })
+            (self.may_leave(block) && block.stuck_in != now && affordable).then_some((index, block))
         });
+        let foremost = able.clone().map(|(_, block)| block.preference).min()?;
+        let candidates = able
+            .filter(|(_, block)| block.preference == foremost)
+            .map(|(index, block)| Candidate { index: index as u32, last_use: block.last_use });
         let index = self.recency.choose(now, &candidates)?;
         Some(BlockId { index, generation: self.slots[index as usize].generation })
     }

@@ -90,6 +90,29 @@ fn going_back_and_forth_moves_no_more_than_least_recently_used() {
 }
 
 #[test]
+fn the_program_may_say_who_leaves_first_and_last() {
+    let (mut pager, blocks) = written(Limit::bytes(40), Policy::LeastRecentlyUsed, 4);
+    pager.prefer(blocks[0], Preference::Device).expect("it lives");
+    pager.prefer(blocks[3], Preference::Host).expect("it lives");
+    let mut left = Vec::new();
+    let mut others = Vec::new();
+    for _ in 0..4 {
+        let other = pager.insert(10, Arena(0));
+        let evicted = |step: &Step| match step {
+            Step::Evict { block, .. } => blocks.iter().position(|known| known == block),
+            _ => None,
+        };
+        // Every one that came before is named too, so that only the four can leave.
+        others.push(other);
+        left.extend(operate(&mut pager, &others).iter().filter_map(evicted));
+        pager.wrote(other).expect("on the device");
+    }
+    assert_eq!(left, [3, 1, 2, 0], "a hint is no pin: the one to be kept leaves last");
+    let fault = pager.remove(blocks[1]).and_then(|()| pager.prefer(blocks[1], Preference::Host));
+    assert_eq!(fault, Err(Fault::UnknownBlock(blocks[1])));
+}
+
+#[test]
 fn births_are_numbered_from_zero_in_every_step() {
     let mut pager = Pager::new(Limit::NONE, Policy::Recency, Oversized::Refuse);
     let first = pager.insert(10, Arena(0));

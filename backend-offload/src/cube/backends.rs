@@ -2,11 +2,14 @@
 
 use super::door::CubeDoor;
 use super::runtime::{InnerRuntime, OffloadRuntime};
-use crate::backend::{Managed, Offloadable, sealed};
+use crate::backend::{Managed, Offloadable, Spilling, sealed};
 use burn_backend::DeviceOps;
+use burn_backend::tensor::FloatTensor;
+use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, FloatElement, IntElement};
 use burn_fusion::Fusion;
 use cubecl_core::Runtime;
+use pager::Preference;
 
 /// A runtime that leads to a server of ours: one we stand in front of, or our own over it.
 #[doc(hidden)]
@@ -42,6 +45,20 @@ where
     type Door = CubeDoor<R::Inner>;
 }
 
+impl<R, F, I, B> Spilling for CubeBackend<OffloadRuntime<R>, F, I, B>
+where
+    R: InnerRuntime,
+    R::Device: DeviceOps,
+    F: FloatElement,
+    I: IntElement,
+    B: BoolElement,
+{
+    fn prefer(tensor: FloatTensor<Self>, preference: Preference) {
+        let CubeTensor { handle, device, .. } = tensor;
+        super::door::prefer::<R>(&device, &handle.binding(), preference);
+    }
+}
+
 impl<R, F, I, B> Offloadable for CubeBackend<R, F, I, B>
 where
     R: InnerRuntime,
@@ -72,6 +89,22 @@ where
     B: BoolElement,
 {
     type Door = CubeDoor<R::Inner>;
+}
+
+impl<R, F, I, B> Spilling for Fusion<CubeBackend<OffloadRuntime<R>, F, I, B>>
+where
+    R: InnerRuntime,
+    R::Device: DeviceOps,
+    F: FloatElement,
+    I: IntElement,
+    B: BoolElement,
+{
+    /// The tensor is computed if it was not yet: without it there is no memory to prefer a place for.
+    fn prefer(tensor: FloatTensor<Self>, preference: Preference) {
+        let client = tensor.client.clone();
+        let tensor = client.resolve_tensor_float::<CubeBackend<OffloadRuntime<R>, F, I, B>>(tensor);
+        CubeBackend::<OffloadRuntime<R>, F, I, B>::prefer(tensor, preference);
+    }
 }
 
 impl<R, F, I, B> Offloadable for Fusion<CubeBackend<R, F, I, B>>

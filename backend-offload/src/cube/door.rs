@@ -11,7 +11,8 @@ use crate::report;
 use crate::stats::Stats;
 use cubecl_common::device::{Device, DeviceId};
 use cubecl_core::Runtime;
-use pager::Limit;
+use cubecl_core::server::Binding;
+use pager::{Limit, Preference};
 use std::any::TypeId;
 use std::marker::PhantomData;
 
@@ -37,6 +38,17 @@ fn on_server<R: InnerRuntime, T: Send>(
     cubecl_common::device_handle::DeviceHandle::<OffloadServer<R>>::new(device.to_id())
         .submit_blocking(task)
         .expect("the device's thread lives as long as the process")
+}
+
+/// Notes the hint for the memory behind `binding`. Small buffers take none.
+pub(super) fn prefer<R: InnerRuntime>(device: &R::Device, binding: &Binding, preference: Preference) {
+    on_server::<R, _>(device, |server| {
+        if let Some(id) = server.table.name(binding).block()
+            && let Err(fault) = server.pager.prefer(id, preference)
+        {
+            server.distrust(id, fault, "noting a hint");
+        }
+    });
 }
 
 impl<R: InnerRuntime> sealed::Sealed for CubeDoor<R> {}
@@ -102,13 +114,9 @@ impl<R: InnerRuntime> OffloadServer<R> {
     fn stats(&mut self) -> Stats {
         self.sweep();
         Stats {
-            launches: self.launches,
-            allocations: self.allocations,
-            stall: self.stall,
             autotune_discards: self.profile.discards,
             autotune_unmeasured: self.profile.unmeasured,
-            failures: self.failures.count,
-            ..report::stats(&self.pager, self.tiers.pool())
+            ..report::stats(&self.pager, self.tiers.pool(), &self.counts)
         }
     }
 }

@@ -56,7 +56,7 @@ mod state;
 mod storage;
 mod table;
 
-use crate::backend::{Door, Managed, Offloadable, sealed};
+use crate::backend::{Door, Managed, Offloadable, Spilling, sealed};
 use crate::bytes::Budget;
 use crate::config::OffloadConfig;
 use crate::drive;
@@ -64,10 +64,11 @@ use crate::error::{Holder, OffloadError};
 use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::stats::Stats;
 use burn_backend::DeviceOps;
+use burn_backend::tensor::FloatTensor;
 use burn_flex::Flex;
 use burn_router::{BackendRouter, get_client};
 use channel::OffloadChannel;
-use pager::Limit;
+use pager::{Limit, Preference};
 use std::any::TypeId;
 use std::marker::PhantomData;
 use storage::SharedStorage;
@@ -86,6 +87,14 @@ impl Managed for Flex {
 
 impl Managed for BackendRouter<OffloadChannel<Flex>> {
     type Door = Simulated<Flex>;
+}
+
+impl Spilling for BackendRouter<OffloadChannel<Flex>> {
+    fn prefer(tensor: FloatTensor<Self>, preference: Preference) {
+        let client = tensor.client.clone();
+        let tensor = tensor.into_ir();
+        client.state().prefer(&tensor, preference);
+    }
 }
 
 /// The door to the simulated devices of `B`.

@@ -4,17 +4,16 @@ use super::failures::Failure;
 use super::storage::SharedStorage;
 use super::table::{Table, Tensor};
 use crate::error::OffloadError;
-#[cfg(feature = "test-util")]
-use crate::faults::{Faults, Occasions};
+use crate::faults::Injector;
 use crate::journal::Journal;
 use crate::registry::Settings;
+use crate::report::Counts;
 use crate::tiers::{SlabSource, Tiers};
 use burn_ir::{TensorIr, TensorStatus};
-use pager::{BlockId, Pager};
+use pager::{BlockId, Pager, Preference};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::ThreadId;
-use std::time::Duration;
 
 pub(super) struct State<B: SharedStorage> {
     pub(super) device: B::Device,
@@ -23,11 +22,8 @@ pub(super) struct State<B: SharedStorage> {
     pub(super) tiers: Tiers,
     pub(super) journal: Journal,
     pub(super) paranoid: bool,
-    pub(super) stall: Duration,
     pub(super) smallest_block: u64,
-    pub(super) launches: u64,
-    pub(super) allocations: u64,
-    pub(super) failures: u64,
+    pub(super) counts: Counts,
     /// The first failure of each thread since its last synchronisation.
     pub(super) pending: HashMap<ThreadId, Arc<OffloadError>>,
     /// Count the bytes on the device anew after every operation, and keep the most.
@@ -35,19 +31,7 @@ pub(super) struct State<B: SharedStorage> {
     pub(super) watch: bool,
     #[cfg(feature = "test-util")]
     pub(super) peak_found: u64,
-    #[cfg(feature = "test-util")]
-    pub(super) faults: Faults,
-    #[cfg(feature = "test-util")]
-    pub(super) occasions: FaultOccasions,
-}
-
-#[cfg(feature = "test-util")]
-#[derive(Default)]
-pub(super) struct FaultOccasions {
-    pub allocation: Occasions,
-    pub copy_out: Occasions,
-    pub copy_in: Occasions,
-    pub launch: Occasions,
+    pub(super) injector: Injector,
 }
 
 /// An operation about to run: its name for messages, its inputs and its outputs.
@@ -68,20 +52,14 @@ impl<B: SharedStorage> State<B> {
             tiers: Tiers::new(settings.host, SlabSource::Heap, settings.paranoid),
             journal: Journal::default(),
             paranoid: settings.paranoid,
-            stall: Duration::ZERO,
             smallest_block: settings.smallest_block,
-            launches: 0,
-            allocations: 0,
-            failures: 0,
+            counts: Counts::default(),
             pending: HashMap::new(),
             #[cfg(feature = "test-util")]
             watch: settings.watch_runtime,
             #[cfg(feature = "test-util")]
             peak_found: 0,
-            #[cfg(feature = "test-util")]
-            faults: settings.faults,
-            #[cfg(feature = "test-util")]
-            occasions: FaultOccasions::default(),
+            injector: settings.injector,
         }
     }
 
@@ -110,6 +88,23 @@ impl<B: SharedStorage> State<B> {
             Some(Tensor::Failed(_)) | None => None,
         };
         self.remove_unheld(block.as_slice());
+    }
+
+    /// Notes the hint for the tensor's storage, and lets go of the tensor if it was handed over.
+    pub(super) fn prefer(&mut self, tensor: &TensorIr, preference: Preference) {
+        let block = match self.table.tensor(tensor.id) {
+            Some(Tensor::Here { block, .. }) => *block,
+            Some(Tensor::Away { block, .. }) => Some(*block),
+            Some(Tensor::Failed(_)) | None => None,
+        };
+        if let Some(block) = block
+            && let Err(fault) = self.pager.prefer(block, preference)
+        {
+            self.fault(fault, "noting a hint");
+        }
+        if consumes(tensor) {
+            self.release(tensor);
+        }
     }
 
     /// Forgets those of the storages that no tensor holds.

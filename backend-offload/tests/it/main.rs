@@ -12,6 +12,7 @@ mod cuda;
 mod numbers;
 mod operations;
 mod programs;
+mod requests;
 #[cfg(feature = "router")]
 mod router;
 #[cfg(all(feature = "wgpu", feature = "cuda"))]
@@ -22,6 +23,8 @@ fn scenarios() -> Vec<child::Scenario> {
     let mut scenarios = Vec::new();
     #[cfg(feature = "wgpu")]
     scenarios.extend(cube::scenarios());
+    #[cfg(all(feature = "wgpu", feature = "cuda"))]
+    scenarios.extend(cuda::scenarios());
     #[cfg(feature = "router")]
     scenarios.extend(router::scenarios());
     scenarios

@@ -89,13 +89,13 @@ pub fn folder_of(test: &str) -> PathBuf {
 /// # Panics
 /// If the child fails or the stand-in found something.
 pub fn run(child: Child) -> Report {
-    let (report, findings) = run_and_report(child);
-    assert_eq!(findings, "{}", "the stand-in found something in {report:?}");
+    let (report, told) = run_and_report(child);
+    assert_eq!(told["findings"].to_string(), "{}", "the stand-in found something in {report:?}");
     report
 }
 
-/// Runs the child and returns what the stand-in found beside its report, as JSON.
-pub fn run_and_report(child: Child) -> (Report, String) {
+/// Runs the child and returns what the stand-in tells beside its report.
+pub fn run_and_report(child: Child) -> (Report, serde_json::Value) {
     static RUNS: AtomicU64 = AtomicU64::new(0);
     let installation = installation().as_ref().expect("asked for before");
     let run = RUNS.fetch_add(1, Ordering::Relaxed);
@@ -110,6 +110,5 @@ pub fn run_and_report(child: Child) -> (Report, String) {
         .run();
     let text = std::fs::read_to_string(&file).expect("the stand-in reports at exit");
     let _left = std::fs::remove_file(&file);
-    let told: serde_json::Value = serde_json::from_str(&text).expect("a report in JSON");
-    (report, told["findings"].to_string())
+    (report, serde_json::from_str(&text).expect("a report in JSON"))
 }

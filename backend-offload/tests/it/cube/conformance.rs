@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 children! { "cube/operations plain" => plain, "cube/operations" => spilling }
 
-promises! { every_operation_equals_the_plain_backend_at_any_budget_from_eight_threads }
+promises! { every_operation_equals_the_plain_backend_at_any_budget_from_several_threads }
 
 fn plain<T: Target>(parameters: &Facts) -> Facts {
     results::<Autodiff<Plain<T>>>(&T::device(), parameters)
@@ -85,12 +85,13 @@ fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child 
         .with("plain fusion", true)
 }
 
-fn every_operation_equals_the_plain_backend_at_any_budget_from_eight_threads(machine: &Machine) {
+fn every_operation_equals_the_plain_backend_at_any_budget_from_several_threads(machine: &Machine) {
     if machine.is_repetition() {
         return;
     }
     let plain = machine.run(left_out(machine, machine.child("cube/operations plain")).with("threads", 1));
-    let settings = if machine.is_thorough() { vec![(8, "unlimited"), (8, "1")] } else { vec![(8, "1")] };
+    // Threads wait for CubeCL's full queues by spinning: eight on a small machine take six times as long as two.
+    let settings = if machine.is_thorough() { vec![(2, "unlimited"), (8, "1")] } else { vec![(2, "1")] };
     for (threads, budget) in settings {
         let spilled = machine.run(everything_managed(machine, threads, budget));
         println!(

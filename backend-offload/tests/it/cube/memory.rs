@@ -1,6 +1,6 @@
 //! Memory: where it is, that it comes back, and what is said when there is not enough.
 
-use super::{Machine, Plain, Spilling, Target, children, promises};
+use super::{Machine, Plain, Spilling, Target, children, counted, promises};
 use crate::child::Facts;
 use backend_offload::{OffloadConfig, OffloadRuntime, Stats, Tier, largest_holders, stats, trim};
 use burn::prelude::*;
@@ -15,6 +15,8 @@ children! {
     "cube/devices" => devices,
     "cube/streams" => streams,
     "cube/usage" => usage,
+    "cube/uploads" => uploads,
+    "cube/pinned" => pinned,
 }
 
 promises! {
@@ -25,6 +27,8 @@ promises! {
     tensors_move_between_devices_that_each_have_their_budget,
     tensors_used_by_several_streams_keep_their_values,
     what_fits_takes_the_same_allocations_as_on_the_plain_runtime,
+    bytes_uploaded_to_streams_that_never_launch_are_let_go_of,
+    page_locked_memory_is_all_counted,
 }
 
 const MIB: u64 = 1 << 20;
@@ -74,24 +78,25 @@ fn dropping_tensors_frees_both_tiers(machine: &Machine) {
     machine.run(machine.child("cube/comes back"));
 }
 
-fn stays_flat<T: Target>(_: &Facts) -> Facts {
+fn stays_flat<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     budget::<T>(&device, 6 * MIB);
     let train = crate::programs::program::<burn::backend::Autodiff<Spilling<T>>>("mlp").train;
     let mut held = Vec::new();
     for _ in 0..4 {
-        train(&device, crate::programs::Size::Usual, 50, 1);
+        train(&device, crate::programs::Size::Usual, parameters.value("steps"), 1);
         assert_eq!(in_use::<T>(&device), (0, 0), "a finished run leaves nothing");
         let Stats { device, host, .. } = stats::<Plain<T>>(&device);
         held.push((device.reserved, host.reserved));
     }
-    assert!(held.iter().all(|(device, _)| *device <= 6 * MIB));
+    assert!(held.iter().all(|(device, _)| *device <= 6 * MIB), "{held:?}");
     assert_eq!(held[1], held[3], "what is kept for reuse does not grow");
     Facts::default()
 }
 
 fn two_hundred_training_steps_leave_usage_flat(machine: &Machine) {
-    machine.run(machine.child("cube/stays flat"));
+    let steps = if machine.is_first() { 50 } else { 5 };
+    machine.run(machine.child("cube/stays flat").with("steps", steps));
 }
 
 fn evicted_io<T: Target>(_: &Facts) -> Facts {
@@ -250,3 +255,82 @@ fn what_fits_takes_the_same_allocations_as_on_the_plain_runtime(machine: &Machin
         (plain.number("allocations"), plain.number("bytes"))
     );
 }
+
+/// Tensors that one thread makes, and another uses once and drops: each is uploaded on the stream of the first, which
+/// launches nothing any more.
+fn uploads<T: Target>(_: &Facts) -> Facts {
+    const TENSORS: u64 = 50;
+    let device = T::device();
+    budget::<T>(&device, 2 * MIB);
+    let use_up = |made: Vec<Tensor<Spilling<T>, 2>>| {
+        for (n, tensor) in made.into_iter().enumerate() {
+            assert_eq!(tensor.mean().into_scalar().elem::<f32>().to_bits(), (n as f32).to_bits());
+        }
+    };
+    for _ in 0..4 {
+        let made = (0..TENSORS).map(|n| mebibyte::<T>(n as f32, &device)).collect();
+        std::thread::scope(|scope| scope.spawn(|| use_up(made)).join().expect("no panic"));
+    }
+    let Stats { host, bytes_in, .. } = stats::<Plain<T>>(&device);
+    assert!(bytes_in >= 4 * (TENSORS - 4) * MIB, "{bytes_in} bytes were uploaded");
+    assert!(host.in_use <= 4 * MIB && host.reserved <= host.peak_reserved);
+    let most = host.peak_reserved;
+    assert!(
+        most <= (TENSORS + 68) * MIB,
+        "at most 64 MiB of uploads are held back besides the blocks: {most}"
+    );
+    Facts::default()
+}
+
+fn bytes_uploaded_to_streams_that_never_launch_are_let_go_of(machine: &Machine) {
+    if machine.is_first() {
+        machine.run(machine.child("cube/uploads"));
+    }
+}
+
+fn pinned<T: Target>(parameters: &Facts) -> Facts {
+    let device = T::device();
+    if parameters.text("backend") == "plain" {
+        compute_on_three_threads::<Plain<T>>(&device);
+        return Facts::default();
+    }
+    budget::<T>(&device, 64 * MIB);
+    compute_on_three_threads::<Spilling<T>>(&device);
+    counted::<T>(&device, Facts::default())
+}
+
+/// Nothing is read back and nothing is given from the host, so that whatever is page-locked was needed to spill.
+fn compute_on_three_threads<B: Backend>(device: &B::Device) {
+    let compute = |n: usize| {
+        // Larger than the pages in which the runtime keeps page-locked memory for itself.
+        let made: Vec<_> =
+            (0..2).map(|k| Tensor::<B, 2>::full([2048, 3072], (n * k) as f32, device) + 1.0).collect();
+        B::sync(device).expect("the kernels run");
+        made
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..3).map(|n| scope.spawn(move || compute(n))).collect();
+        let _held: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+    });
+}
+
+/// The driver of the stand-in knows how much was page-locked at once, whoever asked for it.
+#[cfg(feature = "cuda")]
+fn page_locked_memory_is_all_counted(machine: &Machine) {
+    use crate::stand_in::run_and_report;
+    if matches!(machine, Machine::Vulkan) || !machine.is_first() {
+        return;
+    }
+    let run = |backend| run_and_report(machine.child("cube/pinned").with("backend", backend));
+    let (_, plain) = run("plain");
+    let (report, ours) = run("spilling");
+    let peak =
+        |told: &serde_json::Value| told["peak_pinned_bytes"].as_u64().expect("a counter of the stand-in");
+    let counted = report.number("host peak reserved");
+    println!("page-locked at most: plain {}, ours {}, counted {counted}", peak(&plain), peak(&ours));
+    assert!(report.number("evictions") > 0 && peak(&ours) > peak(&plain));
+    assert!(peak(&ours) <= counted + peak(&plain));
+}
+
+#[cfg(not(feature = "cuda"))]
+fn page_locked_memory_is_all_counted(_: &Machine) {}

@@ -9,6 +9,7 @@ mod faults;
 mod launches;
 mod machine;
 mod memory;
+mod requests;
 mod streams;
 mod training;
 
@@ -61,6 +62,7 @@ pub fn scenarios() -> Vec<Scenario> {
         faults::scenarios(),
         launches::scenarios(),
         memory::scenarios(),
+        requests::scenarios(),
         streams::scenarios(),
         training::scenarios(),
     ]
@@ -109,6 +111,7 @@ fn counted<T: Target>(device: &T::Device, report: Facts) -> Facts {
         .with("device peak reserved", tier.peak_reserved)
         .with("host in use", host.in_use)
         .with("host peak", host.peak)
+        .with("host peak reserved", host.peak_reserved)
         .with("evictions", all.evictions)
         .with("clean drops", all.clean_drops)
         .with("restores", all.restores)

@@ -58,7 +58,10 @@ fn is_bit_identical_at_every_budget(machine: &Machine, program: &str) {
     assert_eq!(plain_again.text("fingerprint"), plain.text("fingerprint"), "unlimited, with plain's fusion");
     let theirs = has_the_bits_of_at_every_budget(machine, program, &plain_again, plainly);
     // Where fusion is cut at all, the cut may fall so that one small operand more is in the largest kernel.
-    assert!(ours <= theirs + theirs / 20, "a kernel of few operands has no higher floor: {ours} and {theirs}");
+    assert!(
+        ours <= theirs + theirs / 20,
+        "a kernel of few operands has no higher floor: {ours} and {theirs}"
+    );
 }
 
 /// Returns the floor: the bytes of the largest launch.

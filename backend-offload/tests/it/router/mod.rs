@@ -7,6 +7,7 @@ mod failures;
 mod faults;
 mod memory;
 mod on_a_device;
+mod requests;
 mod streams;
 
 use crate::child::{Child, Facts, Scenario};
@@ -28,6 +29,7 @@ pub fn scenarios() -> Vec<Scenario> {
     scenarios.extend(device::scenarios());
     scenarios.extend(failures::scenarios());
     scenarios.extend(memory::scenarios());
+    scenarios.extend(requests::scenarios());
     scenarios
 }
 
