@@ -2,6 +2,7 @@
 //! tests need no files; this file reads the tree and hands it over. CONTRIBUTING.md says what the rules are for.
 
 mod documents;
+mod invariants;
 mod manifests;
 mod rust_files;
 
@@ -65,12 +66,16 @@ fn findings() -> Result<Vec<Finding>> {
         findings.extend(documents::machine_paths(&file));
         if file.has_extension("rs") {
             findings.extend(rust_files::all(&file));
+            findings.extend(invariants::homes(&file));
         }
         if file.has_extension("md") {
             findings.extend(documents::links(&file, &tree));
         }
         if matches!(file.path, "README.md" | "ARCHITECTURE.md") {
             findings.extend(documents::code_map(&file, &tree));
+        }
+        if file.path == "ARCHITECTURE.md" {
+            findings.extend(invariants::named_tests(&file, &tree));
         }
         if file.path == "README.md" {
             findings.extend(documents::measured_table(&file, &tree));
