@@ -73,7 +73,7 @@ mod train_bpe;
 
 pub use chat::{ChatIds, ChatProblem, Message, Role};
 pub use corpus::{Body, Corpus, CorpusFile, Format, Part};
-pub use dataset::{Align, Cursor, ShardFormat, Split, TokenDataset, Window, WindowPlan};
+pub use dataset::{Align, Cursor, ShardFormat, Split, Targets, TokenDataset, Window, WindowPlan};
 pub use error::Error;
 pub use fingerprint::{Fingerprint, NotADigest};
 pub use prepare::{Outcome, Preparation, Progress};

@@ -10,8 +10,8 @@ mod windows;
 use std::path::{Path, PathBuf};
 
 pub use cursor::Cursor;
-use windows::WindowTable;
-pub use windows::{Align, WindowPlan};
+pub use windows::{Align, Targets, WindowPlan};
+use windows::{Place, Shard, WindowTable};
 
 use crate::{
     error::Error,
@@ -36,7 +36,8 @@ pub struct Window {
     pub x: Vec<u32>,
     /// The token after each of `x`.
     pub y: Vec<u32>,
-    /// Whether each of `y` counts towards the loss; `None` where all do.
+    /// Whether each of `y` counts towards the loss; `None` where all do. Left out are what the loss mask leaves out,
+    /// what an earlier window predicts, and what fills up a window that is longer than its shard.
     pub mask: Option<Vec<bool>>,
 }
 
@@ -52,8 +53,7 @@ pub enum ShardFormat {
 /// Memory-mapped shards, cut into windows.
 #[derive(Debug)]
 pub struct TokenDataset {
-    shards: Vec<ShardMap>,
-    masks: Vec<MaskMap>,
+    shards: Vec<Shard>,
     manifest: Option<(PathBuf, Manifest, Split)>,
     windows: WindowTable,
     plan: WindowPlan,
@@ -96,21 +96,19 @@ impl TokenDataset {
         if entries.is_empty() {
             return Err(Error::shard(at_fault, ShardProblem::NoShards(split.name())));
         }
-        let (mut shards, mut masks) = (Vec::new(), Vec::new());
+        let mut shards = Vec::new();
         for entry in entries {
             let path = folder.join(&entry.file);
-            let shard = ShardMap::open(&path, tokenizer.vocab_size(), expected.short())?;
-            let (expected, found) = (entry.tokens, shard.tokens());
+            let tokens = ShardMap::open(&path, tokenizer.vocab_size(), expected.short())?;
+            let (expected, found) = (entry.tokens, tokens.tokens());
             if expected != found {
                 return Err(Error::shard(path, ShardProblem::Tokens { expected, found }));
             }
-            if let Some(mask) = &entry.mask {
-                masks.push(MaskMap::open(&folder.join(&mask.file), &shard)?);
-            }
-            shards.push(shard);
+            let mask = entry.mask.as_ref().map(|mask| MaskMap::open(&folder.join(&mask.file), &tokens));
+            shards.push(Shard { tokens, mask: mask.transpose()? });
         }
         let bos = manifest.tokenizer.bos;
-        Self::build(shards, masks, Some((folder.to_owned(), manifest, split)), bos, plan)
+        Self::build(shards, Some((folder.to_owned(), manifest, split)), bos, plan)
     }
 
     /// Opens shards made elsewhere, whose ids have to be below `vocab_size`. Windows begin with documents only
@@ -122,23 +120,25 @@ impl TokenDataset {
         bos: Option<u32>,
         plan: WindowPlan,
     ) -> Result<Self, Error> {
-        let open = |path: &PathBuf| match format {
-            ShardFormat::LlmC => ShardMap::open(path, vocab_size, [0; 8]),
-            ShardFormat::NanoGpt => ShardMap::open_headerless(path, vocab_size),
+        let open = |path: &PathBuf| {
+            let tokens = match format {
+                ShardFormat::LlmC => ShardMap::open(path, vocab_size, [0; 8])?,
+                ShardFormat::NanoGpt => ShardMap::open_headerless(path, vocab_size)?,
+            };
+            Ok(Shard { tokens, mask: None })
         };
-        let shards = files.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        Self::build(shards, Vec::new(), None, bos, plan)
+        let shards = files.iter().map(open).collect::<Result<Vec<_>, Error>>()?;
+        Self::build(shards, None, bos, plan)
     }
 
     fn build(
-        shards: Vec<ShardMap>,
-        masks: Vec<MaskMap>,
+        shards: Vec<Shard>,
         manifest: Option<(PathBuf, Manifest, Split)>,
         bos: Option<u32>,
         plan: WindowPlan,
     ) -> Result<Self, Error> {
         let windows = WindowTable::new(&shards, bos, plan)?;
-        Ok(Self { shards, masks, manifest, windows, plan })
+        Ok(Self { shards, manifest, windows, plan })
     }
 
     /// Windows in one epoch.
@@ -148,7 +148,12 @@ impl TokenDataset {
 
     /// Tokens in all shards.
     pub fn tokens(&self) -> u64 {
-        self.shards.iter().map(ShardMap::tokens).sum()
+        self.shards.iter().map(|shard| shard.tokens.tokens()).sum()
+    }
+
+    /// Counted targets of the split, and how many of them one epoch trains on.
+    pub fn targets(&self) -> Targets {
+        self.windows.targets()
     }
 
     /// The set's manifest, where there is one.
@@ -164,11 +169,22 @@ impl TokenDataset {
         } else {
             index
         };
-        let (shard, from) = self.windows.place(index);
-        let mut x = self.shards[shard].read(from, self.plan.length + 1)?;
+        let Place { shard, from, fresh } = self.windows.place(index);
+        let Shard { tokens, mask } = &self.shards[shard];
+        let length = self.plan.length;
+        let mut x = tokens.read(from, (length + 1).min((tokens.tokens() - from) as usize))?;
+        let targets = x.len() - 1;
+        let mut mask = mask.as_ref().map(|mask| mask.read(from + 1, targets)).transpose()?;
+        let repeated = (fresh - from - 1) as usize;
+        if repeated > 0 || targets < length {
+            let mask = mask.get_or_insert_with(|| vec![true; targets]);
+            mask[..repeated].fill(false);
+            mask.resize(length, false);
+        }
+        let filler = x[targets];
+        x.resize(length + 1, filler);
         let y = x[1..].to_vec();
         x.pop();
-        let mask = self.masks.get(shard).map(|mask| mask.read(from + 1, self.plan.length)).transpose()?;
         Ok(Window { x, y, mask })
     }
 
@@ -204,10 +220,13 @@ impl TokenDataset {
     /// Reads every byte of the split: checksums where there is a manifest, and that all ids are known.
     pub fn verify(&self) -> Result<(), Error> {
         let entries = self.manifest.as_ref().map(|(_, manifest, split)| &split.of(manifest).shards);
-        for (at, shard) in self.shards.iter().enumerate() {
-            shard.verify(entries.map(|entries| entries[at].sha256))?;
+        for (at, Shard { tokens, mask }) in self.shards.iter().enumerate() {
+            let entry = entries.map(|entries| &entries[at]);
+            tokens.verify(entry.map(|entry| entry.sha256))?;
+            if let (Some(mask), Some(entry)) = (mask, entry.and_then(|entry| entry.mask.as_ref())) {
+                mask.verify(entry.sha256)?;
+            }
         }
-        let masks = entries.into_iter().flatten().filter_map(|entry| entry.mask.as_ref());
-        self.masks.iter().zip(masks).try_for_each(|(mask, entry)| mask.verify(entry.sha256))
+        Ok(())
     }
 }

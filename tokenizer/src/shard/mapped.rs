@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    ops::Range,
     path::{Path, PathBuf},
 };
 
@@ -148,8 +149,24 @@ impl MaskMap {
         self.map[from..from + count].iter().enumerate().map(flag).collect()
     }
 
+    fn flags(&self) -> &[u8] {
+        &self.map[Header::BYTES..]
+    }
+
+    /// The first marked position from `from` on.
+    pub(crate) fn next_marked(&self, from: u64) -> Option<u64> {
+        let rest = self.flags().get(from as usize..)?;
+        rest.iter().position(|flag| *flag != 0).map(|at| from + at as u64)
+    }
+
+    /// Marked positions in `range`.
+    pub(crate) fn marked(&self, range: Range<u64>) -> u64 {
+        let flags = &self.flags()[range.start as usize..range.end as usize];
+        flags.iter().filter(|flag| **flag != 0).count() as u64
+    }
+
     pub(crate) fn verify(&self, expected: Fingerprint) -> Result<(), Error> {
-        verify(&self.path, &self.map[Header::BYTES..], Some(expected))
+        verify(&self.path, self.flags(), Some(expected))
     }
 }
 

@@ -138,6 +138,11 @@ pub enum ShardProblem {
         /// Tokens in the longest shard.
         longest: u64,
     },
+    /// A loss mask that marks nothing.
+    #[error(
+        "holds no target that counts: its loss mask marks no token, in this shard or any other of the split"
+    )]
+    NoTarget,
     /// Windows that begin with documents, where their beginnings are not marked.
     #[error(
         "cannot be read by document: its tokenizer has no token that opens one. Read it in order or shuffled"

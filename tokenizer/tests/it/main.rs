@@ -13,3 +13,4 @@ mod parquet_text;
 mod prepare;
 mod stream;
 mod trained;
+mod windows;
