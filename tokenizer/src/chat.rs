@@ -121,6 +121,13 @@ pub enum ChatProblem {
     Marks,
 }
 
+impl ChatProblem {
+    /// Whether the conversation is at fault, not the tokenizer's template.
+    pub(crate) fn is_about_messages(&self) -> bool {
+        matches!(self, Self::Missing(_) | Self::Empty { .. } | Self::OutOfTurn { .. } | Self::LeftOut { .. })
+    }
+}
+
 /// Private characters around a message's number; no template has a use for them.
 const OPEN: char = '\u{F0000}';
 const CLOSE: char = '\u{F0001}';

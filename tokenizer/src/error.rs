@@ -155,7 +155,11 @@ pub enum Error {
         at: u64,
     },
     /// A malformed line of a JSON-lines file.
-    #[error("{} line {line}: {reason}. Each line is {{\"text\": …}} or {{\"messages\": […]}}", path.display())]
+    #[error(
+        "{} line {line}: {reason}. Each line is a JSON object with `text`, `messages`, `conversations`, or `prompt` and \
+         `completion`",
+        path.display()
+    )]
     Line {
         /// The file.
         path: PathBuf,
@@ -171,6 +175,34 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong, and what to do.
         reason: String,
+    },
+    /// One array of records where each record should be a line.
+    #[error(
+        "{} is a JSON array of records; expected one record per line. Convert it with `jq -c '.[]' FILE > FILE.jsonl`",
+        path.display()
+    )]
+    JsonArray {
+        /// The file.
+        path: PathBuf,
+    },
+    /// More records that cannot be used than are left out silently.
+    #[error(
+        "{bad} of {records} records cannot be used, more than one in ten; the first: {first}. Correct the input, or \
+         check that it is what it should be"
+    )]
+    BadRecords {
+        /// Records that cannot be used.
+        bad: u64,
+        /// Records read.
+        records: u64,
+        /// Where the first is, and what is wrong with it.
+        first: String,
+    },
+    /// A folder, FIFO, socket or device where a file is expected.
+    #[error("{} is not a regular file but a folder, FIFO, socket or device; give the file itself", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
     },
     /// Where a document fails in encoding.
     #[error("{} document {document}: {problem}", path.display())]
@@ -228,7 +260,11 @@ pub enum Error {
         reason: String,
     },
     /// No finished set.
-    #[error("{} holds no set of shards: it has no manifest.json. Make one with `train prepare`", path.display())]
+    #[error(
+        "{} holds no set of shards: it has no manifest.json. Make one with `train prepare`, or name llm.c's or \
+         nanoGPT's files `train….bin` and `val….bin`",
+        path.display()
+    )]
     NoSet {
         /// The folder.
         path: PathBuf,
@@ -259,6 +295,17 @@ fn way_out(cause: &io::Error) -> &'static str {
 }
 
 impl Error {
+    /// Whether the error is about one record of the input, so that reading can go on behind it.
+    pub fn is_bad_record(&self) -> bool {
+        match self {
+            Self::Line { .. } => true,
+            Self::Document { problem, .. } => {
+                matches!(**problem, Self::Chat(ref chat) if chat.is_about_messages())
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn read(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |cause| Self::Read { path, cause }

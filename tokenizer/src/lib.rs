@@ -64,6 +64,7 @@ mod permutation;
 mod pipeline;
 mod prepare;
 mod problem;
+mod regular;
 mod shard;
 mod special;
 mod split;
@@ -72,11 +73,11 @@ mod tokenizer;
 mod train_bpe;
 
 pub use chat::{ChatIds, ChatProblem, Message, Role};
-pub use corpus::{Body, Corpus, CorpusFile, Format, Part};
+pub use corpus::{Body, Compression, Corpus, CorpusFile, Format, Part};
 pub use dataset::{Align, Cursor, ShardFormat, Split, Targets, TokenDataset, Window, WindowPlan};
 pub use error::Error;
 pub use fingerprint::{Fingerprint, NotADigest};
-pub use prepare::{Outcome, Preparation, Progress};
+pub use prepare::{BadRecords, OnBadRecord, Outcome, Preparation, Progress};
 pub use problem::{Limit, Problem};
 pub use shard::{
     Input, MANIFEST, Manifest, MaskEntry, ShardEntry, ShardProblem, SplitEntry, SplitRule, TokenizerEntry,

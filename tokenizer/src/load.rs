@@ -1,7 +1,7 @@
 //! Finding and reading a tokenizer's files.
 
 use std::{
-    fs::{self, File},
+    fs,
     io::{ErrorKind, Read},
     path::Path,
 };
@@ -12,6 +12,7 @@ use crate::{
     error::Error,
     limits,
     problem::{Limit, Problem},
+    regular,
     special::{SpecialToken, SpecialTokens},
     split::Pattern,
     tokenizer::{Tokenizer, byte_level_definition},
@@ -110,7 +111,7 @@ fn read_config(folder: &Path) -> Result<Config, Error> {
 
 /// Reads a whole file without trusting its stated size.
 fn read_within(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
-    let file = File::open(path).map_err(Error::read(path))?;
+    let file = regular::open(path)?;
     let bytes = file.metadata().map_err(Error::read(path))?.len();
     if bytes > limit {
         return Err(Error::FileTooLarge { path: path.to_owned(), bytes, limit });

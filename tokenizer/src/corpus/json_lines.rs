@@ -1,46 +1,31 @@
 //! JSON lines: a document or a conversation on each.
 
 use std::{
-    fs::File,
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
 };
 
-use serde::Deserialize;
-
-use super::{Body, FilePart, ReadParts};
-use crate::{chat::Message, error::Error};
+use super::{Body, FilePart, ReadParts, record};
+use crate::error::Error;
 
 /// A line is held in memory whole.
 const LONGEST_LINE: u64 = 256 << 20;
 
 pub(super) struct JsonLines {
     path: PathBuf,
-    file: BufReader<File>,
+    file: BufReader<Box<dyn Read + Send>>,
     line: u64,
     position: u64,
     document: u64,
     buffer: Vec<u8>,
 }
 
-/// Other fields, such as an id or a source, are left alone.
-#[derive(Deserialize)]
-struct Document {
-    text: Option<String>,
-    messages: Option<Vec<Message>>,
-}
-
 /// Reads one line's JSON. The message says what is wrong with it.
 pub(crate) fn parse_line(line: &[u8]) -> Result<Body, String> {
-    if let Some(text) = only_text(line) {
+    if let Some(text) = only_text(line).filter(|text| !text.is_empty()) {
         return Ok(Body::Text(text));
     }
-    match serde_json::from_slice(line).map_err(|error| reason(&error))? {
-        Document { text: Some(text), messages: None } => Ok(Body::Text(text)),
-        Document { text: None, messages: Some(messages) } => Ok(Body::Chat(messages)),
-        Document { text: None, messages: None } => Err("has neither `text` nor `messages`".to_owned()),
-        Document { text: Some(_), messages: Some(_) } => Err("has both `text` and `messages`".to_owned()),
-    }
+    record::parse(line)
 }
 
 /// The text of a line that is `{"text": "…"}` and no more, at half of what `serde_json` takes, which collects a
@@ -98,20 +83,17 @@ fn plain_bytes(block: [u8; 8]) -> usize {
     marks.trailing_zeros() as usize / 8
 }
 
-/// `serde_json` counts lines of its own input, always line 1 here; the column is worth keeping.
-fn reason(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    match text.rsplit_once(" at line 1 column ") {
-        Some((what, column)) => format!("{what} (column {column})"),
-        None => text,
-    }
-}
-
 impl JsonLines {
-    pub(super) fn open(path: &Path) -> Result<Self, Error> {
-        let file = BufReader::with_capacity(1 << 18, File::open(path).map_err(Error::read(path))?);
+    pub(super) fn new(path: &Path, contents: Box<dyn Read + Send>) -> Self {
         let (path, buffer) = (path.to_owned(), Vec::new());
-        Ok(Self { path, file, line: 0, position: 0, document: 0, buffer })
+        let file = BufReader::with_capacity(1 << 18, contents);
+        Self { path, file, line: 0, position: 0, document: 0, buffer }
+    }
+
+    /// Passes over what is left of a line.
+    fn end_line(&mut self) -> Result<(), Error> {
+        self.position += self.file.skip_until(b'\n').map_err(Error::read(&self.path))? as u64;
+        Ok(())
     }
 
     fn malformed(&self, reason: String) -> Error {
@@ -132,6 +114,7 @@ impl ReadParts for JsonLines {
             let position = self.position;
             self.position += read;
             if read == LONGEST_LINE && !self.buffer.ends_with(b"\n") {
+                self.end_line()?;
                 return Err(self.malformed(format!("is longer than {LONGEST_LINE} bytes")));
             }
             let mut line = self.buffer.as_slice();
@@ -156,7 +139,7 @@ mod tests {
     use super::*;
 
     fn by_serde(line: &[u8]) -> Option<String> {
-        serde_json::from_slice::<Document>(line).ok().and_then(|document| document.text)
+        serde_json::from_slice::<serde_json::Value>(line).ok()?.get("text")?.as_str().map(str::to_owned)
     }
 
     #[test]

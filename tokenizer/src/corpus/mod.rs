@@ -1,9 +1,11 @@
 //! From files to documents, streamed: at no time is more in memory than a few parts of documents.
 
+mod compressed;
 mod detect;
 mod json_lines;
 #[cfg(feature = "parquet")]
 mod parquet_text;
+mod record;
 mod text;
 
 use std::{
@@ -11,9 +13,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub use compressed::Compression;
 pub use detect::Format;
 
-use crate::{chat::Message, error::Error};
+use crate::{chat::Message, error::Error, regular};
 
 /// Long documents come in parts of about this many bytes.
 pub(crate) const PART_BYTES: usize = 64 << 10;
@@ -31,10 +34,12 @@ pub struct CorpusFile {
     pub path: PathBuf,
     /// Its path within the folder it was found in, or its own name, with `/` between.
     pub name: String,
-    /// Its size.
+    /// The size of its contents, decompressed.
     pub bytes: u64,
     /// What its contents are.
     pub format: Format,
+    /// How they are compressed.
+    pub compression: Option<Compression>,
 }
 
 /// A document, or a part of a long one.
@@ -78,7 +83,7 @@ pub(crate) trait ReadParts {
     fn read_part(&mut self) -> Result<Option<FilePart>, Error>;
 }
 
-/// The parts of a file; the first error is the last item.
+/// The parts of a file. An error is the last item, unless it is about one record.
 enum FileParts {
     Reading(Box<dyn ReadParts + Send>),
     Failed(Error),
@@ -94,7 +99,11 @@ impl Iterator for FileParts {
             Self::Failed(error) => Some(Err(error)),
             Self::Reading(mut reader) => {
                 let part = reader.read_part();
-                if let Ok(Some(_)) = part {
+                let goes_on = match &part {
+                    Ok(part) => part.is_some(),
+                    Err(error) => error.is_bad_record(),
+                };
+                if goes_on {
                     *self = Self::Reading(reader);
                 }
                 part.transpose()
@@ -134,7 +143,7 @@ impl Corpus {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// Reads everything, file after file. A plain file is one document, of which another begins at position
+    /// Reads everything, file after file; an error that [`Error::is_bad_record`] is followed by the next record. A plain file is one document, of which another begins at position
     /// `cut` of the corpus.
     pub fn parts(&self, cut: Option<u64>) -> impl Iterator<Item = Result<Part, Error>> + Send {
         let mut before = 0;
@@ -153,10 +162,15 @@ impl Corpus {
 
 impl CorpusFile {
     fn open(&self, cut: Option<u64>) -> Result<Box<dyn ReadParts + Send>, Error> {
+        let contents = || compressed::open(&self.path, self.compression);
         Ok(match self.format {
-            Format::Text => Box::new(text::TextParts::open(&self.path, cut)?),
-            Format::Bytes => Box::new(text::ByteParts::open(&self.path, cut)?),
-            Format::JsonLines => Box::new(json_lines::JsonLines::open(&self.path)?),
+            Format::Text => Box::new(text::TextParts::new(&self.path, contents()?, cut)),
+            Format::Bytes => Box::new(text::ByteParts::new(&self.path, contents()?, cut)),
+            Format::JsonLines => Box::new(json_lines::JsonLines::new(&self.path, contents()?)),
+            Format::Parquet if self.compression.is_some() => {
+                let reason = "is a compressed Parquet file; decompress it first".to_owned();
+                return Err(Error::Parquet { path: self.path.clone(), reason });
+            }
             #[cfg(feature = "parquet")]
             Format::Parquet => Box::new(parquet_text::ParquetText::open(&self.path, self.bytes)?),
             #[cfg(not(feature = "parquet"))]
@@ -204,10 +218,11 @@ fn search(root: &Path, folder: &Path, plain_bytes: bool, files: &mut Vec<CorpusF
 }
 
 fn file(path: &Path, name: String, plain_bytes: bool) -> Result<Option<CorpusFile>, Error> {
-    let bytes = fs::metadata(path).map_err(Error::read(path))?.len();
+    let bytes = regular::open(path)?.metadata().map_err(Error::read(path))?.len();
     if bytes == 0 {
         return Ok(None);
     }
-    let format = detect::format(path, plain_bytes)?;
-    Ok(Some(CorpusFile { path: path.to_owned(), name, bytes, format }))
+    let (format, compression) = detect::format(path, plain_bytes)?;
+    let bytes = compression.map_or(Ok(bytes), |compression| compressed::measure(path, compression))?;
+    Ok(Some(CorpusFile { path: path.to_owned(), name, bytes, format, compression }))
 }

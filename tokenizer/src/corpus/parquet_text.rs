@@ -18,7 +18,7 @@ use parquet::{
 };
 
 use super::{Body, FilePart, ReadParts};
-use crate::error::Error;
+use crate::{error::Error, regular};
 
 /// Rows decoded at a time.
 const ROWS: usize = 256;
@@ -38,7 +38,7 @@ pub(super) struct ParquetText {
 impl ParquetText {
     pub(super) fn open(path: &Path, bytes: u64) -> Result<Self, Error> {
         let refused = |reason: String| Error::Parquet { path: path.to_owned(), reason };
-        let file = File::open(path).map_err(Error::read(path))?;
+        let file = regular::open(path)?;
         let file = SerializedFileReader::new(file).map_err(|error| refused(error.to_string()))?;
         let metadata = Arc::new(file.metadata().clone());
         let columns = metadata.file_metadata().schema_descr().columns();

@@ -4,8 +4,7 @@
 //! whole. Only where such a place is missing for [`LONGEST_PART`] bytes is a part ended at any character.
 
 use std::{
-    fs::File,
-    io::{BufReader, Read},
+    io::Read,
     path::{Path, PathBuf},
 };
 
@@ -17,7 +16,7 @@ const LONGEST_PART: usize = 8 << 20;
 /// A file as bytes, up to `cut` and from there on.
 struct Blocks {
     path: PathBuf,
-    file: BufReader<File>,
+    file: Box<dyn Read + Send>,
     /// Bytes read and not yet handed out.
     pending: Vec<u8>,
     /// Bytes handed out.
@@ -29,10 +28,9 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn open(path: &Path, cut: Option<u64>) -> Result<Self, Error> {
-        let file = BufReader::with_capacity(PART_BYTES, File::open(path).map_err(Error::read(path))?);
+    fn new(path: &Path, file: Box<dyn Read + Send>, cut: Option<u64>) -> Self {
         let (path, pending, position) = (path.to_owned(), Vec::new(), 0);
-        Ok(Self { path, file, pending, position, document: 1, begins: true, cut, ended: false })
+        Self { path, file, pending, position, document: 1, begins: true, cut, ended: false }
     }
 
     /// Reads until `pending` holds `bytes`, reaches the cut, or the file ends.
@@ -69,8 +67,8 @@ impl Blocks {
 pub(super) struct ByteParts(Blocks);
 
 impl ByteParts {
-    pub(super) fn open(path: &Path, cut: Option<u64>) -> Result<Self, Error> {
-        Blocks::open(path, cut).map(Self)
+    pub(super) fn new(path: &Path, contents: Box<dyn Read + Send>, cut: Option<u64>) -> Self {
+        Self(Blocks::new(path, contents, cut))
     }
 }
 
@@ -89,8 +87,8 @@ impl ReadParts for ByteParts {
 pub(super) struct TextParts(Blocks);
 
 impl TextParts {
-    pub(super) fn open(path: &Path, cut: Option<u64>) -> Result<Self, Error> {
-        Blocks::open(path, cut).map(Self)
+    pub(super) fn new(path: &Path, contents: Box<dyn Read + Send>, cut: Option<u64>) -> Self {
+        Self(Blocks::new(path, contents, cut))
     }
 
     /// `pending` without a character that the end of the block cuts.

@@ -5,6 +5,7 @@
 //! position.
 
 mod cursor;
+mod foreign;
 mod windows;
 
 use std::path::{Path, PathBuf};
@@ -13,8 +14,11 @@ pub use cursor::Cursor;
 pub use windows::{Align, Targets, WindowPlan};
 use windows::{Place, Shard, WindowTable};
 
+use sha2::{Digest, Sha256};
+
 use crate::{
     error::Error,
+    fingerprint::Fingerprint,
     permutation::Permutation,
     shard::{Manifest, MaskMap, ShardMap, ShardProblem, SplitEntry},
     tokenizer::Tokenizer,
@@ -79,6 +83,9 @@ impl Split {
 impl TokenDataset {
     /// Opens one split of the set in `folder`, which has to hold the ids of `tokenizer`. Sizes, headers and
     /// marks of all its files are checked here, ids as they are read; [`verify`](Self::verify) reads everything.
+    ///
+    /// A folder without a manifest may hold llm.c's or nanoGPT's `.bin` files, whose names say the split. They do not
+    /// say whose ids they hold: `tokenizer` has to be the right one, and its first control token opens documents.
     pub fn open(
         folder: impl AsRef<Path>,
         split: Split,
@@ -86,7 +93,12 @@ impl TokenDataset {
         plan: WindowPlan,
     ) -> Result<Self, Error> {
         let folder = folder.as_ref();
-        let manifest = Manifest::read(folder)?;
+        let manifest = match Manifest::read(folder) {
+            Err(no_set @ Error::NoSet { .. }) => {
+                return Self::open_foreign(folder, split, tokenizer, plan, no_set);
+            }
+            manifest => manifest?,
+        };
         let at_fault = folder.join(crate::shard::MANIFEST);
         let (expected, found) = (tokenizer.fingerprint(), manifest.tokenizer.sha256);
         if expected != found {
@@ -109,6 +121,23 @@ impl TokenDataset {
         }
         let bos = manifest.tokenizer.bos;
         Self::build(shards, Some((folder.to_owned(), manifest, split)), bos, plan)
+    }
+
+    fn open_foreign(
+        folder: &Path,
+        split: Split,
+        tokenizer: &Tokenizer,
+        plan: WindowPlan,
+        no_set: Error,
+    ) -> Result<Self, Error> {
+        let Ok(Some(files)) = foreign::find(folder, split) else { return Err(no_set) };
+        let Some(first) = files.first() else {
+            return Err(Error::shard(folder, ShardProblem::NoShards(split.name())));
+        };
+        let format = foreign::format(first)?;
+        let dataset = Self::from_files(&files, format, tokenizer.vocab_size(), tokenizer.bos(), plan)?;
+        dataset.shards.iter().try_for_each(|shard| foreign::check_vocabulary(&shard.tokens))?;
+        Ok(dataset)
     }
 
     /// Opens shards made elsewhere, whose ids have to be below `vocab_size`. Windows begin with documents only
@@ -159,6 +188,18 @@ impl TokenDataset {
     /// The set's manifest, where there is one.
     pub fn manifest(&self) -> Option<&Manifest> {
         self.manifest.as_ref().map(|(_, manifest, _)| manifest)
+    }
+
+    /// Identifies the tokens: by the manifest's checksums, or else by the files' sizes and beginnings.
+    pub fn fingerprint(&self) -> Result<Fingerprint, Error> {
+        let Some((_, manifest, split)) = &self.manifest else {
+            return foreign::fingerprint(self.shards.iter().map(|shard| shard.tokens.path()));
+        };
+        let mut digest = Sha256::new();
+        for shard in &split.of(manifest).shards {
+            digest.update(shard.sha256.to_string());
+        }
+        Ok(Fingerprint::finish(digest))
     }
 
     /// The window that `cursor` points at.

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::{BadRecords, OnBadRecord};
 use crate::{
     corpus::{Body, Corpus, PART_BYTES, Part},
     dataset::Split,
@@ -21,6 +22,7 @@ const BATCH_PARTS: usize = 1 << 14;
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     parts: Vec<Part>,
+    bad: Vec<Error>,
     bytes: usize,
 }
 
@@ -53,8 +55,11 @@ pub(super) struct Encoder<'a> {
     corpus: &'a Corpus,
     rule: SplitRule,
     cut: Option<u64>,
+    on_bad_record: OnBadRecord,
     current: Split,
     chats: Option<bool>,
+    documents: u64,
+    bad: BadRecords,
 }
 
 impl Batch {
@@ -63,8 +68,13 @@ impl Batch {
         self.parts.push(part);
     }
 
+    /// Notes a record that could not be read.
+    pub(super) fn push_bad(&mut self, error: Error) {
+        self.bad.push(error);
+    }
+
     pub(super) fn is_full(&self) -> bool {
-        self.bytes >= BATCH_BYTES || self.parts.len() >= BATCH_PARTS
+        self.bytes >= BATCH_BYTES || self.parts.len() + self.bad.len() >= BATCH_PARTS
     }
 }
 
@@ -74,8 +84,10 @@ impl<'a> Encoder<'a> {
         corpus: &'a Corpus,
         rule: SplitRule,
         cut: Option<u64>,
+        on_bad_record: OnBadRecord,
     ) -> Self {
-        Self { tokenizer, corpus, rule, cut, current: Split::Train, chats: None }
+        let (current, bad) = (Split::Train, BadRecords::default());
+        Self { tokenizer, corpus, rule, cut, on_bad_record, current, chats: None, documents: 0, bad }
     }
 
     pub(super) fn holds_chats(&self) -> bool {
@@ -84,21 +96,47 @@ impl<'a> Encoder<'a> {
 
     pub(super) fn encode(&mut self, batch: Batch) -> Result<EncodedBatch, Error> {
         self.check(&batch)?;
-        let documents = batch.parts.iter().filter(|part| part.begins).count() as u64;
+        batch.bad.into_iter().try_for_each(|error| self.leave_out(error))?;
         let position = batch.parts.last().map_or(0, |part| part.position + part.body.len() as u64);
         let jobs: Vec<Part> = batch.parts.into_iter().flat_map(cut_long).collect();
         let encoder = &*self;
-        let mut parts =
-            jobs.into_par_iter().map(|part| encoder.encode_part(&part)).collect::<Result<Vec<_>, _>>()?;
-        for part in &mut parts {
+        let encoded: Vec<_> = jobs.into_par_iter().map(|part| encoder.encode_part(&part)).collect();
+        let mut parts = Vec::with_capacity(encoded.len());
+        for part in encoded {
+            let mut part = match part {
+                Ok(part) => part,
+                Err(error) => {
+                    self.leave_out(error)?;
+                    continue;
+                }
+            };
             if part.begins {
                 self.current = part.split;
             }
             part.split = self.current;
+            parts.push(part);
         }
+        let documents = parts.iter().filter(|part| part.begins).count() as u64;
+        self.documents += documents;
+        self.bad.check_early(self.documents)?;
+        let bytes = parts.iter().map(|part| part.bytes).sum();
         let width = self.content().bytes();
         let tokens = parts.iter().map(|part| part.tokens.len() as u64 / width).sum();
-        Ok(EncodedBatch { parts, documents, bytes: batch.bytes as u64, tokens, position })
+        Ok(EncodedBatch { parts, documents, bytes, tokens, position })
+    }
+
+    /// The records that were left out, unless they are too many.
+    pub(super) fn finish(self) -> Result<BadRecords, Error> {
+        self.bad.check(self.documents)?;
+        Ok(self.bad)
+    }
+
+    fn leave_out(&mut self, error: Error) -> Result<(), Error> {
+        if self.on_bad_record == OnBadRecord::Fail || !error.is_bad_record() {
+            return Err(error);
+        }
+        self.bad.add(&error);
+        Ok(())
     }
 
     fn check(&mut self, batch: &Batch) -> Result<(), Error> {

@@ -4,6 +4,7 @@
 //! thread writes shards. Batches keep their order, so neither the number of threads nor their speed shows in the
 //! result.
 
+mod bad_records;
 mod batch;
 mod staging;
 
@@ -16,6 +17,7 @@ use std::{
     thread,
 };
 
+pub use bad_records::{BadRecords, OnBadRecord};
 use batch::{Batch, EncodedBatch, Encoder};
 use staging::Staging;
 
@@ -38,6 +40,8 @@ pub struct Preparation {
     pub split: SplitRule,
     /// The most tokens in one shard.
     pub shard_tokens: u64,
+    /// What a record that cannot be used does.
+    pub on_bad_record: OnBadRecord,
 }
 
 /// How far a preparation is.
@@ -82,7 +86,7 @@ impl Preparation {
         self.check()?;
         let corpus = Corpus::find(&self.inputs, tokenizer.takes_any_file())?;
         let plan = self.plan(tokenizer, &corpus);
-        if let Some(manifest) = staging::existing(&self.out, &plan)? {
+        if let Some(manifest) = staging::existing(&self.out, &plan, self.on_bad_record)? {
             return Ok(Outcome::AlreadyThere(manifest));
         }
         let staging = Staging::begin(&self.out)?;
@@ -120,6 +124,7 @@ impl Preparation {
             loss_mask: false,
             train: crate::shard::SplitEntry::default(),
             val: crate::shard::SplitEntry::default(),
+            bad_records: BadRecords::default(),
         }
     }
 
@@ -145,7 +150,7 @@ impl Preparation {
             scope.spawn(move || read(corpus.parts(cut), &to_encoder));
             let written = scope.spawn(move || write(encoded, train, val));
             let mut progress = Progress { input_bytes: corpus.bytes(), ..Progress::default() };
-            let mut encoder = Encoder::new(tokenizer, corpus, self.split, cut);
+            let mut encoder = Encoder::new(tokenizer, corpus, self.split, cut, self.on_bad_record);
             let encoding = || {
                 // The channels are moved in, so that leaving early ends the other stages too.
                 let to_writer: SyncSender<EncodedBatch> = to_writer;
@@ -172,6 +177,7 @@ impl Preparation {
             encoded?;
             (manifest.train, manifest.val) = written?;
             manifest.loss_mask = encoder.holds_chats();
+            manifest.bad_records = encoder.finish()?;
             self.check_filled(&manifest, progress)?;
             Ok(manifest)
         })
@@ -207,6 +213,10 @@ fn read(parts: impl Iterator<Item = Result<Part, Error>>, to_encoder: &SyncSende
     for part in parts {
         let part = match part {
             Ok(part) => part,
+            Err(error) if error.is_bad_record() => {
+                batch.push_bad(error);
+                continue;
+            }
             Err(error) => {
                 // Nobody listens when encoding has failed already.
                 let _ = to_encoder.send(Err(error));

@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::OnBadRecord;
 use crate::{
     atomic,
     error::Error,
@@ -28,7 +29,11 @@ pub(super) struct Staging {
 
 /// Looks at what `out` holds. `None`: nothing, go on. A set made to the same plan: its manifest. Anything else
 /// is an error that says what.
-pub(super) fn existing(out: &Path, plan: &Manifest) -> Result<Option<Manifest>, Error> {
+pub(super) fn existing(
+    out: &Path,
+    plan: &Manifest,
+    on_bad_record: OnBadRecord,
+) -> Result<Option<Manifest>, Error> {
     let occupied = |reason: String| Err(Error::Occupied { path: out.to_owned(), reason });
     let mut entries = match fs::read_dir(out) {
         Ok(entries) => entries,
@@ -44,7 +49,7 @@ pub(super) fn existing(out: &Path, plan: &Manifest) -> Result<Option<Manifest>, 
         );
     }
     let manifest = Manifest::read(out)?;
-    match difference(&manifest, plan) {
+    match difference(&manifest, plan, on_bad_record) {
         None => Ok(Some(manifest)),
         Some(what) => occupied(format!(
             "the folder holds a complete set made with {what}; choose another --out, or remove it to make this one"
@@ -52,7 +57,10 @@ pub(super) fn existing(out: &Path, plan: &Manifest) -> Result<Option<Manifest>, 
     }
 }
 
-fn difference(made: &Manifest, plan: &Manifest) -> Option<&'static str> {
+fn difference(made: &Manifest, plan: &Manifest, on_bad_record: OnBadRecord) -> Option<&'static str> {
+    if on_bad_record == OnBadRecord::Fail && !made.bad_records.is_empty() {
+        return Some("bad records left out");
+    }
     if made.tokenizer != plan.tokenizer {
         return Some("another tokenizer");
     }

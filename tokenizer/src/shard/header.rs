@@ -65,6 +65,15 @@ pub(crate) struct Header {
     pub(crate) tokenizer: [u8; 8],
 }
 
+/// Who wrote a shard with a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// This crate, which marks its tokenizer.
+    Prepared,
+    /// Another program.
+    Elsewhere,
+}
+
 impl Header {
     pub(crate) const BYTES: usize = 1024;
     /// The count is a signed 32-bit integer.
@@ -78,6 +87,14 @@ impl Header {
         bytes[8..12].copy_from_slice(&self.tokens.to_le_bytes());
         bytes[12..20].copy_from_slice(&self.tokenizer);
         bytes
+    }
+
+    /// `None` where `bytes` do not begin like a shard with a header.
+    pub(crate) fn origin(bytes: &[u8]) -> Option<Origin> {
+        let magic = i32::from_le_bytes(*bytes.first_chunk()?);
+        let known = [Content::Narrow, Content::Wide].map(|content| content.magic_and_version().0);
+        let marked = bytes.get(12..20).is_some_and(|mark| mark != [0; 8]);
+        known.contains(&magic).then_some(if marked { Origin::Prepared } else { Origin::Elsewhere })
     }
 
     /// Reads the header of a file of `found` bytes that begins with `bytes`.

@@ -1,7 +1,6 @@
 //! `manifest.json`: what a set of shards holds. It is the last file to appear, so a folder that has one is whole.
 
 use std::{
-    fs::File,
     io::{ErrorKind, Read},
     path::{Component, Path},
 };
@@ -9,7 +8,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::ShardProblem;
-use crate::{error::Error, fingerprint::Fingerprint};
+use crate::{error::Error, fingerprint::Fingerprint, prepare::BadRecords, regular};
 
 /// The manifest's name within a set's folder.
 pub const MANIFEST: &str = "manifest.json";
@@ -37,6 +36,9 @@ pub struct Manifest {
     pub train: SplitEntry,
     /// To measure with.
     pub val: SplitEntry,
+    /// Records of the input that could not be used.
+    #[serde(default, skip_serializing_if = "BadRecords::is_empty")]
+    pub bad_records: BadRecords,
 }
 
 /// The tokenizer of a set.
@@ -137,11 +139,11 @@ impl Manifest {
         let folder = folder.as_ref();
         let path = folder.join(MANIFEST);
         let mut json = Vec::new();
-        let file = match File::open(&path) {
-            Err(cause) if cause.kind() == ErrorKind::NotFound => {
+        let file = match regular::open(&path) {
+            Err(Error::Read { cause, .. }) if cause.kind() == ErrorKind::NotFound => {
                 return Err(Error::NoSet { path: folder.to_owned() });
             }
-            file => file.map_err(Error::read(&path))?,
+            file => file?,
         };
         let bytes = file.take(MAX_BYTES + 1).read_to_end(&mut json).map_err(Error::read(&path))? as u64;
         if bytes > MAX_BYTES {

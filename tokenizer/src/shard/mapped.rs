@@ -1,7 +1,6 @@
 //! A shard in memory, as far as the system has read it.
 
 use std::{
-    fs::File,
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -10,7 +9,7 @@ use memmap2::Mmap;
 use sha2::{Digest, Sha256};
 
 use super::{Content, Header, ShardProblem};
-use crate::{error::Error, fingerprint::Fingerprint};
+use crate::{error::Error, fingerprint::Fingerprint, regular};
 
 /// Tokens checked at a time.
 const STRIDE: u64 = 1 << 16;
@@ -35,7 +34,7 @@ pub(crate) struct MaskMap {
 
 /// Refuses empty files first, which cannot be mapped.
 fn map(path: &Path, least: u64, refusal: impl FnOnce(u64) -> ShardProblem) -> Result<Mmap, Error> {
-    let file = File::open(path).map_err(Error::read(path))?;
+    let file = regular::open(path)?;
     let found = file.metadata().map_err(Error::read(path))?.len();
     if found < least {
         return Err(Error::shard(path, refusal(found)));

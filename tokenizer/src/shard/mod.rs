@@ -9,7 +9,7 @@ mod manifest;
 mod mapped;
 mod writer;
 
-pub(crate) use header::{Content, Header};
+pub(crate) use header::{Content, Header, Origin};
 pub use manifest::{Input, MANIFEST, Manifest, MaskEntry, ShardEntry, SplitEntry, SplitRule, TokenizerEntry};
 pub(crate) use mapped::{MaskMap, ShardMap};
 pub(crate) use writer::SplitWriter;

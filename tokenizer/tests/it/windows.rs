@@ -104,7 +104,7 @@ fn every_answer_token_of_long_conversations_is_seen() {
     for align in [Align::Document, Align::Anywhere] {
         let dataset = set.open(100, align);
         assert_eq!(dataset.targets().counted, 20 * (20 + 20 + 30 + 3));
-        assert_eq!(dataset.targets().share(), 1.0, "{align:?}");
+        assert_eq!(dataset.targets().seen, dataset.targets().counted, "{align:?}");
         let seen: Vec<u32> = epoch(&dataset).iter().flat_map(counted).collect();
         assert_eq!(seen, set.answer_tokens(), "{align:?}");
     }
@@ -128,7 +128,7 @@ fn conversations_shorter_than_a_window_fill_one() {
     let set = Set::of(&[vec![(3, 4)], vec![(2, 2)]], 1000);
     for align in [Align::Document, Align::Anywhere] {
         let dataset = set.open(512, align);
-        assert_eq!((dataset.windows(), dataset.targets().share()), (1, 1.0));
+        assert_eq!((dataset.windows(), dataset.targets().seen), (1, 5 + 3));
         assert_eq!(counted(&epoch(&dataset)[0]), set.answer_tokens());
     }
 }

@@ -7,7 +7,6 @@
 use std::sync::{Mutex, PoisonError};
 
 use burn_dataset::Dataset;
-use sha2::{Digest, Sha256};
 use tokenizer::{Cursor, Fingerprint, Split, TokenDataset, Window};
 
 use super::corpus::Data;
@@ -117,14 +116,9 @@ impl TrainingWindows {
         })
     }
 
-    /// Of all that is learned from.
-    pub(crate) fn fingerprint(&self) -> Fingerprint {
-        let mut digest = Sha256::new();
-        let shards = self.tokens.manifest().map(|manifest| &manifest.train.shards);
-        for shard in shards.into_iter().flatten() {
-            digest.update(shard.sha256.to_string());
-        }
-        Fingerprint::finish(digest)
+    /// Identifies the tokens that are learned from.
+    pub(crate) fn fingerprint(&self) -> Result<Fingerprint, tokenizer::Error> {
+        self.tokens.fingerprint()
     }
 
     /// Where the stream of sequences stands after `steps`.

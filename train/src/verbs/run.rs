@@ -190,7 +190,7 @@ pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
 
 /// A run that goes on learns from what it learned from.
 fn same_data(progress: &mut Progress, training: &TrainingWindows) -> anyhow::Result<()> {
-    let found = training.fingerprint();
+    let found = training.fingerprint()?;
     let expected = *progress.data.get_or_insert(found);
     if expected != found || progress.cursor != training.cursor(progress.step) {
         return Err(BadInput(format!(
