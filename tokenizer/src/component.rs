@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use crate::{
-    limits,
+    growth, limits,
     problem::{Limit, Problem},
     split::Pattern,
 };
@@ -45,6 +45,11 @@ const DECODER: Place = Place {
 
 pub(crate) fn check_normalizer(component: Option<&Value>) -> Result<(), Problem> {
     NORMALIZER.steps_of(component).map(|_| ())
+}
+
+/// The most bytes that one byte of text becomes on its way to the merges.
+pub(crate) fn growth(normalizer: Option<&Value>, pre_tokenizer: Option<&Value>) -> Result<f64, Problem> {
+    Ok(growth::of(&NORMALIZER.steps_of(normalizer)?) * growth::of(&PRE_TOKENIZER.steps_of(pre_tokenizer)?))
 }
 
 pub(crate) fn check_decoder(component: Option<&Value>) -> Result<(), Problem> {
@@ -88,6 +93,10 @@ impl Place {
         let mut steps = Vec::new();
         if let Some(component) = component.filter(|value| !value.is_null()) {
             self.collect(component, 0, &mut steps)?;
+        }
+        let bytes = growth::of(&steps);
+        if bytes > limits::GROWTH {
+            return Err(Problem::Growth { place: self.name, bytes });
         }
         Ok(steps)
     }

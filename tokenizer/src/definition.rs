@@ -113,6 +113,10 @@ impl Definition {
         {
             return Err(Problem::NotBpe(kind.clone()));
         }
+        let affixes = [&self.model.continuing_subword_prefix, &self.model.end_of_word_suffix];
+        for affix in affixes.into_iter().flatten() {
+            Limit::AffixChars.check(affix.chars().count(), limits::LITERAL_CHARS)?;
+        }
         Limit::Merges.check(self.model.merges.len(), limits::MERGES)?;
         Limit::AddedTokens.check(self.added_tokens.len(), limits::ADDED_TOKENS)?;
         Limit::Vocabulary.check(self.model.vocab.0.len() + self.added_tokens.len(), limits::VOCABULARY)?;

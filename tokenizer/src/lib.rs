@@ -56,6 +56,7 @@ mod definition;
 pub mod dialogues;
 mod error;
 mod fingerprint;
+mod growth;
 mod kind;
 pub mod limits;
 mod load;

@@ -17,6 +17,10 @@ pub const ADDED_TOKENS: usize = 1 << 14;
 pub const LITERAL_CHARS: usize = 64;
 /// Steps nested in one another or in a row within one component.
 pub const COMPONENTS: usize = 32;
+/// Bytes that one byte of text may become in all steps of one component.
+pub const GROWTH: f64 = 256.0;
+/// Bytes that a text given to an encoder may become in the tokenizer's normalizer and pre-tokenizer.
+pub const NORMALIZED_BYTES: usize = 128 << 20;
 /// Bytes of a chat template.
 pub const TEMPLATE_BYTES: usize = 16 << 10;
 /// Bytes of one text given to an encoder in one call; positions in it are 32-bit.

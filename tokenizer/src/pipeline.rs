@@ -2,13 +2,17 @@
 //!
 //! Only definitions that [`crate::definition`] and [`crate::component`] have passed come here.
 
-use crate::{definition::Definition, error::Error, problem::Problem, special::SpecialTokens};
+use crate::{
+    component, definition::Definition, error::Error, limits, problem::Problem, special::SpecialTokens,
+};
 
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     tokenizer: hf::Tokenizer,
     /// What a character outside the vocabulary becomes, which may be a control token by name.
     unknown: Option<u32>,
+    /// Bytes of a text that stay within [`limits::NORMALIZED_BYTES`] however much they grow.
+    longest: usize,
 }
 
 impl Pipeline {
@@ -24,10 +28,15 @@ impl Pipeline {
             }
         }
         let unknown = definition.model.unk_token.as_ref().and_then(|token| tokenizer.token_to_id(token));
-        Ok(Self { tokenizer, unknown })
+        let growth = component::growth(definition.normalizer.as_ref(), definition.pre_tokenizer.as_ref())?;
+        let longest = (limits::NORMALIZED_BYTES as f64 / growth) as usize;
+        Ok(Self { tokenizer, unknown, longest })
     }
 
     pub(crate) fn encode(&self, text: &str, specials: &SpecialTokens) -> Result<Vec<u32>, Error> {
+        if text.len() > self.longest {
+            return Err(Error::TextTooLong { bytes: text.len(), limit: self.longest });
+        }
         let encoding = self
             .tokenizer
             .encode_fast(text, false)

@@ -98,6 +98,17 @@ pub enum Problem {
         /// What is accepted.
         expected: &'static str,
     },
+    /// A chain of steps that multiplies text.
+    #[error(
+        "the {place} may turn one byte into {bytes:.0}, the limit is {}; it multiplies text",
+        crate::limits::GROWTH
+    )]
+    Growth {
+        /// Normalizer, pre-tokenizer or decoder.
+        place: &'static str,
+        /// The product over its steps.
+        bytes: f64,
+    },
     /// Hugging Face's own reader refused it.
     #[error("{0}")]
     Refused(String),
@@ -119,6 +130,8 @@ pub enum Limit {
     TokenId,
     /// Steps within one component.
     Components,
+    /// Characters of the prefix of continued words, or of the suffix of a word's end.
+    AffixChars,
     /// Bytes of the chat template.
     TemplateBytes,
 }
@@ -138,6 +151,7 @@ impl std::fmt::Display for Limit {
             Self::TokenBytes => "bytes of one token",
             Self::TokenId => "largest token id plus one",
             Self::Components => "steps in one component",
+            Self::AffixChars => "characters of a prefix or suffix within words",
             Self::TemplateBytes => "bytes of the chat template",
         })
     }

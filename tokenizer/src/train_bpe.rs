@@ -19,6 +19,7 @@ use crate::{
     alphabet,
     definition::{SpelledMerge, Vocabulary},
     error::Error,
+    limits,
     permutation::mix,
     special::CHAT_SPECIALS,
     split::{Pattern, Splitter},
@@ -79,6 +80,10 @@ impl BpeTraining {
         let learned_size = self.vocab_size.checked_sub(self.specials.len()).filter(|size| *size >= 256);
         let (asked, specials) = (self.vocab_size, self.specials.len());
         let learned_size = learned_size.ok_or(Error::VocabularyTooSmall { asked, specials })?;
+        if self.vocab_size > limits::VOCABULARY {
+            let (value, expected) = (self.vocab_size.to_string(), "a vocabulary of at most 1048576 ids");
+            return Err(Error::Option { option: "vocab-size", value, expected });
+        }
         if !(self.sample > 0.0 && self.sample <= 1.0) {
             let (value, expected) = (self.sample.to_string(), "a share above 0 and at most 1");
             return Err(Error::Option { option: "sample", value, expected });
