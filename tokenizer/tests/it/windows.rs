@@ -134,6 +134,15 @@ fn conversations_shorter_than_a_window_fill_one() {
 }
 
 #[test]
+fn a_window_of_any_other_length_than_memory_holds_is_refused() {
+    let set = Set::of(&[vec![(3, 4)]], 1000);
+    for length in [0, (1 << 24) + 1, 100_000_000_000, usize::MAX] {
+        let opened = open(&set.path, length, Align::Document);
+        assert!(matches!(opened, Err(Error::Option { option: "window length", .. })), "{length}");
+    }
+}
+
+#[test]
 fn a_mask_that_marks_nothing_is_refused_by_name() {
     let set = Set::of(&[vec![(3, 4)]], 1000);
     let path = set.path.join("train-00000.mask");

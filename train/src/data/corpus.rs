@@ -150,7 +150,7 @@ pub(crate) fn report_bad_records(manifest: &Manifest) {
     if bad.is_empty() {
         return;
     }
-    eprintln!("{} records of the input cannot be used and were left out; the first:", bad.count);
+    eprintln!("left out {} of the input's records, which cannot be used; the first:", bad.count);
     for record in &bad.first {
         eprintln!("  {record}");
     }

@@ -7,7 +7,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use burn_dataset::Dataset;
-use tokenizer::{Cursor, Fingerprint, Split, TokenDataset, Window};
+use tokenizer::{Cursor, Fingerprint, Split, Targets, TokenDataset, Window};
 
 use super::corpus::Data;
 use crate::config::Config;
@@ -129,6 +129,11 @@ impl TrainingWindows {
     /// Sequences in one epoch.
     pub(crate) fn sequences(&self) -> u64 {
         self.tokens.windows()
+    }
+
+    /// Targets that count, and how many of them an epoch sees.
+    pub(crate) fn targets(&self) -> Targets {
+        self.tokens.targets()
     }
 
     /// Why the data set ended early, if it did.

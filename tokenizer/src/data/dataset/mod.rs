@@ -85,7 +85,7 @@ impl TokenDataset {
     /// marks of all its files are checked here, ids as they are read; [`verify`](Self::verify) reads everything.
     ///
     /// A folder without a manifest may hold llm.c's or nanoGPT's `.bin` files, whose names say the split. They do not
-    /// say whose ids they hold: `tokenizer` has to be the right one, and its first control token opens documents.
+    /// say whose ids they hold: `tokenizer` has to be the right one, and its [`bos`](Tokenizer::bos) opens documents.
     pub fn open(
         folder: impl AsRef<Path>,
         split: Split,

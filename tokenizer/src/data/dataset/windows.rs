@@ -12,7 +12,7 @@ use crate::{
 /// The length, places and order of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowPlan {
-    /// Tokens in `x`, at least 1.
+    /// Tokens in `x`, from 1 to 16777216.
     pub length: usize,
     /// The places where windows may begin.
     pub align: Align,
@@ -47,6 +47,9 @@ impl Targets {
         if self.counted == 0 { 0.0 } else { self.seen as f64 / self.counted as f64 }
     }
 }
+
+/// Tokens of a window at most. A window that is longer than its shard is filled up, so its length takes memory.
+const LONGEST: usize = 1 << 24;
 
 /// Tokens with their loss mask.
 #[derive(Debug)]
@@ -100,8 +103,8 @@ impl Shard {
 
 impl WindowTable {
     pub(super) fn new(shards: &[Shard], bos: Option<u32>, plan: WindowPlan) -> Result<Self, Error> {
-        if plan.length == 0 {
-            let (value, expected) = (plan.length.to_string(), "a window of at least 1 token");
+        if !(1..=LONGEST).contains(&plan.length) {
+            let (value, expected) = (plan.length.to_string(), "a window of 1 to 16777216 tokens");
             return Err(Error::Option { option: "window length", value, expected });
         }
         let length = plan.length as u64;
