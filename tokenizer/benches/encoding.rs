@@ -14,7 +14,7 @@ use std::{env, fs, hint::black_box, path::Path, sync::atomic::AtomicBool, time::
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use tempfile::TempDir;
-use tokenizer::{BpeTraining, Outcome, Preparation, SplitRule, Tokenizer, dialogues::Dialogues};
+use tokenizer::{BpeTraining, OnBadRecord, Outcome, Preparation, SplitRule, Tokenizer, dialogues::Dialogues};
 
 const DOCUMENT_BYTES: usize = 4096;
 const PREPARED_BYTES: usize = 256 << 20;
@@ -144,6 +144,7 @@ fn prepare(tokenizer: &Tokenizer, input: &Path, out: &Path) {
         out: out.to_owned(),
         split,
         shard_tokens: Preparation::SHARD_TOKENS,
+        on_bad_record: OnBadRecord::Fail,
     };
     let outcome = preparation.run(tokenizer, &AtomicBool::new(false), |_| {}).expect("preparing works");
     assert!(matches!(outcome, Outcome::Written(_)), "the folder was empty");

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use crate::{chat::ChatProblem, problem::Problem, shard::ShardProblem};
+use crate::{chat::conversation::ChatProblem, data::shard::ShardProblem, format::problem::Problem};
 
 /// Why something could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -33,12 +33,12 @@ pub enum Error {
     FileTooLarge {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// The size in bytes.
         bytes: u64,
         /// The most that is read.
         limit: u64,
     },
-    /// Neither file set is there.
+    /// The folder holds no tokenizer.
     #[error(
         "{} holds no tokenizer: looked for tokenizer.json, then for vocab.json with merges.txt. Train one with \
          `train tokenizer train`, or use `bytes`",
@@ -53,10 +53,10 @@ pub enum Error {
     Tokenizer {
         /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The problem in the file.
         problem: Problem,
     },
-    /// More special tokens and bytes than vocabulary.
+    /// The vocabulary is smaller than the bytes and control tokens it must hold.
     #[error(
         "a vocabulary of {asked} is too small: 256 bytes and {specials} control tokens need at least {}",
         256 + specials
@@ -64,7 +64,7 @@ pub enum Error {
     VocabularyTooSmall {
         /// The size asked for.
         asked: usize,
-        /// How many of it are control tokens.
+        /// The number of control tokens.
         specials: usize,
     },
     /// Training was given no text.
@@ -72,7 +72,7 @@ pub enum Error {
         "the corpus is empty: none of its {documents} document(s) has text. Check what --input points at"
     )]
     EmptyCorpus {
-        /// How many documents there were.
+        /// The number of documents.
         documents: u64,
     },
     /// Hugging Face's trainer failed.
@@ -86,7 +86,7 @@ pub enum Error {
     OutsideAlphabet {
         /// The character.
         character: char,
-        /// Its byte position in the text.
+        /// The character's byte position in the text.
         at: usize,
     },
     /// An id that no token has.
@@ -102,7 +102,7 @@ pub enum Error {
         "a text of {bytes} bytes is too long to encode in one call, the limit is {limit}; encode it in parts"
     )]
     TextTooLong {
-        /// Its size.
+        /// The size in bytes.
         bytes: usize,
         /// The most that is taken.
         limit: usize,
@@ -112,7 +112,7 @@ pub enum Error {
         "the bytes are not UTF-8 from byte {at} on, and this tokenizer reads text only; use a byte-level one"
     )]
     BytesNotText {
-        /// Where text ends.
+        /// The position of the first byte that is not text.
         at: usize,
     },
     /// Hugging Face's encoder failed.
@@ -120,15 +120,15 @@ pub enum Error {
     Encoding {
         /// The size of the text.
         bytes: usize,
-        /// What it said.
+        /// The message of Hugging Face's code.
         reason: String,
     },
     /// Hugging Face's decoder failed.
     #[error("decoding {ids} ids: {reason}")]
     Decoding {
-        /// How many.
+        /// The number of ids.
         ids: usize,
-        /// What it said.
+        /// The message of Hugging Face's code.
         reason: String,
     },
     /// Text that the tokenizer would turn into a control token.
@@ -155,13 +155,17 @@ pub enum Error {
         at: u64,
     },
     /// A malformed line of a JSON-lines file.
-    #[error("{} line {line}: {reason}. Each line is {{\"text\": …}} or {{\"messages\": […]}}", path.display())]
+    #[error(
+        "{} line {line}: {reason}. Each line is a JSON object with `text`, `messages`, `conversations`, or `prompt` \
+         and `completion`",
+        path.display()
+    )]
     Line {
         /// The file.
         path: PathBuf,
         /// From 1.
         line: u64,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// A Parquet file that cannot be used.
@@ -169,17 +173,45 @@ pub enum Error {
     Parquet {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The reason and the way out.
         reason: String,
     },
-    /// Where a document fails in encoding.
+    /// The file is one JSON array instead of lines.
+    #[error(
+        "{} is a JSON array of records; expected one record per line. Convert it with `jq -c '.[]' FILE > FILE.jsonl`",
+        path.display()
+    )]
+    JsonArray {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Too many records cannot be used.
+    #[error(
+        "{bad} of {records} records cannot be used, more than one in ten; the first: {first}. Correct the input, or \
+         check that it is what it should be"
+    )]
+    BadRecords {
+        /// Records that cannot be used.
+        bad: u64,
+        /// Records read.
+        records: u64,
+        /// The first of them: file, line or document, and reason.
+        first: String,
+    },
+    /// A folder, FIFO, socket or device where a file is expected.
+    #[error("{} is not a regular file but a folder, FIFO, socket or device; give the file itself", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A document cannot be encoded.
     #[error("{} document {document}: {problem}", path.display())]
     Document {
         /// The file.
         path: PathBuf,
-        /// Its number within the file, from 1.
+        /// The document's number within the file, from 1.
         document: u64,
-        /// What is wrong with it.
+        /// The reason.
         problem: Box<Error>,
     },
     /// An input that mixes text and conversations.
@@ -192,7 +224,7 @@ pub enum Error {
         /// The file in which the other sort appeared.
         path: PathBuf,
     },
-    /// No input files.
+    /// The input holds no files.
     #[error("{} holds no files to read (hidden files and empty ones do not count)", path.display())]
     NoInput {
         /// The folder.
@@ -204,7 +236,7 @@ pub enum Error {
          place with `--split position`"
     )]
     EmptySplit {
-        /// Its name.
+        /// The split's name.
         split: &'static str,
         /// Documents in the whole corpus.
         documents: u64,
@@ -212,11 +244,11 @@ pub enum Error {
     /// An option out of range.
     #[error("{option} {value}: {expected}")]
     Option {
-        /// Which.
+        /// The option.
         option: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What is accepted.
+        /// The accepted values.
         expected: &'static str,
     },
     /// The output folder holds something else.
@@ -224,11 +256,15 @@ pub enum Error {
     Occupied {
         /// The folder.
         path: PathBuf,
-        /// What it holds and what to do.
+        /// The folder's contents and the way out.
         reason: String,
     },
-    /// No finished set.
-    #[error("{} holds no set of shards: it has no manifest.json. Make one with `train prepare`", path.display())]
+    /// The folder holds no finished set.
+    #[error(
+        "{} holds no set of shards: it has no manifest.json. Make one with `train prepare`, or name llm.c's or \
+         nanoGPT's files `train….bin` and `val….bin`",
+        path.display()
+    )]
     NoSet {
         /// The folder.
         path: PathBuf,
@@ -238,7 +274,7 @@ pub enum Error {
     Shard {
         /// The file.
         path: PathBuf,
-        /// What was expected and what was found.
+        /// The problem in the file.
         problem: ShardProblem,
     },
     /// Stopped on request.
@@ -246,7 +282,7 @@ pub enum Error {
     Interrupted,
 }
 
-/// What helps against the failures that people meet.
+/// The way out of common failures.
 fn way_out(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::NotFound => "; check the path",
@@ -259,6 +295,17 @@ fn way_out(cause: &io::Error) -> &'static str {
 }
 
 impl Error {
+    /// `true` where the error is about one record of the input and reading can go on behind it.
+    pub fn is_bad_record(&self) -> bool {
+        match self {
+            Self::Line { .. } => true,
+            Self::Document { problem, .. } => {
+                matches!(**problem, Self::Chat(ref chat) if chat.is_about_messages())
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn read(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |cause| Self::Read { path, cause }

@@ -11,12 +11,12 @@ use sha2::{Digest, Sha256};
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// Of these bytes.
+    /// The digest of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self::finish(Sha256::new_with_prefix(bytes))
     }
 
-    /// Of everything the digest was fed.
+    /// The digest of everything that `digest` was given.
     pub fn finish(digest: Sha256) -> Self {
         Self(digest.finalize().into())
     }

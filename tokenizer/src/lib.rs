@@ -43,46 +43,23 @@
 //! trained here and nearly every one published since GPT-2, runs on an encoder of this crate. It gives the same
 //! ids, several times faster: a DFA where theirs backtracks, no offsets, and caches that threads do not share.
 
-mod alphabet;
 mod atomic;
-mod byte_bpe;
-mod characters;
 mod chat;
-mod component;
-mod config;
-mod corpus;
-mod dataset;
-mod definition;
-pub mod dialogues;
+mod data;
+mod encode;
 mod error;
 mod fingerprint;
-mod kind;
-pub mod limits;
-mod load;
-mod merge;
+mod format;
 mod permutation;
-mod pipeline;
-mod prepare;
-mod problem;
-mod shard;
-mod special;
-mod split;
-mod stream;
-mod tokenizer;
-mod train_bpe;
+mod regular;
 
-pub use chat::{ChatIds, ChatProblem, Message, Role};
-pub use corpus::{Body, Corpus, CorpusFile, Format, Part};
-pub use dataset::{Align, Cursor, ShardFormat, Split, TokenDataset, Window, WindowPlan};
+pub use chat::{ChatIds, ChatProblem, Message, Role, dialogues};
+pub use data::{
+    Align, BadRecords, Body, Compression, Corpus, CorpusFile, Cursor, Format, Input, MANIFEST, Manifest,
+    MaskEntry, OnBadRecord, Outcome, Part, Preparation, Progress, ShardEntry, ShardFormat, ShardProblem,
+    Split, SplitEntry, SplitRule, Targets, TokenDataset, TokenizerEntry, Window, WindowPlan,
+};
+pub use encode::{BpeTraining, CHAT_SPECIALS, DecodeStream, Pattern, SpecialToken, SpecialTokens, Tokenizer};
 pub use error::Error;
 pub use fingerprint::{Fingerprint, NotADigest};
-pub use prepare::{Outcome, Preparation, Progress};
-pub use problem::{Limit, Problem};
-pub use shard::{
-    Input, MANIFEST, Manifest, MaskEntry, ShardEntry, ShardProblem, SplitEntry, SplitRule, TokenizerEntry,
-};
-pub use special::{CHAT_SPECIALS, SpecialToken, SpecialTokens};
-pub use split::Pattern;
-pub use stream::DecodeStream;
-pub use tokenizer::Tokenizer;
-pub use train_bpe::BpeTraining;
+pub use format::{Limit, Problem, limits};

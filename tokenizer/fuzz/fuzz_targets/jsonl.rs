@@ -35,6 +35,8 @@ fuzz_target!(|bytes: &[u8]| {
             },
             Ok(Body::Bytes(_)) => panic!("JSON lines hold no bytes"),
             Err(Error::Line { line, .. }) => assert!(line >= 1),
+            // The bytes may be those of a compressed file that holds no text, or is cut.
+            Err(Error::NotUtf8 { .. } | Error::Read { .. }) => {}
             // Contents decide, not the name.
             Err(Error::Parquet { .. }) => assert!(bytes.starts_with(b"PAR1")),
             Err(error) => panic!("{error}"),

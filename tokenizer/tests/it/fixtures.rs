@@ -6,7 +6,7 @@ use std::{
     sync::{LazyLock, atomic::AtomicBool},
 };
 
-use tokenizer::{BpeTraining, Error, Manifest, Outcome, Preparation, SplitRule, Tokenizer};
+use tokenizer::{BpeTraining, Error, Manifest, OnBadRecord, Outcome, Preparation, SplitRule, Tokenizer};
 
 pub(crate) const CORPUS: &str = include_str!("goldens/corpus.txt");
 
@@ -35,7 +35,7 @@ pub(crate) fn by_document(val_fraction: f64) -> SplitRule {
 
 pub(crate) fn preparation(input: &Path, out: &Path, split: SplitRule) -> Preparation {
     let (inputs, out) = (vec![input.to_owned()], out.to_owned());
-    Preparation { inputs, out, split, shard_tokens: 1000 }
+    Preparation { inputs, out, split, shard_tokens: 1000, on_bad_record: OnBadRecord::Fail }
 }
 
 pub(crate) fn run(preparation: &Preparation, tokenizer: &Tokenizer) -> Result<Outcome, Error> {

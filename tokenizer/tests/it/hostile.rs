@@ -104,6 +104,120 @@ fn other_families_and_components_are_named() {
     assert!(matches!(refused(|json| json["model"]["dropout"] = json!(0.1)), Problem::Dropout(_)));
 }
 
+fn replace(pattern: &str, content: &str) -> Value {
+    json!({"type": "Replace", "pattern": {"String": pattern}, "content": content})
+}
+
+#[test]
+fn a_chain_that_multiplies_text_is_refused_before_it_runs() {
+    let chain = |count| vec![replace("a", &"a".repeat(64)); count];
+    let compositions: Vec<Value> =
+        (0..8).flat_map(|_| [replace("a", "\u{FDFA}"), json!({"type": "NFKC"})]).collect();
+    let prefixes = vec![json!({"type": "Prepend", "prepend": "x".repeat(64)}); 8];
+    for steps in [chain(2), chain(30), compositions, prefixes] {
+        let normalizer =
+            refused(|json| json["normalizer"] = json!({"type": "Sequence", "normalizers": steps}));
+        assert!(matches!(normalizer, Problem::Growth { place: "normalizer", .. }), "{normalizer}");
+    }
+    let decoder = refused(|json| json["decoder"] = json!({"type": "Sequence", "decoders": chain(5)}));
+    assert!(matches!(decoder, Problem::Growth { place: "decoder", .. }), "{decoder}");
+    let levels = vec![json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}); 20];
+    let pre_tokenizer =
+        refused(|json| json["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": levels}));
+    assert!(matches!(pre_tokenizer, Problem::Growth { place: "pre-tokenizer", .. }), "{pre_tokenizer}");
+    let affix = refused(|json| json["model"]["end_of_word_suffix"] = json!("x".repeat(5000)));
+    assert!(matches!(affix, Problem::TooLarge { what: Limit::AffixChars, .. }), "{affix}");
+}
+
+#[test]
+fn chains_of_published_tokenizers_are_taken_and_bound_the_text_of_one_call() {
+    let mut json = trained();
+    json["normalizer"] = json!({"type": "Sequence", "normalizers": [
+        {"type": "NFKC"}, {"type": "Lowercase"}, {"type": "Prepend", "prepend": "\u{2581}"}, replace(" ", "\u{2581}")]});
+    json["pre_tokenizer"] = Value::Null;
+    let tokenizer = Tokenizer::from_json(json.to_string().as_bytes()).expect("it is well-formed");
+    let limit = match tokenizer.encode(&" ".repeat(2 << 20)) {
+        Err(Error::TextTooLong { limit, .. }) => limit,
+        other => panic!("{:?}", other.map(|ids| ids.len())),
+    };
+    assert!((500_000..1_000_000).contains(&limit), "128 MiB for 198 bytes each: {limit}");
+}
+
+#[test]
+fn a_vocabulary_beyond_reason_is_refused_before_memory_is_taken() {
+    for vocab_size in [(1 << 20) + 1, 100_000_000_000, usize::MAX] {
+        let training = tokenizer::BpeTraining { vocab_size, ..tokenizer::BpeTraining::default() };
+        let trained = training.train([Ok("text and text".to_owned())]);
+        assert!(matches!(trained, Err(Error::Option { option: "vocab-size", .. })), "{vocab_size}");
+    }
+}
+
+/// What `work` returns, unless it waits for longer than any refusal takes.
+#[cfg(unix)]
+fn promptly<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(work()));
+    receiver.recv_timeout(std::time::Duration::from_secs(20)).expect("an answer within 20 seconds")
+}
+
+#[cfg(unix)]
+#[test]
+fn fifos_devices_and_folders_are_refused_wherever_a_file_is_read() {
+    use tokenizer::{Align, Corpus, Manifest, Split, TokenDataset, WindowPlan};
+
+    use crate::fixtures::{SMALL, by_document, preparation, write_documents, written};
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let (input, set, fifo) =
+        (folder.path().join("in.jsonl"), folder.path().join("set"), folder.path().join("fifo"));
+    write_documents(&input, 50);
+    written(&preparation(&input, &set, by_document(0.2)), &SMALL);
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().expect("mkfifo runs");
+    assert!(made.success());
+    for odd in [fifo, "/dev/zero".into(), folder.path().to_owned()] {
+        let is_folder = odd.is_dir();
+        let put = |name: &str| {
+            let path = set.join(name);
+            let kept = std::fs::read(&path).expect("reading");
+            std::fs::remove_file(&path).expect("removing");
+            std::os::unix::fs::symlink(&odd, &path).expect("a link");
+            (path, kept)
+        };
+        let restore = |(path, kept): (std::path::PathBuf, Vec<u8>)| {
+            std::fs::remove_file(&path).expect("removing");
+            std::fs::write(path, kept).expect("writing");
+        };
+        let open = {
+            let set = set.clone();
+            move || {
+                let plan = WindowPlan { length: 8, align: Align::Anywhere, shuffle: false };
+                TokenDataset::open(&set, Split::Train, &SMALL, plan).map(|_| ())
+            }
+        };
+        let not_a_file =
+            |result: Result<(), Error>| assert!(matches!(result, Err(Error::NotAFile { .. })), "{result:?}");
+
+        let shard = put("train-00000.bin");
+        not_a_file(promptly(open.clone()));
+        restore(shard);
+        let manifest = put("manifest.json");
+        let path = set.clone();
+        not_a_file(promptly(move || Manifest::read(path).map(|_| ())));
+        restore(manifest);
+        for name in ["tokenizer.json", "tokenizer_config.json"] {
+            let file = put(name);
+            let path = set.clone();
+            not_a_file(promptly(move || Tokenizer::load(path).map(|_| ())));
+            restore(file);
+        }
+        promptly(open).expect("everything is back");
+        if !is_folder {
+            let path = odd.clone();
+            not_a_file(promptly(move || Corpus::find(&[path], false).map(|_| ())));
+        }
+    }
+}
+
 #[test]
 fn deep_nesting_does_not_exhaust_the_stack() {
     let deep = |levels| "[".repeat(levels) + &"]".repeat(levels);

@@ -5,11 +5,14 @@ mod corpus;
 mod dataset;
 mod errors;
 mod fixtures;
+mod foreign;
 mod goldens;
 mod gpt2;
 mod hostile;
 #[cfg(feature = "parquet")]
 mod parquet_text;
 mod prepare;
+mod records;
 mod stream;
 mod trained;
+mod windows;

@@ -198,7 +198,8 @@ impl Refusals {
                 &["tokenizer.kind", "data.source"],
                 format!(
                     "`tokenizer.kind` = {kind} is learned from text, and `data.source` = {source} has none; set \
-                     `tokenizer.kind` to \"file\" and `tokenizer.path` to the shards' folder, which holds theirs"
+                     `tokenizer.kind` to \"file\" and `tokenizer.path` to the shards' folder, which holds theirs, or for \
+                     another program's shards to the tokenizer that made them"
                 ),
             );
         }

@@ -36,7 +36,7 @@ pub(crate) enum TokenizerKind {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DataSection {
     pub(crate) source: DataSource,
-    /// A text file or folder (`text`), or what `prepare` made (`shards`).
+    /// A text file or folder (`text`); what `prepare` made, or a folder of llm.c's or nanoGPT's `.bin` files (`shards`).
     pub(crate) path: Option<PathBuf>,
     /// How many conversations are generated (`dialogues`).
     pub(crate) dialogues: usize,
@@ -48,6 +48,8 @@ pub(crate) struct DataSection {
     pub(crate) align: AlignKind,
     /// A new order of sequences every epoch.
     pub(crate) shuffle: bool,
+    /// What a record that cannot be used does (`text`).
+    pub(crate) on_bad_record: OnBadRecordKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +79,15 @@ pub(crate) enum AlignKind {
     Anywhere,
     /// With a document.
     Document,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum OnBadRecordKind {
+    /// It is counted, named and left out, as long as nine of ten records are clean.
+    Skip,
+    /// It ends the preparation.
+    Fail,
 }
 
 /// How it is learned.
@@ -219,6 +230,7 @@ impl Default for DataSection {
             split: SplitKind::Document,
             align: AlignKind::Anywhere,
             shuffle: true,
+            on_bad_record: OnBadRecordKind::Skip,
         }
     }
 }

@@ -242,7 +242,7 @@ fn paths_are_given_exactly_where_they_are_read() {
     "#);
     assert_snapshot!(refused(r#""data": {"source": "shards", "path": "shards"}"#), @r#"
     run.json has 1 problem:
-      `tokenizer.kind` = "bpe" is learned from text, and `data.source` = "shards" has none; set `tokenizer.kind` to "file" and `tokenizer.path` to the shards' folder, which holds theirs
+      `tokenizer.kind` = "bpe" is learned from text, and `data.source` = "shards" has none; set `tokenizer.kind` to "file" and `tokenizer.path` to the shards' folder, which holds theirs, or for another program's shards to the tokenizer that made them
     "#);
 }
 

@@ -8,11 +8,12 @@ use std::{
 
 use anyhow::Context;
 use tokenizer::{
-    Align, BpeTraining, CHAT_SPECIALS, Preparation, SplitRule, Tokenizer, WindowPlan, dialogues,
+    Align, BpeTraining, CHAT_SPECIALS, Manifest, OnBadRecord, Outcome, Preparation, SplitRule, Tokenizer,
+    WindowPlan, dialogues,
 };
 
 use super::vocabulary::{learn_bpe, learn_characters};
-use crate::config::{AlignKind, Config, DataSource, SplitKind, TokenizerKind};
+use crate::config::{AlignKind, Config, DataSource, OnBadRecordKind, SplitKind, TokenizerKind};
 use crate::exit::BadInput;
 use crate::progress::InputBar;
 use crate::training::TOKENIZER;
@@ -129,11 +130,28 @@ fn cut(
         SplitKind::Document => SplitRule::Document { val_fraction, seed: config.train.seed },
         SplitKind::Position => SplitRule::Position { val_fraction },
     };
-    let preparation =
-        Preparation { inputs, out: shards.to_owned(), split, shard_tokens: Preparation::SHARD_TOKENS };
+    let on_bad_record = match config.data.on_bad_record {
+        OnBadRecordKind::Skip => OnBadRecord::Skip,
+        OnBadRecordKind::Fail => OnBadRecord::Fail,
+    };
+    let (out, shard_tokens) = (shards.to_owned(), Preparation::SHARD_TOKENS);
+    let preparation = Preparation { inputs, out, split, shard_tokens, on_bad_record };
     let mut bar = InputBar::new();
     let outcome = preparation.run(tokenizer, stop, |progress| bar.set(progress));
     bar.clear();
-    outcome?;
+    let (Outcome::Written(manifest) | Outcome::AlreadyThere(manifest)) = outcome?;
+    report_bad_records(&manifest);
     Ok(())
+}
+
+/// Says which records of the input a set lacks.
+pub(crate) fn report_bad_records(manifest: &Manifest) {
+    let bad = &manifest.bad_records;
+    if bad.is_empty() {
+        return;
+    }
+    eprintln!("left out {} of the input's records, which cannot be used; the first:", bad.count);
+    for record in &bad.first {
+        eprintln!("  {record}");
+    }
 }

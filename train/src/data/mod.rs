@@ -6,7 +6,7 @@ mod quiz;
 mod vocabulary;
 mod windows;
 
-pub(crate) use corpus::{Data, prepare};
+pub(crate) use corpus::{Data, prepare, report_bad_records};
 pub(crate) use loader::StepLoader;
 pub(crate) use quiz::{Question, questions};
 pub(crate) use vocabulary::{learn_bpe, learn_characters};

@@ -51,6 +51,8 @@ fn texts(
         }
         let part = match part {
             Ok(part) => part,
+            // Cutting the shards counts it.
+            Err(error) if error.is_bad_record() => return Vec::new(),
             Err(error) => return vec![Err(error)],
         };
         progress.documents += u64::from(part.begins);

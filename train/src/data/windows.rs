@@ -7,8 +7,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use burn_dataset::Dataset;
-use sha2::{Digest, Sha256};
-use tokenizer::{Cursor, Fingerprint, Split, TokenDataset, Window};
+use tokenizer::{Cursor, Fingerprint, Split, Targets, TokenDataset, Window};
 
 use super::corpus::Data;
 use crate::config::Config;
@@ -117,14 +116,9 @@ impl TrainingWindows {
         })
     }
 
-    /// Of all that is learned from.
-    pub(crate) fn fingerprint(&self) -> Fingerprint {
-        let mut digest = Sha256::new();
-        let shards = self.tokens.manifest().map(|manifest| &manifest.train.shards);
-        for shard in shards.into_iter().flatten() {
-            digest.update(shard.sha256.to_string());
-        }
-        Fingerprint::finish(digest)
+    /// Identifies the tokens that are learned from.
+    pub(crate) fn fingerprint(&self) -> Result<Fingerprint, tokenizer::Error> {
+        self.tokens.fingerprint()
     }
 
     /// Where the stream of sequences stands after `steps`.
@@ -135,6 +129,11 @@ impl TrainingWindows {
     /// Sequences in one epoch.
     pub(crate) fn sequences(&self) -> u64 {
         self.tokens.windows()
+    }
+
+    /// Targets that count, and how many of them an epoch sees.
+    pub(crate) fn targets(&self) -> Targets {
+        self.tokens.targets()
     }
 
     /// Why the data set ended early, if it did.

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use tokenizer::{Manifest, Outcome, Preparation, Progress, SplitRule, Tokenizer};
+use tokenizer::{Manifest, OnBadRecord, Outcome, Preparation, Progress, SplitRule, Tokenizer};
 
-use crate::{interrupt, progress::InputBar};
+use crate::{data::report_bad_records, interrupt, progress::InputBar};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Files and folders: plain text, JSON lines with "text" or "messages", Parquet with a column "text".
+    /// Files and folders: plain text, JSON lines (text, messages, ShareGPT's conversations, or prompt and completion),
+    /// each also as gzip or Zstandard; Parquet with a column "text".
     #[arg(long, required = true, num_args = 1..)]
     input: Vec<PathBuf>,
     /// A tokenizer's folder or `tokenizer.json`, or `bytes` for raw bytes.
@@ -30,6 +31,17 @@ pub(crate) struct Args {
     /// The most tokens in one shard.
     #[arg(long, default_value_t = Preparation::SHARD_TOKENS)]
     shard_tokens: u64,
+    /// What a record that cannot be used does.
+    #[arg(long, value_enum, default_value_t = BadRecord::Skip)]
+    on_bad_record: BadRecord,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum BadRecord {
+    /// It is counted, named and left out, as long as nine of ten records are clean.
+    Skip,
+    /// It ends the preparation.
+    Fail,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -48,7 +60,11 @@ impl Args {
             Split::Position => SplitRule::Position { val_fraction },
         };
         let (inputs, out) = (self.input.clone(), self.out.clone());
-        Preparation { inputs, out, split, shard_tokens: self.shard_tokens }
+        let on_bad_record = match self.on_bad_record {
+            BadRecord::Skip => OnBadRecord::Skip,
+            BadRecord::Fail => OnBadRecord::Fail,
+        };
+        Preparation { inputs, out, split, shard_tokens: self.shard_tokens, on_bad_record }
     }
 }
 
@@ -98,4 +114,5 @@ fn describe(manifest: &Manifest) {
             split.shards.len()
         );
     }
+    report_bad_records(manifest);
 }

@@ -108,9 +108,13 @@ impl Work for Training<'_> {
         let data = data::prepare(&config, &run, checkpoint.map(|from| from.path.as_path()), &stop)?;
         let training = Arc::new(TrainingWindows::open(&config, &data)?);
         let validation = Arc::new(ValidationWindows::open(&config, &data, config.eval.sequences)?);
+        let targets = training.targets();
         eprintln!(
-            "data: {} training sequences per epoch, {} to validate with; vocabulary of {}",
+            "data: {} training sequences per epoch with {:.1} % of {} counted targets, {} to validate with; \
+             vocabulary of {}",
             training.sequences(),
+            100.0 * targets.share(),
+            targets.counted,
             validation.sequences,
             data.tokenizer.vocab_size()
         );
@@ -190,7 +194,7 @@ pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
 
 /// A run that goes on learns from what it learned from.
 fn same_data(progress: &mut Progress, training: &TrainingWindows) -> anyhow::Result<()> {
-    let found = training.fingerprint();
+    let found = training.fingerprint()?;
     let expected = *progress.data.get_or_insert(found);
     if expected != found || progress.cursor != training.cursor(progress.step) {
         return Err(BadInput(format!(

@@ -3,6 +3,7 @@
 mod batches;
 mod budgets;
 mod chat;
+mod data;
 mod divergence;
 mod evaluation;
 mod exchange;

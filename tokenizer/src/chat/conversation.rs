@@ -1,0 +1,315 @@
+//! Conversations to token ids, with a mask of the tokens a model is trained on.
+//!
+//! The template is rendered with a placeholder in place of every message's content. What it renders around the
+//! placeholders is its own text, where control tokens count; the contents are encoded as ordinary text, so
+//! nobody can write `<|assistant_start|>` into a message and have it obeyed.
+
+use minijinja::{Environment, Value, context, syntax::SyntaxConfig};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    encode::{
+        special::{Segment, SpecialTokens},
+        tokenizer::Tokenizer,
+    },
+    error::Error,
+};
+
+/// The speaker of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Instructions for the whole conversation; only as its first message.
+    System,
+    /// The person.
+    User,
+    /// The model.
+    Assistant,
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, out: &mut std::fmt::Formatter) -> std::fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+        }
+    }
+}
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Message {
+    /// The speaker of a message.
+    pub role: Role,
+    /// The message's text.
+    pub content: String,
+}
+
+impl Message {
+    /// A turn of `role`.
+    pub fn new(role: Role, content: impl Into<String>) -> Self {
+        Self { role, content: content.into() }
+    }
+}
+
+/// An encoded conversation; both lists have the same length.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChatIds {
+    /// The tokens.
+    pub ids: Vec<u32>,
+    /// `true` for the assistant's words and the control token that ends them.
+    pub trained: Vec<bool>,
+}
+
+/// Why a conversation cannot be encoded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChatProblem {
+    /// The tokenizer came without a template.
+    #[error("the tokenizer has no chat template; train one with `train tokenizer train`, which writes one")]
+    NoTemplate,
+    /// The conversation has no message of the role that is needed.
+    #[error("the conversation has no {0} message; at least one is needed")]
+    Missing(&'static str),
+    /// A message is empty.
+    #[error("message {at}, the {role}'s, is empty; leave the message out, or say something")]
+    Empty {
+        /// Number of the message, from 1.
+        at: usize,
+        /// The role of the message.
+        role: Role,
+    },
+    /// Turns out of order.
+    #[error(
+        "message {at} is the {role}'s where the {expected}'s is expected: an optional system message first, then \
+         user and assistant in turn"
+    )]
+    OutOfTurn {
+        /// Number of the message, from 1.
+        at: usize,
+        /// The role of the message.
+        role: Role,
+        /// The role that was expected.
+        expected: Role,
+    },
+    /// A prompt that leaves the assistant nothing to answer.
+    #[error("a prompt ends with the user's message, this one ends with the assistant's")]
+    NothingToAnswer,
+    /// The template failed or used too much.
+    #[error("the chat template: {0:#}")]
+    Template(#[from] minijinja::Error),
+    /// The template left a message out.
+    #[error("the chat template leaves out message {at}; its text would be lost")]
+    LeftOut {
+        /// Number of the message, from 1.
+        at: usize,
+    },
+    /// The template is more of a program than is run here.
+    #[error(
+        "the chat template uses `{0}`; it may use for, if, names, texts and comparisons only, like the one \
+             `train tokenizer train` writes"
+    )]
+    Program(String),
+    /// The template interferes with the placeholders.
+    #[error("the chat template contains U+F0000 or U+F0001, which mark the messages' places")]
+    Marks,
+}
+
+impl ChatProblem {
+    /// Whether the conversation is at fault, not the tokenizer's template.
+    pub(crate) fn is_about_messages(&self) -> bool {
+        matches!(self, Self::Missing(_) | Self::Empty { .. } | Self::OutOfTurn { .. } | Self::LeftOut { .. })
+    }
+}
+
+/// Private characters around a message's number; no template has a use for them.
+const OPEN: char = '\u{F0000}';
+const CLOSE: char = '\u{F0001}';
+/// Steps a template may take, per message and for the rest. Ours needs about 30.
+const FUEL: u64 = 200;
+/// Without assignments, macros and repetition, what a template renders is bounded by its own length and its fuel.
+const STATEMENTS: [&str; 6] = ["for", "endfor", "if", "elif", "else", "endif"];
+
+/// A template with the control tokens it may name.
+#[derive(Clone, Debug)]
+pub(crate) struct ChatTemplate {
+    source: String,
+    bos: String,
+    eos: String,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Part<'r> {
+    Template(&'r str),
+    Content(usize),
+}
+
+impl ChatTemplate {
+    pub(crate) fn new(source: String, bos: String, eos: String) -> Self {
+        Self { source, bos, eos }
+    }
+
+    /// Looks at the text alone, so that nothing inside a quoted text can hide a statement; a template that quotes
+    /// `{%` or `*` is refused along the way.
+    fn check(&self) -> Result<(), ChatProblem> {
+        if self.source.contains([OPEN, CLOSE]) {
+            return Err(ChatProblem::Marks);
+        }
+        if self.source.contains('*') {
+            return Err(ChatProblem::Program("*".to_owned()));
+        }
+        for statement in self.source.split("{%").skip(1) {
+            let statement = statement.trim_start_matches(['-', '+']).trim_start();
+            let end = statement.find(|c: char| !c.is_alphanumeric()).unwrap_or(statement.len());
+            if !STATEMENTS.contains(&&statement[..end]) {
+                return Err(ChatProblem::Program(statement[..end].to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatProblem> {
+        self.check()?;
+        let mut environment = Environment::empty();
+        // As Hugging Face's renderer has it.
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
+        environment.set_syntax(syntax);
+        environment.set_fuel(Some(FUEL * (messages.len() as u64 + 1)));
+        let placeholders: Vec<Value> = messages
+            .iter()
+            .enumerate()
+            .map(|(at, message)| context! { role => message.role.name(), content => format!("{OPEN}{at}{CLOSE}") })
+            .collect();
+        let (bos_token, eos_token) = (&self.bos, &self.eos);
+        let context = context! { messages => placeholders, bos_token, eos_token, add_generation_prompt };
+        Ok(environment.render_str(&self.source, context)?)
+    }
+}
+
+/// Cuts rendered text at the placeholders; every message has to be there.
+fn parts(rendered: &str, messages: usize) -> Result<Vec<Part<'_>>, ChatProblem> {
+    let mut parts = Vec::new();
+    let mut seen = vec![false; messages];
+    let mut rest = rendered;
+    while let Some((before, after)) = rest.split_once(OPEN) {
+        parts.push(Part::Template(before));
+        let (number, behind) = after.split_once(CLOSE).ok_or(ChatProblem::Marks)?;
+        let at: usize = number.parse().map_err(|_| ChatProblem::Marks)?;
+        *seen.get_mut(at).ok_or(ChatProblem::Marks)? = true;
+        parts.push(Part::Content(at));
+        rest = behind;
+    }
+    parts.push(Part::Template(rest));
+    match seen.iter().position(|seen| !seen) {
+        Some(at) => Err(ChatProblem::LeftOut { at: at + 1 }),
+        None => Ok(parts),
+    }
+}
+
+fn check_turns(messages: &[Message]) -> Result<(), ChatProblem> {
+    let opening = usize::from(messages.first().is_some_and(|message| message.role == Role::System));
+    for (index, message) in messages.iter().enumerate() {
+        let (at, role) = (index + 1, message.role);
+        if message.content.is_empty() {
+            return Err(ChatProblem::Empty { at, role });
+        }
+        let expected = match index.checked_sub(opening) {
+            None => Role::System,
+            Some(turn) if turn % 2 == 0 => Role::User,
+            Some(_) => Role::Assistant,
+        };
+        if role != expected {
+            return Err(ChatProblem::OutOfTurn { at, role, expected });
+        }
+    }
+    if messages.len() == opening { Err(ChatProblem::Missing("user")) } else { Ok(()) }
+}
+
+impl Tokenizer {
+    /// A finished conversation, for training.
+    pub fn encode_chat(&self, messages: &[Message]) -> Result<ChatIds, Error> {
+        check_turns(messages)?;
+        if messages.iter().all(|message| message.role != Role::Assistant) {
+            return Err(ChatProblem::Missing("assistant").into());
+        }
+        self.encode_turns(messages, false)
+    }
+
+    /// A conversation up to where the assistant is to speak, for generation.
+    pub fn encode_prompt(&self, messages: &[Message]) -> Result<Vec<u32>, Error> {
+        check_turns(messages)?;
+        if messages.last().is_some_and(|last| last.role == Role::Assistant) {
+            return Err(ChatProblem::NothingToAnswer.into());
+        }
+        Ok(self.encode_turns(messages, true)?.ids)
+    }
+
+    fn encode_turns(&self, messages: &[Message], prompt: bool) -> Result<ChatIds, Error> {
+        let template = self.chat.as_ref().ok_or(ChatProblem::NoTemplate)?;
+        let rendered = template.render(messages, prompt)?;
+        let mut turns =
+            Turns { tokenizer: self, text: String::new(), trained: false, out: ChatIds::default() };
+        let mut ends_assistant = false;
+        for part in parts(&rendered, messages.len())? {
+            match part {
+                Part::Content(at) => {
+                    let assistant = messages[at].role == Role::Assistant;
+                    turns.text(&messages[at].content, assistant)?;
+                    ends_assistant = assistant;
+                }
+                Part::Template(text) => turns.template(text, self.specials(), &mut ends_assistant)?,
+            }
+        }
+        turns.flush()?;
+        Ok(turns.out)
+    }
+}
+
+/// Joins neighbouring text before encoding it, since merges may span a message and the template's own words.
+struct Turns<'t> {
+    tokenizer: &'t Tokenizer,
+    text: String,
+    trained: bool,
+    out: ChatIds,
+}
+
+impl Turns<'_> {
+    fn template(&mut self, text: &str, specials: &SpecialTokens, ends: &mut bool) -> Result<(), Error> {
+        for segment in specials.segments(text) {
+            match segment {
+                Segment::Text(text) => self.text(text, false)?,
+                Segment::Special(id) => {
+                    self.flush()?;
+                    self.out.ids.push(id);
+                    self.out.trained.push(std::mem::take(ends));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn text(&mut self, text: &str, trained: bool) -> Result<(), Error> {
+        if trained != self.trained {
+            self.flush()?;
+        }
+        self.trained = trained;
+        self.text.push_str(text);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        let ids = self.tokenizer.encode(&self.text)?;
+        self.text.clear();
+        self.out.trained.resize(self.out.trained.len() + ids.len(), self.trained);
+        self.out.ids.extend(ids);
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! A corpus that needs no download: short conversations on a handful of topics, written by rule.
+//!
+//! Two kinds of questions are kept from training, so that a small model can be told from a table of its training
+//! text: a tenth of all filled-in forms ([`Dialogues::reserved`]), and a few forms altogether
+//! ([`Dialogues::held_out`]). A dialogue depends on the seed and its number alone.
+
+mod topics;
+
+use std::path::Path;
+
+use topics::TOPICS;
+
+use crate::{
+    atomic,
+    chat::conversation::{Message, Role},
+    error::Error,
+    permutation::mix,
+};
+
+/// An endless series of conversations of one to three questions.
+#[derive(Clone, Debug)]
+pub struct Dialogues {
+    seed: u64,
+    next: u64,
+    part: Part,
+}
+
+/// Which questions a series asks. No question is in two parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Training,
+    Reserved,
+    HeldOut,
+}
+
+/// Numbers for one dialogue.
+pub(crate) struct Draws {
+    key: u64,
+    drawn: u64,
+}
+
+impl Draws {
+    fn below(&mut self, end: usize) -> usize {
+        self.drawn += 1;
+        (mix(self.key, self.drawn) % end as u64) as usize
+    }
+
+    fn pick<'i, T>(&mut self, items: &'i [T]) -> &'i T {
+        &items[self.below(items.len())]
+    }
+}
+
+impl Dialogues {
+    /// Asked the ways that are for training, about what is for training.
+    pub fn training(seed: u64) -> Self {
+        Self { seed, next: 0, part: Part::Training }
+    }
+
+    /// Asked the ways that [`training`](Self::training) uses, about what it is never asked in that way, whatever
+    /// its seed. One question each.
+    pub fn reserved(seed: u64) -> Self {
+        Self { seed, next: 0, part: Part::Reserved }
+    }
+
+    /// Asked the ways that [`training`](Self::training) never uses, whatever its seed.
+    pub fn held_out(seed: u64) -> Self {
+        Self { seed, next: 0, part: Part::HeldOut }
+    }
+
+    fn exchange(&self, draws: &mut Draws) -> [Message; 2] {
+        loop {
+            let topic = *draws.pick(TOPICS);
+            let forms = if self.part == Part::HeldOut { topic.held_out } else { topic.training };
+            let form = *draws.pick(forms);
+            let (slots, answer) = (topic.draw)(draws);
+            let question = slots
+                .iter()
+                .enumerate()
+                .fold(form.to_owned(), |question, (at, slot)| question.replace(&format!("{{{at}}}"), slot));
+            let reserved = !slots.is_empty() && is_reserved(&question);
+            if self.part == Part::HeldOut || reserved == (self.part == Part::Reserved) {
+                return [
+                    Message::new(Role::User, capitalised(&question)),
+                    Message::new(Role::Assistant, capitalised(&answer)),
+                ];
+            }
+        }
+    }
+}
+
+/// A tenth of all questions, by a hash of their text.
+fn is_reserved(question: &str) -> bool {
+    question.bytes().fold(RESERVING, |hash, byte| mix(hash, u64::from(byte))).is_multiple_of(10)
+}
+
+/// Any number; another one reserves other questions.
+const RESERVING: u64 = 0x7265_7365_7276_6564;
+
+impl Iterator for Dialogues {
+    type Item = Vec<Message>;
+
+    fn next(&mut self) -> Option<Vec<Message>> {
+        let mut draws = Draws { key: mix(self.seed, self.next), drawn: 0 };
+        self.next += 1;
+        let questions = if self.part == Part::Reserved { 1 } else { *draws.pick(&[1, 1, 2, 3]) };
+        Some((0..questions).flat_map(|_| self.exchange(&mut draws)).collect())
+    }
+}
+
+fn capitalised(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+/// Writes `count` training dialogues as JSON lines, `{"messages": […]}` each, for [`crate::Preparation`].
+pub fn write_json_lines(path: impl AsRef<Path>, count: usize, seed: u64) -> Result<(), Error> {
+    let mut lines = Vec::new();
+    for messages in Dialogues::training(seed).take(count) {
+        let line = serde_json::json!({ "messages": messages });
+        lines.extend_from_slice(line.to_string().as_bytes());
+        lines.push(b'\n');
+    }
+    atomic::write(path.as_ref(), &lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn questions(dialogues: Dialogues, count: usize) -> HashSet<String> {
+        let messages = dialogues.take(count).flatten();
+        messages.filter(|message| message.role == Role::User).map(|message| message.content).collect()
+    }
+
+    #[test]
+    fn held_out_questions_are_never_asked_in_training() {
+        let training = questions(Dialogues::training(1), 20_000);
+        let reserved = questions(Dialogues::reserved(2), 5_000);
+        let held_out = questions(Dialogues::held_out(1), 20_000);
+        assert!(training.is_disjoint(&held_out) && training.is_disjoint(&reserved));
+        assert!(training.len() > 500 && held_out.len() > 300, "{} and {}", training.len(), held_out.len());
+        assert!((50..150).contains(&reserved.len()), "{}", reserved.len());
+    }
+
+    #[test]
+    fn every_slot_is_filled() {
+        for topic in TOPICS {
+            for forms in [topic.training, topic.held_out] {
+                assert!(forms.len() >= 2, "{forms:?}");
+            }
+        }
+        let all = Dialogues::training(3).take(2000).chain(Dialogues::held_out(3).take(2000)).flatten();
+        all.for_each(|message| assert!(!message.content.contains(['{', '}']), "{}", message.content));
+    }
+
+    #[test]
+    fn a_question_has_one_right_answer() {
+        let mut answers = std::collections::HashMap::new();
+        for messages in Dialogues::training(5).take(20_000) {
+            for exchange in messages.chunks(2) {
+                let [question, answer] = exchange else { panic!("questions and answers alternate") };
+                let first = answers.entry(question.content.clone()).or_insert_with(|| answer.content.clone());
+                assert_eq!(*first, answer.content, "{}", question.content);
+            }
+        }
+    }
+
+    #[test]
+    fn seeds_decide_and_lengths_only_cut() {
+        let some: Vec<_> = Dialogues::training(7).take(50).collect();
+        assert_eq!(some[..20], Dialogues::training(7).take(20).collect::<Vec<_>>());
+        assert_ne!(some, Dialogues::training(8).take(50).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,120 @@
+//! Compressed input as it is read: gzip with any number of members, Zstandard with any number of frames.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    path::Path,
+};
+
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::{
+    BlockDecodingStrategy, FrameDecoder,
+    errors::{FrameDecoderError, ReadFrameHeaderError},
+};
+
+use crate::{error::Error, regular};
+
+/// The compression of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// `.gz`.
+    Gzip,
+    /// `.zst`, with windows of up to 128 MiB.
+    Zstd,
+}
+
+const BUFFER: usize = 1 << 18;
+
+impl Compression {
+    /// By the first bytes of a file.
+    pub(super) fn of(beginning: &[u8]) -> Option<Self> {
+        match beginning {
+            [0x1F, 0x8B, ..] => Some(Self::Gzip),
+            [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+}
+
+/// The contents of `path`, decompressed.
+pub(super) fn open(path: &Path, compression: Option<Compression>) -> Result<Box<dyn Read + Send>, Error> {
+    let file = BufReader::with_capacity(BUFFER, regular::open(path)?);
+    Ok(match compression {
+        None => Box::new(file),
+        Some(Compression::Gzip) => Box::new(MultiGzDecoder::new(file)),
+        Some(Compression::Zstd) => Box::new(ZstdFrames::new(file)),
+    })
+}
+
+/// Reads everything once: a compressed file does not say truthfully how much it holds.
+pub(super) fn measure(path: &Path, compression: Compression) -> Result<u64, Error> {
+    io::copy(&mut open(path, Some(compression))?, &mut io::sink()).map_err(Error::read(path))
+}
+
+struct ZstdFrames {
+    source: BufReader<File>,
+    decoder: FrameDecoder,
+    within: bool,
+}
+
+impl ZstdFrames {
+    fn new(source: BufReader<File>) -> Self {
+        Self { source, decoder: FrameDecoder::new(), within: false }
+    }
+
+    /// `false` at the end of the file. Frames that hold no data are passed over.
+    fn begin_frame(&mut self) -> io::Result<bool> {
+        loop {
+            if self.source.fill_buf()?.is_empty() {
+                return Ok(false);
+            }
+            match self.decoder.reset(&mut self.source) {
+                Ok(()) => return Ok(true),
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => {
+                    io::copy(&mut (&mut self.source).take(length.into()), &mut io::sink())?;
+                }
+                Err(error) => return Err(invalid(error)),
+            }
+        }
+    }
+
+    fn end_frame(&mut self) -> io::Result<()> {
+        self.within = false;
+        let (stated, found) = (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum());
+        match (stated, found) {
+            (Some(stated), Some(found)) if stated != found => {
+                Err(invalid("a Zstandard frame does not have the checksum it states"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Read for ZstdFrames {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if !self.within {
+                self.within = self.begin_frame()?;
+                if !self.within {
+                    return Ok(0);
+                }
+            }
+            while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
+                let one = BlockDecodingStrategy::UptoBlocks(1);
+                self.decoder.decode_blocks(&mut self.source, one).map_err(invalid)?;
+            }
+            let read = self.decoder.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            self.end_frame()?;
+        }
+    }
+}
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}

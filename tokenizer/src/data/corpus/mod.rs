@@ -1,0 +1,229 @@
+//! From files to documents, streamed: at no time is more in memory than a few parts of documents.
+
+mod compressed;
+mod detect;
+mod json_lines;
+#[cfg(feature = "parquet")]
+mod parquet_text;
+mod record;
+mod text;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+pub use compressed::Compression;
+pub use detect::Format;
+
+use crate::{chat::conversation::Message, error::Error, regular};
+
+/// Long documents come in parts of about this many bytes.
+pub(crate) const PART_BYTES: usize = 64 << 10;
+
+/// The files of an input, sorted by name, each with what it turned out to be.
+#[derive(Clone, Debug)]
+pub struct Corpus {
+    files: Vec<CorpusFile>,
+}
+
+/// A file of the corpus.
+#[derive(Clone, Debug)]
+pub struct CorpusFile {
+    /// The file's path.
+    pub path: PathBuf,
+    /// Its path within the folder it was found in, or its own name, with `/` between.
+    pub name: String,
+    /// The size of its contents, decompressed.
+    pub bytes: u64,
+    /// The sort of its contents.
+    pub format: Format,
+    /// The compression of the file; `None` for a plain one.
+    pub compression: Option<Compression>,
+}
+
+/// A document, or a part of a long one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Index of its file in the corpus.
+    pub file: usize,
+    /// Number of the document within the file, from 1.
+    pub document: u64,
+    /// Whether this part is the document's first.
+    pub begins: bool,
+    /// Bytes of the corpus read so far, counted over all files before it and this file up to where it starts.
+    pub position: u64,
+    /// The contents.
+    pub body: Body,
+}
+
+/// The contents of a [`Part`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Text.
+    Text(String),
+    /// Any bytes, for the tokenizer of bytes.
+    Bytes(Vec<u8>),
+    /// A conversation, never divided.
+    Chat(Vec<Message>),
+}
+
+/// A part as the reader of one format yields it; the file's place in the corpus is added to it.
+pub(crate) struct FilePart {
+    document: u64,
+    begins: bool,
+    /// Bytes of the file before it.
+    position: u64,
+    body: Body,
+}
+
+/// A file on its way to documents, by format.
+pub(crate) trait ReadParts {
+    /// `None` at the end of the file.
+    fn read_part(&mut self) -> Result<Option<FilePart>, Error>;
+}
+
+/// The parts of a file. An error is the last item, unless it is about one record.
+enum FileParts {
+    Reading(Box<dyn ReadParts + Send>),
+    Failed(Error),
+    Over,
+}
+
+impl Iterator for FileParts {
+    type Item = Result<FilePart, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match std::mem::replace(self, Self::Over) {
+            Self::Over => None,
+            Self::Failed(error) => Some(Err(error)),
+            Self::Reading(mut reader) => {
+                let part = reader.read_part();
+                let goes_on = match &part {
+                    Ok(part) => part.is_some(),
+                    Err(error) => error.is_bad_record(),
+                };
+                if goes_on {
+                    *self = Self::Reading(reader);
+                }
+                part.transpose()
+            }
+        }
+    }
+}
+
+impl Corpus {
+    /// Finds the files under `inputs`, folders searched all the way down. Hidden and empty files do not count.
+    /// With `plain_bytes`, files that are neither JSON lines nor Parquet need not be text.
+    pub fn find(inputs: &[PathBuf], plain_bytes: bool) -> Result<Self, Error> {
+        let mut files = Vec::new();
+        for input in inputs {
+            let before = files.len();
+            if fs::metadata(input).map_err(Error::read(input))?.is_dir() {
+                search(input, input, plain_bytes, &mut files)?;
+                files[before..].sort_by(|a: &CorpusFile, b| a.name.cmp(&b.name));
+            } else {
+                let name = input.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                files.extend(file(input, name, plain_bytes)?);
+            }
+            if files.len() == before {
+                return Err(Error::NoInput { path: input.clone() });
+            }
+        }
+        Ok(Self { files })
+    }
+
+    /// The files in the order they are read.
+    pub fn files(&self) -> &[CorpusFile] {
+        &self.files
+    }
+
+    /// The size of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// Reads everything, file after file. Behind an error that [is about one record](Error::is_bad_record) follows the
+    /// next record; any other is the last of its file. A plain file is one document, of which another begins at
+    /// position `cut` of the corpus.
+    pub fn parts(&self, cut: Option<u64>) -> impl Iterator<Item = Result<Part, Error>> + Send {
+        let mut before = 0;
+        self.files.iter().enumerate().flat_map(move |(file, entry)| {
+            let start = before;
+            before += entry.bytes;
+            let cut = cut.and_then(|cut| cut.checked_sub(start)).filter(|cut| *cut < entry.bytes);
+            let parts = entry.open(cut).map_or_else(FileParts::Failed, FileParts::Reading);
+            parts.map(move |part| {
+                let FilePart { document, begins, position, body } = part?;
+                Ok(Part { file, document, begins, position: start + position, body })
+            })
+        })
+    }
+}
+
+impl CorpusFile {
+    fn open(&self, cut: Option<u64>) -> Result<Box<dyn ReadParts + Send>, Error> {
+        let contents = || compressed::open(&self.path, self.compression);
+        Ok(match self.format {
+            Format::Text => Box::new(text::TextParts::new(&self.path, contents()?, cut)),
+            Format::Bytes => Box::new(text::ByteParts::new(&self.path, contents()?, cut)),
+            Format::JsonLines => Box::new(json_lines::JsonLines::new(&self.path, contents()?)),
+            Format::Parquet if self.compression.is_some() => {
+                let reason = "is a compressed Parquet file; decompress it first".to_owned();
+                return Err(Error::Parquet { path: self.path.clone(), reason });
+            }
+            #[cfg(feature = "parquet")]
+            Format::Parquet => Box::new(parquet_text::ParquetText::open(&self.path, self.bytes)?),
+            #[cfg(not(feature = "parquet"))]
+            Format::Parquet => {
+                let reason = "this is a Parquet file; build with `--features parquet` to read it".to_owned();
+                return Err(Error::Parquet { path: self.path.clone(), reason });
+            }
+        })
+    }
+}
+
+impl Body {
+    /// Bytes of text.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Chat(messages) => messages.iter().map(|message| message.content.len()).sum(),
+        }
+    }
+
+    /// Whether there is no text.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Links to folders are not followed, for they may lead back up.
+fn search(root: &Path, folder: &Path, plain_bytes: bool, files: &mut Vec<CorpusFile>) -> Result<(), Error> {
+    for entry in fs::read_dir(folder).map_err(Error::read(folder))? {
+        let entry = entry.map_err(Error::read(folder))?;
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        let path = entry.path();
+        if entry.file_type().map_err(Error::read(&path))?.is_dir() {
+            search(root, &path, plain_bytes, files)?;
+        } else if fs::metadata(&path).map_err(Error::read(&path))?.is_file() {
+            let within = path.strip_prefix(root).unwrap_or(&path);
+            let names: Vec<_> = within.iter().map(|name| name.to_string_lossy()).collect();
+            files.extend(file(&path, names.join("/"), plain_bytes)?);
+        }
+    }
+    Ok(())
+}
+
+fn file(path: &Path, name: String, plain_bytes: bool) -> Result<Option<CorpusFile>, Error> {
+    let bytes = regular::open(path)?.metadata().map_err(Error::read(path))?.len();
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let (format, compression) = detect::format(path, plain_bytes)?;
+    let bytes = compression.map_or(Ok(bytes), |compression| compressed::measure(path, compression))?;
+    Ok(Some(CorpusFile { path: path.to_owned(), name, bytes, format, compression }))
+}

@@ -1,0 +1,86 @@
+//! One record of a JSON-lines file: a text, or a conversation in one of the layouts in use.
+
+use serde::Deserialize;
+
+use super::Body;
+use crate::chat::conversation::{Message, Role};
+
+/// The fields that say what a record is. Others, such as an id or a source, are left alone.
+#[derive(Deserialize)]
+struct Record {
+    text: Option<String>,
+    messages: Option<Vec<Turn>>,
+    conversations: Option<Vec<Turn>>,
+    prompt: Option<String>,
+    completion: Option<String>,
+    /// Beside `conversations`, or a prompt: the system message.
+    system: Option<String>,
+}
+
+/// `role` and `content`, as in chat APIs, or `from` and `value` as in `ShareGPT`.
+#[derive(Deserialize)]
+struct Turn {
+    #[serde(alias = "from")]
+    role: String,
+    #[serde(alias = "value")]
+    content: String,
+}
+
+/// The fields of which a record has one, or both of the last two.
+pub(super) const KEYS: [&str; 5] = ["text", "messages", "conversations", "prompt", "completion"];
+
+/// Reads one line's JSON. The message says what is wrong with it.
+pub(super) fn parse(line: &[u8]) -> Result<Body, String> {
+    let record: Record = serde_json::from_slice(line).map_err(|error| reason(&error))?;
+    let Record { text, messages, conversations, prompt, completion, system } = record;
+    let body = match (text, messages, conversations, prompt, completion) {
+        (Some(text), None, None, None, None) if text.is_empty() => {
+            return Err("has an empty `text`".to_owned());
+        }
+        (Some(text), None, None, None, None) => Body::Text(text),
+        (None, Some(messages), None, None, None) => Body::Chat(turns(None, messages)?),
+        (None, None, Some(turns_), None, None) => Body::Chat(turns(system, turns_)?),
+        (None, None, None, Some(prompt), Some(completion)) => {
+            let turn = |role: &str, content| Turn { role: role.to_owned(), content };
+            Body::Chat(turns(system, vec![turn("user", prompt), turn("assistant", completion)])?)
+        }
+        (None, None, None, None, None) => {
+            return Err(
+                "has none of `text`, `messages`, `conversations`, `prompt` with `completion`".to_owned()
+            );
+        }
+        (None, None, None, Some(_), None) => return Err("has a `prompt` without a `completion`".to_owned()),
+        (None, None, None, None, Some(_)) => return Err("has a `completion` without a `prompt`".to_owned()),
+        _ => return Err("is several things at once: a text, a conversation or a prompt".to_owned()),
+    };
+    Ok(body)
+}
+
+fn turns(system: Option<String>, turns: Vec<Turn>) -> Result<Vec<Message>, String> {
+    let opening = system.filter(|system| !system.is_empty()).map(|system| Message::new(Role::System, system));
+    let message = |turn: Turn| Ok(Message::new(role(&turn.role)?, turn.content));
+    opening.map(Ok).into_iter().chain(turns.into_iter().map(message)).collect()
+}
+
+fn role(name: &str) -> Result<Role, String> {
+    match name {
+        "system" => Ok(Role::System),
+        "user" | "human" => Ok(Role::User),
+        "assistant" | "gpt" | "chatgpt" | "model" | "bot" => Ok(Role::Assistant),
+        other => {
+            let shown: String = other.chars().take(32).collect();
+            Err(format!(
+                "has the role {shown:?}; known are system, user (human) and assistant (gpt, model, bot)"
+            ))
+        }
+    }
+}
+
+/// `serde_json` counts lines of its own input, always line 1 here; the column is worth keeping.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(" at line 1 column ") {
+        Some((what, column)) => format!("{what} (column {column})"),
+        None => text,
+    }
+}

@@ -1,0 +1,83 @@
+//! Shards that other programs made: llm.c's and nanoGPT's `.bin` files, found by their names.
+//!
+//! Neither kind says which tokenizer made it, nor which token opens a document; both are the caller's tokenizer's.
+
+use std::{
+    fs::{self, File},
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+
+use super::{ShardFormat, Split};
+use crate::{
+    data::shard::{Header, Origin, ShardMap},
+    error::Error,
+    fingerprint::Fingerprint,
+    regular,
+};
+
+/// Ids of each file that are compared with the vocabulary when it is opened.
+const CHECKED: u64 = 1 << 20;
+/// Bytes at the beginning of each file that tell it from others.
+const SAMPLED: u64 = 1 << 20;
+
+/// The `.bin` files of `folder` whose names hold the word `train`, or `val`, in the order of their names; `None`
+/// where `folder` holds no `.bin` file of either split.
+pub(super) fn find(folder: &Path, split: Split) -> Result<Option<Vec<PathBuf>>, Error> {
+    let mut of_either = false;
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).map_err(Error::read(folder))? {
+        let path = entry.map_err(Error::read(folder))?.path();
+        let named = path.extension().filter(|extension| *extension == "bin").and_then(|_| split_named(&path));
+        of_either |= named.is_some();
+        if named == Some(split) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(of_either.then_some(files))
+}
+
+fn split_named(path: &Path) -> Option<Split> {
+    let stem = path.file_stem()?.to_str()?.to_ascii_lowercase();
+    stem.split(|character: char| !character.is_ascii_alphanumeric()).find_map(|word| match word {
+        "train" => Some(Split::Train),
+        "val" | "valid" | "validation" => Some(Split::Val),
+        _ => None,
+    })
+}
+
+/// The format of the file at `path`: with llm.c's header, or without any. A shard of a set of ours without its manifest
+/// is refused, for its loss mask would be lost.
+pub(super) fn format(path: &Path) -> Result<ShardFormat, Error> {
+    let mut beginning = Vec::new();
+    let file = regular::open(path)?;
+    file.take(Header::BYTES as u64).read_to_end(&mut beginning).map_err(Error::read(path))?;
+    match Header::origin(&beginning) {
+        None => Ok(ShardFormat::NanoGpt),
+        Some(Origin::Elsewhere) => Ok(ShardFormat::LlmC),
+        Some(Origin::Prepared) => {
+            Err(Error::NoSet { path: path.parent().unwrap_or(Path::new(".")).to_owned() })
+        }
+    }
+}
+
+/// Refuses a file whose first ids are beyond the vocabulary, before a run finds out in its middle.
+pub(super) fn check_vocabulary(shard: &ShardMap) -> Result<(), Error> {
+    shard.read(0, CHECKED.min(shard.tokens()) as usize).map(|_| ())
+}
+
+/// Identifies files without a manifest by their sizes and beginnings.
+pub(super) fn fingerprint<'p>(files: impl Iterator<Item = &'p Path>) -> Result<Fingerprint, Error> {
+    let mut digest = Sha256::new();
+    for path in files {
+        let file: File = regular::open(path)?;
+        digest.update(file.metadata().map_err(Error::read(path))?.len().to_le_bytes());
+        let mut beginning = Vec::new();
+        file.take(SAMPLED).read_to_end(&mut beginning).map_err(Error::read(path))?;
+        digest.update(&beginning);
+    }
+    Ok(Fingerprint::finish(digest))
+}

@@ -1,0 +1,273 @@
+//! Reading shards for training: windows of tokens at any position, in an order that a cursor resumes.
+//!
+//! The window at a position depends on nothing but the files, the plan and the cursor's seed. Any number of
+//! workers that share out positions therefore yield one and the same stream, and resuming is asking for the next
+//! position.
+
+mod cursor;
+mod foreign;
+mod windows;
+
+use std::path::{Path, PathBuf};
+
+pub use cursor::Cursor;
+pub use windows::{Align, Targets, WindowPlan};
+use windows::{Place, Shard, WindowTable};
+
+use sha2::{Digest, Sha256};
+
+use crate::{
+    data::shard::{Manifest, MaskMap, ShardMap, ShardProblem, SplitEntry},
+    encode::tokenizer::Tokenizer,
+    error::Error,
+    fingerprint::Fingerprint,
+    permutation::Permutation,
+};
+
+/// The split to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// To learn from.
+    Train,
+    /// To measure with.
+    Val,
+}
+
+/// A training sequence: tokens, and the token after each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The tokens, as many as the plan says.
+    pub x: Vec<u32>,
+    /// The token after each of `x`.
+    pub y: Vec<u32>,
+    /// `true` for targets that count towards the loss; `None` where all do. Left out are what the loss mask leaves out,
+    /// what an earlier window predicts, and what fills up a window that is longer than its shard.
+    pub mask: Option<Vec<bool>>,
+}
+
+/// The format of files without a manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardFormat {
+    /// llm.c's `.bin`, with a header.
+    LlmC,
+    /// nanoGPT's `.bin`: 16-bit ids and nothing else.
+    NanoGpt,
+}
+
+/// Memory-mapped shards, cut into windows.
+#[derive(Debug)]
+pub struct TokenDataset {
+    shards: Vec<Shard>,
+    manifest: Option<(PathBuf, Manifest, Split)>,
+    windows: WindowTable,
+    plan: WindowPlan,
+}
+
+impl Split {
+    /// `train` or `val`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Val => "val",
+        }
+    }
+
+    fn of(self, manifest: &Manifest) -> &SplitEntry {
+        match self {
+            Self::Train => &manifest.train,
+            Self::Val => &manifest.val,
+        }
+    }
+}
+
+impl TokenDataset {
+    /// Opens one split of the set in `folder`, which has to hold the ids of `tokenizer`. Sizes, headers and
+    /// marks of all its files are checked here, ids as they are read; [`verify`](Self::verify) reads everything.
+    ///
+    /// A folder without a manifest may hold llm.c's or nanoGPT's `.bin` files, whose names say the split. They do not
+    /// say whose ids they hold: `tokenizer` has to be the right one, and its [`bos`](Tokenizer::bos) opens documents.
+    pub fn open(
+        folder: impl AsRef<Path>,
+        split: Split,
+        tokenizer: &Tokenizer,
+        plan: WindowPlan,
+    ) -> Result<Self, Error> {
+        let folder = folder.as_ref();
+        let manifest = match Manifest::read(folder) {
+            Err(no_set @ Error::NoSet { .. }) => {
+                return Self::open_foreign(folder, split, tokenizer, plan, no_set);
+            }
+            manifest => manifest?,
+        };
+        let at_fault = folder.join(crate::data::shard::MANIFEST);
+        let (expected, found) = (tokenizer.fingerprint(), manifest.tokenizer.sha256);
+        if expected != found {
+            return Err(Error::shard(at_fault, ShardProblem::Tokenizer { expected, found }));
+        }
+        let entries = &split.of(&manifest).shards;
+        if entries.is_empty() {
+            return Err(Error::shard(at_fault, ShardProblem::NoShards(split.name())));
+        }
+        let mut shards = Vec::new();
+        for entry in entries {
+            let path = folder.join(&entry.file);
+            let tokens = ShardMap::open(&path, tokenizer.vocab_size(), expected.short())?;
+            let (expected, found) = (entry.tokens, tokens.tokens());
+            if expected != found {
+                return Err(Error::shard(path, ShardProblem::Tokens { expected, found }));
+            }
+            let mask = entry.mask.as_ref().map(|mask| MaskMap::open(&folder.join(&mask.file), &tokens));
+            shards.push(Shard { tokens, mask: mask.transpose()? });
+        }
+        let bos = manifest.tokenizer.bos;
+        Self::build(shards, Some((folder.to_owned(), manifest, split)), bos, plan)
+    }
+
+    fn open_foreign(
+        folder: &Path,
+        split: Split,
+        tokenizer: &Tokenizer,
+        plan: WindowPlan,
+        no_set: Error,
+    ) -> Result<Self, Error> {
+        let Ok(Some(files)) = foreign::find(folder, split) else { return Err(no_set) };
+        let Some(first) = files.first() else {
+            return Err(Error::shard(folder, ShardProblem::NoShards(split.name())));
+        };
+        let format = foreign::format(first)?;
+        let dataset = Self::from_files(&files, format, tokenizer.vocab_size(), tokenizer.bos(), plan)?;
+        dataset.shards.iter().try_for_each(|shard| foreign::check_vocabulary(&shard.tokens))?;
+        Ok(dataset)
+    }
+
+    /// Opens shards made elsewhere, whose ids have to be below `vocab_size`. Windows begin with documents only
+    /// where `bos` says which token opens one.
+    pub fn from_files(
+        files: &[PathBuf],
+        format: ShardFormat,
+        vocab_size: u32,
+        bos: Option<u32>,
+        plan: WindowPlan,
+    ) -> Result<Self, Error> {
+        let open = |path: &PathBuf| {
+            let tokens = match format {
+                ShardFormat::LlmC => ShardMap::open(path, vocab_size, [0; 8])?,
+                ShardFormat::NanoGpt => ShardMap::open_headerless(path, vocab_size)?,
+            };
+            Ok(Shard { tokens, mask: None })
+        };
+        let shards = files.iter().map(open).collect::<Result<Vec<_>, Error>>()?;
+        Self::build(shards, None, bos, plan)
+    }
+
+    fn build(
+        shards: Vec<Shard>,
+        manifest: Option<(PathBuf, Manifest, Split)>,
+        bos: Option<u32>,
+        plan: WindowPlan,
+    ) -> Result<Self, Error> {
+        let windows = WindowTable::new(&shards, bos, plan)?;
+        Ok(Self { shards, manifest, windows, plan })
+    }
+
+    /// Windows in one epoch.
+    pub fn windows(&self) -> u64 {
+        self.windows.len()
+    }
+
+    /// Tokens in all shards.
+    pub fn tokens(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.tokens.tokens()).sum()
+    }
+
+    /// Counted targets of the split, and how many of them one epoch trains on.
+    pub fn targets(&self) -> Targets {
+        self.windows.targets()
+    }
+
+    /// The set's manifest, where there is one.
+    pub fn manifest(&self) -> Option<&Manifest> {
+        self.manifest.as_ref().map(|(_, manifest, _)| manifest)
+    }
+
+    /// Identifies the tokens: by the manifest's checksums, or else by the files' sizes and beginnings.
+    pub fn fingerprint(&self) -> Result<Fingerprint, Error> {
+        let Some((_, manifest, split)) = &self.manifest else {
+            return foreign::fingerprint(self.shards.iter().map(|shard| shard.tokens.path()));
+        };
+        let mut digest = Sha256::new();
+        for shard in &split.of(manifest).shards {
+            digest.update(shard.sha256.to_string());
+        }
+        Ok(Fingerprint::finish(digest))
+    }
+
+    /// The window that `cursor` points at.
+    pub fn window(&self, cursor: Cursor) -> Result<Window, Error> {
+        let index = cursor.index % self.windows();
+        let index = if self.plan.shuffle {
+            Permutation::new(self.windows(), cursor.seed, cursor.epoch).apply(index)
+        } else {
+            index
+        };
+        let Place { shard, from, fresh } = self.windows.place(index);
+        let Shard { tokens, mask } = &self.shards[shard];
+        let length = self.plan.length;
+        let mut x = tokens.read(from, (length + 1).min((tokens.tokens() - from) as usize))?;
+        let targets = x.len() - 1;
+        let mut mask = mask.as_ref().map(|mask| mask.read(from + 1, targets)).transpose()?;
+        let repeated = (fresh - from - 1) as usize;
+        if repeated > 0 || targets < length {
+            let mask = mask.get_or_insert_with(|| vec![true; targets]);
+            mask[..repeated].fill(false);
+            mask.resize(length, false);
+        }
+        let filler = x[targets];
+        x.resize(length + 1, filler);
+        let y = x[1..].to_vec();
+        x.pop();
+        Ok(Window { x, y, mask })
+    }
+
+    /// The position after `cursor`, in the next epoch behind the last window.
+    pub fn after(&self, cursor: Cursor) -> Cursor {
+        self.skip(cursor, 1)
+    }
+
+    /// The position `count` windows after `cursor`.
+    pub fn skip(&self, cursor: Cursor, count: u64) -> Cursor {
+        let place = u128::from(cursor.index) + u128::from(count);
+        let windows = u128::from(self.windows());
+        Cursor { epoch: cursor.epoch + (place / windows) as u64, index: (place % windows) as u64, ..cursor }
+    }
+
+    /// The endless stream of windows from `cursor` on, each with its own position.
+    pub fn stream(&self, cursor: Cursor) -> impl Iterator<Item = Result<(Cursor, Window), Error>> {
+        self.share(cursor, 0, 1)
+    }
+
+    /// Every `workers`-th window of the stream from `cursor` on, beginning with the `worker`-th.
+    pub fn share(
+        &self,
+        cursor: Cursor,
+        worker: u64,
+        workers: u64,
+    ) -> impl Iterator<Item = Result<(Cursor, Window), Error>> {
+        let first = self.skip(cursor, worker);
+        let places = std::iter::successors(Some(first), move |place| Some(self.skip(*place, workers)));
+        places.map(|place| Ok((place, self.window(place)?)))
+    }
+
+    /// Reads every byte of the split: checksums where there is a manifest, and that all ids are known.
+    pub fn verify(&self) -> Result<(), Error> {
+        let entries = self.manifest.as_ref().map(|(_, manifest, split)| &split.of(manifest).shards);
+        for (at, Shard { tokens, mask }) in self.shards.iter().enumerate() {
+            let entry = entries.map(|entries| &entries[at]);
+            tokens.verify(entry.map(|entry| entry.sha256))?;
+            if let (Some(mask), Some(entry)) = (mask, entry.and_then(|entry| entry.mask.as_ref())) {
+                mask.verify(entry.sha256)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,13 @@
+//! From files of text to training windows: documents, shards, and windows of them.
+
+pub(crate) mod corpus;
+pub(crate) mod dataset;
+pub(crate) mod prepare;
+pub(crate) mod shard;
+
+pub use corpus::{Body, Compression, Corpus, CorpusFile, Format, Part};
+pub use dataset::{Align, Cursor, ShardFormat, Split, Targets, TokenDataset, Window, WindowPlan};
+pub use prepare::{BadRecords, OnBadRecord, Outcome, Preparation, Progress};
+pub use shard::{
+    Input, MANIFEST, Manifest, MaskEntry, ShardEntry, ShardProblem, SplitEntry, SplitRule, TokenizerEntry,
+};

@@ -1,0 +1,239 @@
+//! A few megabytes of documents on their way from the reader to the writer.
+
+use rayon::prelude::*;
+
+use super::{BadRecords, OnBadRecord};
+use crate::{
+    data::{
+        corpus::{Body, Corpus, PART_BYTES, Part},
+        dataset::Split,
+        shard::{Content, SplitRule},
+    },
+    encode::{split::safe_cut, tokenizer::Tokenizer},
+    error::Error,
+    permutation::mix,
+};
+
+/// Large enough that threads seldom wait for each other at its end.
+const BATCH_BYTES: usize = 4 << 20;
+/// Documents of a few bytes each still make a batch now and then.
+const BATCH_PARTS: usize = 1 << 14;
+
+/// Documents as read.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    parts: Vec<Part>,
+    bad: Vec<Error>,
+    bytes: usize,
+}
+
+/// The tokens of one [`Part`].
+#[derive(Debug)]
+pub(super) struct EncodedPart {
+    pub(super) split: Split,
+    pub(super) begins: bool,
+    /// As the shard spells them: a quarter to a half of the memory that ids take on their way to another core.
+    pub(super) tokens: Vec<u8>,
+    pub(super) trained: Option<Vec<bool>>,
+    pub(super) bytes: u64,
+}
+
+/// A [`Batch`] in tokens.
+#[derive(Debug)]
+pub(super) struct EncodedBatch {
+    pub(super) parts: Vec<EncodedPart>,
+    pub(super) documents: u64,
+    pub(super) bytes: u64,
+    pub(super) tokens: u64,
+    pub(super) position: u64,
+}
+
+/// Turns batches into tokens and sends every part to its split. The parts of a document follow one another, and
+/// all go where its first goes.
+#[derive(Debug)]
+pub(super) struct Encoder<'a> {
+    tokenizer: &'a Tokenizer,
+    corpus: &'a Corpus,
+    rule: SplitRule,
+    cut: Option<u64>,
+    on_bad_record: OnBadRecord,
+    current: Split,
+    chats: Option<bool>,
+    documents: u64,
+    bad: BadRecords,
+}
+
+impl Batch {
+    pub(super) fn push(&mut self, part: Part) {
+        self.bytes += part.body.len();
+        self.parts.push(part);
+    }
+
+    /// Notes a record that could not be read.
+    pub(super) fn push_bad(&mut self, error: Error) {
+        self.bad.push(error);
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes >= BATCH_BYTES || self.parts.len() + self.bad.len() >= BATCH_PARTS
+    }
+}
+
+impl<'a> Encoder<'a> {
+    pub(super) fn new(
+        tokenizer: &'a Tokenizer,
+        corpus: &'a Corpus,
+        rule: SplitRule,
+        cut: Option<u64>,
+        on_bad_record: OnBadRecord,
+    ) -> Self {
+        let (current, bad) = (Split::Train, BadRecords::default());
+        Self { tokenizer, corpus, rule, cut, on_bad_record, current, chats: None, documents: 0, bad }
+    }
+
+    pub(super) fn holds_chats(&self) -> bool {
+        self.chats.unwrap_or(false)
+    }
+
+    pub(super) fn encode(&mut self, batch: Batch) -> Result<EncodedBatch, Error> {
+        self.check(&batch)?;
+        batch.bad.into_iter().try_for_each(|error| self.leave_out(error))?;
+        let position = batch.parts.last().map_or(0, |part| part.position + part.body.len() as u64);
+        let jobs: Vec<Part> = batch.parts.into_iter().flat_map(cut_long).collect();
+        let encoder = &*self;
+        let encoded: Vec<_> = jobs.into_par_iter().map(|part| encoder.encode_part(&part)).collect();
+        let mut parts = Vec::with_capacity(encoded.len());
+        for part in encoded {
+            let mut part = match part {
+                Ok(part) => part,
+                Err(error) => {
+                    self.leave_out(error)?;
+                    continue;
+                }
+            };
+            if part.begins {
+                self.current = part.split;
+            }
+            part.split = self.current;
+            parts.push(part);
+        }
+        let documents = parts.iter().filter(|part| part.begins).count() as u64;
+        self.documents += documents;
+        self.bad.check_early(self.documents)?;
+        let bytes = parts.iter().map(|part| part.bytes).sum();
+        let width = self.content().bytes();
+        let tokens = parts.iter().map(|part| part.tokens.len() as u64 / width).sum();
+        Ok(EncodedBatch { parts, documents, bytes, tokens, position })
+    }
+
+    /// The records that were left out, unless they are too many.
+    pub(super) fn finish(self) -> Result<BadRecords, Error> {
+        self.bad.check(self.documents)?;
+        Ok(self.bad)
+    }
+
+    fn leave_out(&mut self, error: Error) -> Result<(), Error> {
+        if self.on_bad_record == OnBadRecord::Fail || !error.is_bad_record() {
+            return Err(error);
+        }
+        self.bad.add(&error);
+        Ok(())
+    }
+
+    fn check(&mut self, batch: &Batch) -> Result<(), Error> {
+        for part in &batch.parts {
+            let chat = matches!(part.body, Body::Chat(_));
+            if *self.chats.get_or_insert(chat) != chat {
+                return Err(Error::MixedInput { path: self.corpus.files()[part.file].path.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a part that begins no document goes, it does not say.
+    fn encode_part(&self, part: &Part) -> Result<EncodedPart, Error> {
+        let bytes = part.body.len() as u64;
+        let encoded = match &part.body {
+            Body::Text(text) => self.tokenizer.encode(text).map(|ids| (ids, None)),
+            Body::Bytes(bytes) => self.tokenizer.encode_bytes(bytes).map(|ids| (ids, None)),
+            Body::Chat(messages) => {
+                self.tokenizer.encode_chat(messages).map(|chat| (chat.ids, Some(chat.trained)))
+            }
+        };
+        let (ids, trained) = encoded.map_err(|error| self.located(error, part))?;
+        // The chat template writes its own.
+        let bos = self.tokenizer.bos().filter(|_| part.begins && trained.is_none());
+        let tokens = self.content().spell(bos, &ids);
+        let split = if part.begins { self.split_of(part) } else { Split::Train };
+        Ok(EncodedPart { split, begins: part.begins, tokens, trained, bytes })
+    }
+
+    fn content(&self) -> Content {
+        Content::for_vocabulary(self.tokenizer.vocab_size())
+    }
+
+    fn split_of(&self, part: &Part) -> Split {
+        let measured = match self.rule {
+            SplitRule::Document { val_fraction, seed } => {
+                let drawn = hash(&part.body, seed) >> 11;
+                (drawn as f64) < val_fraction * (1u64 << 53) as f64
+            }
+            SplitRule::Position { .. } => self.cut.is_some_and(|cut| part.position >= cut),
+        };
+        if measured { Split::Val } else { Split::Train }
+    }
+
+    fn located(&self, error: Error, part: &Part) -> Error {
+        let path = self.corpus.files()[part.file].path.clone();
+        Error::Document { path, document: part.document, problem: Box::new(error) }
+    }
+}
+
+/// Long documents of JSON lines and Parquet arrive whole; several threads take a share of each.
+fn cut_long(part: Part) -> impl Iterator<Item = Part> {
+    let mut rest = Some(part);
+    std::iter::from_fn(move || {
+        let mut part = rest.take()?;
+        if let Body::Text(text) = &mut part.body
+            && text.len() > 2 * PART_BYTES
+            && let Some(at) = safe_cut(text, PART_BYTES)
+        {
+            let body = Body::Text(text.split_off(at));
+            rest = Some(Part { begins: false, body, ..part });
+        }
+        Some(part)
+    })
+}
+
+/// A hash of a document's text, or of the first part of a long file's.
+fn hash(body: &Body, seed: u64) -> u64 {
+    match body {
+        Body::Text(text) => hash_bytes(seed, text.as_bytes()),
+        Body::Bytes(bytes) => hash_bytes(seed, bytes),
+        Body::Chat(messages) => {
+            messages.iter().fold(seed, |state, message| hash_bytes(state, message.content.as_bytes()))
+        }
+    }
+}
+
+/// Four words at a time, each with a state of its own: one state would wait for its multiplication at every word.
+fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
+    let take = |state: u64, word: [u8; 8]| {
+        (state.rotate_left(23) ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    };
+    let mut states = [0, 1, 2, 3].map(|lane| mix(seed ^ lane, bytes.len() as u64));
+    let (words, last) = bytes.as_chunks::<8>();
+    let (rows, words) = words.as_chunks::<4>();
+    for row in rows {
+        for (state, word) in states.iter_mut().zip(row) {
+            *state = take(*state, *word);
+        }
+    }
+    for (state, word) in states.iter_mut().zip(words) {
+        *state = take(*state, *word);
+    }
+    let mut padded = [0; 8];
+    padded[..last.len()].copy_from_slice(last);
+    states[3] = take(states[3], padded);
+    states.into_iter().fold(seed, mix)
+}

@@ -1,0 +1,256 @@
+//! Text in, shards out, in one pass and constant memory.
+//!
+//! Three stages run at once, a few batches apart: a thread reads documents, the thread pool encodes them, a
+//! thread writes shards. Batches keep their order, so neither the number of threads nor their speed shows in the
+//! result.
+
+mod bad_records;
+mod batch;
+mod staging;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread,
+};
+
+pub use bad_records::{BadRecords, OnBadRecord};
+use batch::{Batch, EncodedBatch, Encoder};
+use staging::Staging;
+
+use crate::{
+    data::{
+        corpus::{Corpus, Part},
+        dataset::Split,
+        shard::{Content, Header, Input, Manifest, SplitRule, SplitWriter, TokenizerEntry},
+    },
+    encode::tokenizer::Tokenizer,
+    error::Error,
+};
+
+/// A set to prepare.
+#[derive(Clone, Debug)]
+pub struct Preparation {
+    /// Files and folders of text, read in this order.
+    pub inputs: Vec<PathBuf>,
+    /// The folder that becomes the set.
+    pub out: PathBuf,
+    /// The rule that divides documents.
+    pub split: SplitRule,
+    /// The most tokens in one shard.
+    pub shard_tokens: u64,
+    /// The consequence of a record that cannot be used.
+    pub on_bad_record: OnBadRecord,
+}
+
+/// The progress of a preparation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Documents encoded.
+    pub documents: u64,
+    /// Bytes of text encoded.
+    pub bytes: u64,
+    /// Tokens they gave.
+    pub tokens: u64,
+    /// Bytes of the input read, of [`Progress::input_bytes`].
+    pub position: u64,
+    /// The size of the input.
+    pub input_bytes: u64,
+}
+
+/// The end of a preparation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// The set was written.
+    Written(Manifest),
+    /// The folder held this very set before.
+    AlreadyThere(Manifest),
+}
+
+/// Batches between two stages. With the batch each stage works on, this bounds what is in memory.
+const WAITING: usize = 4;
+
+impl Preparation {
+    /// A hundred million tokens, 200 MB with 16-bit ids.
+    pub const SHARD_TOKENS: u64 = 100_000_000;
+
+    /// Reads all inputs and writes the set, or returns without one: on an error, and soon after `stop` is set.
+    /// `observe` is called after every batch.
+    pub fn run(
+        &self,
+        tokenizer: &Tokenizer,
+        stop: &AtomicBool,
+        observe: impl FnMut(Progress),
+    ) -> Result<Outcome, Error> {
+        self.check()?;
+        let corpus = Corpus::find(&self.inputs, tokenizer.takes_any_file())?;
+        let plan = self.plan(tokenizer, &corpus);
+        if let Some(manifest) = staging::existing(&self.out, &plan, self.on_bad_record)? {
+            return Ok(Outcome::AlreadyThere(manifest));
+        }
+        let staging = Staging::begin(&self.out)?;
+        let manifest = self.fill(staging.folder(), plan, &corpus, tokenizer, stop, observe)?;
+        tokenizer.save(staging.folder())?;
+        staging.publish(&manifest)?;
+        Ok(Outcome::Written(manifest))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let option = |option, value: String, expected| Err(Error::Option { option, value, expected });
+        if !(0.0..1.0).contains(&self.split.val_fraction()) {
+            let value = self.split.val_fraction().to_string();
+            return option("--val-fraction", value, "a share from 0 to below 1");
+        }
+        if self.shard_tokens == 0 || self.shard_tokens > Header::MAX_TOKENS {
+            return option("--shard-tokens", self.shard_tokens.to_string(), "from 1 to 2147483647");
+        }
+        Ok(())
+    }
+
+    /// The manifest as far as it is known before any text is read.
+    fn plan(&self, tokenizer: &Tokenizer, corpus: &Corpus) -> Manifest {
+        let inputs = corpus.files().iter();
+        Manifest {
+            format: Manifest::FORMAT,
+            tokenizer: TokenizerEntry {
+                sha256: tokenizer.fingerprint(),
+                vocab_size: tokenizer.vocab_size(),
+                bos: tokenizer.bos(),
+            },
+            inputs: inputs.map(|file| Input { name: file.name.clone(), bytes: file.bytes }).collect(),
+            split: self.split,
+            shard_tokens: self.shard_tokens,
+            loss_mask: false,
+            train: crate::data::shard::SplitEntry::default(),
+            val: crate::data::shard::SplitEntry::default(),
+            bad_records: BadRecords::default(),
+        }
+    }
+
+    fn fill(
+        &self,
+        folder: &Path,
+        mut manifest: Manifest,
+        corpus: &Corpus,
+        tokenizer: &Tokenizer,
+        stop: &AtomicBool,
+        mut observe: impl FnMut(Progress),
+    ) -> Result<Manifest, Error> {
+        let cut = self.cut(corpus);
+        let writer = |split: Split| {
+            let content = Content::for_vocabulary(tokenizer.vocab_size());
+            let mark = tokenizer.fingerprint().short();
+            SplitWriter::new(folder, split.name(), content, mark, self.shard_tokens)
+        };
+        let (train, val) = (writer(Split::Train), writer(Split::Val));
+        thread::scope(|scope| {
+            let (to_encoder, batches) = sync_channel(WAITING);
+            let (to_writer, encoded) = sync_channel(WAITING);
+            scope.spawn(move || read(corpus.parts(cut), &to_encoder));
+            let written = scope.spawn(move || write(encoded, train, val));
+            let mut progress = Progress { input_bytes: corpus.bytes(), ..Progress::default() };
+            let mut encoder = Encoder::new(tokenizer, corpus, self.split, cut, self.on_bad_record);
+            let encoding = || {
+                // The channels are moved in, so that leaving early ends the other stages too.
+                let to_writer: SyncSender<EncodedBatch> = to_writer;
+                let batches: Receiver<Result<Batch, Error>> = batches;
+                for batch in batches {
+                    if stop.load(Ordering::Relaxed) {
+                        return Err(Error::Interrupted);
+                    }
+                    let encoded = encoder.encode(batch?)?;
+                    progress.documents += encoded.documents;
+                    progress.bytes += encoded.bytes;
+                    progress.tokens += encoded.tokens;
+                    progress.position = encoded.position;
+                    if to_writer.send(encoded).is_err() {
+                        // The writer has failed; its error is the one to report.
+                        break;
+                    }
+                    observe(progress);
+                }
+                Ok(())
+            };
+            let encoded = encoding();
+            let written = written.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            encoded?;
+            (manifest.train, manifest.val) = written?;
+            manifest.loss_mask = encoder.holds_chats();
+            manifest.bad_records = encoder.finish()?;
+            self.check_filled(&manifest, progress)?;
+            Ok(manifest)
+        })
+    }
+
+    /// The position at which the part to measure with begins, for [`SplitRule::Position`].
+    fn cut(&self, corpus: &Corpus) -> Option<u64> {
+        match self.split {
+            SplitRule::Position { val_fraction } => {
+                Some((corpus.bytes() as f64 * (1.0 - val_fraction)) as u64)
+            }
+            SplitRule::Document { .. } => None,
+        }
+    }
+
+    fn check_filled(&self, manifest: &Manifest, progress: Progress) -> Result<(), Error> {
+        let documents = progress.documents;
+        if progress.bytes == 0 {
+            return Err(Error::EmptyCorpus { documents });
+        }
+        if manifest.train.tokens == 0 {
+            return Err(Error::EmptySplit { split: Split::Train.name(), documents });
+        }
+        if manifest.val.tokens == 0 && self.split.val_fraction() > 0.0 {
+            return Err(Error::EmptySplit { split: Split::Val.name(), documents });
+        }
+        Ok(())
+    }
+}
+
+fn read(parts: impl Iterator<Item = Result<Part, Error>>, to_encoder: &SyncSender<Result<Batch, Error>>) {
+    let mut batch = Batch::default();
+    for part in parts {
+        let part = match part {
+            Ok(part) => part,
+            Err(error) if error.is_bad_record() => {
+                batch.push_bad(error);
+                continue;
+            }
+            Err(error) => {
+                // Nobody listens when encoding has failed already.
+                let _ = to_encoder.send(Err(error));
+                return;
+            }
+        };
+        batch.push(part);
+        if batch.is_full() && to_encoder.send(Ok(std::mem::take(&mut batch))).is_err() {
+            return;
+        }
+    }
+    let _ = to_encoder.send(Ok(batch));
+}
+
+type Splits = (crate::data::shard::SplitEntry, crate::data::shard::SplitEntry);
+
+fn write(
+    batches: Receiver<EncodedBatch>,
+    mut train: SplitWriter,
+    mut val: SplitWriter,
+) -> Result<Splits, Error> {
+    for batch in batches {
+        for part in &batch.parts {
+            let writer = match part.split {
+                Split::Train => &mut train,
+                Split::Val => &mut val,
+            };
+            if part.begins {
+                writer.begin_document();
+            }
+            writer.push(&part.tokens, part.trained.as_deref(), part.bytes)?;
+        }
+    }
+    Ok((train.finish()?, val.finish()?))
+}

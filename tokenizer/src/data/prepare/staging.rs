@@ -1,0 +1,130 @@
+//! A set is built in a folder of its own and appears under its name all at once.
+//!
+//! The folder `OUT.partial` is filled, synced, then renamed to `OUT`. Whatever stops the work, an unfinished set
+//! has that name and no manifest. A lock in it tells a run that is still going from one that is gone, whose
+//! remains the next run clears away.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
+
+use super::OnBadRecord;
+use crate::{
+    atomic,
+    data::shard::{MANIFEST, Manifest},
+    error::Error,
+};
+
+const LOCK: &str = "prepare.lock";
+
+/// The folder under construction; dropped before [`Staging::publish`], it is removed.
+pub(super) struct Staging {
+    out: PathBuf,
+    folder: PathBuf,
+    /// Held until the folder is published or removed.
+    lock: Option<File>,
+}
+
+/// Looks at what `out` holds. `None`: nothing, go on. A set made to the same plan: its manifest. Anything else
+/// is an error that says what.
+pub(super) fn existing(
+    out: &Path,
+    plan: &Manifest,
+    on_bad_record: OnBadRecord,
+) -> Result<Option<Manifest>, Error> {
+    let occupied = |reason: String| Err(Error::Occupied { path: out.to_owned(), reason });
+    let mut entries = match fs::read_dir(out) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::read(out)(error)),
+    };
+    if entries.next().is_none() {
+        return Ok(None);
+    }
+    if !out.join(MANIFEST).exists() {
+        return occupied(
+            "the folder holds files but no set of shards; choose another --out, or empty it".to_owned(),
+        );
+    }
+    let manifest = Manifest::read(out)?;
+    match difference(&manifest, plan, on_bad_record) {
+        None => Ok(Some(manifest)),
+        Some(what) => occupied(format!(
+            "the folder holds a complete set made with {what}; choose another --out, or remove it to make this one"
+        )),
+    }
+}
+
+fn difference(made: &Manifest, plan: &Manifest, on_bad_record: OnBadRecord) -> Option<&'static str> {
+    if on_bad_record == OnBadRecord::Fail && !made.bad_records.is_empty() {
+        return Some("bad records left out");
+    }
+    if made.tokenizer != plan.tokenizer {
+        return Some("another tokenizer");
+    }
+    if made.inputs != plan.inputs {
+        return Some("other input files, or of other sizes");
+    }
+    if made.split != plan.split {
+        return Some("another split");
+    }
+    (made.shard_tokens != plan.shard_tokens).then_some("another --shard-tokens")
+}
+
+impl Staging {
+    pub(super) fn begin(out: &Path) -> Result<Self, Error> {
+        let folder = atomic::aside(out);
+        fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
+        let lock_path = folder.join(LOCK);
+        let lock = File::create(&lock_path).map_err(Error::write(&lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let reason =
+                    "another run is writing this set right now; wait for it, or choose another --out";
+                return Err(Error::Occupied { path: folder, reason: reason.to_owned() });
+            }
+            Err(TryLockError::Error(error)) => return Err(Error::write(&lock_path)(error)),
+        }
+        let staging = Self { out: out.to_owned(), folder, lock: Some(lock) };
+        staging.clear_remains()?;
+        Ok(staging)
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Removes the files of a run that was killed, and nothing else.
+    fn clear_remains(&self) -> Result<(), Error> {
+        for entry in fs::read_dir(&self.folder).map_err(Error::read(&self.folder))? {
+            let path = entry.map_err(Error::read(&self.folder))?.path();
+            if path.file_name().is_none_or(|name| name != LOCK) {
+                fs::remove_file(&path).map_err(Error::write(&path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the manifest last, then gives the folder its name.
+    pub(super) fn publish(mut self, manifest: &Manifest) -> Result<(), Error> {
+        atomic::write(&self.folder.join(MANIFEST), &manifest.to_json())?;
+        let lock_path = self.folder.join(LOCK);
+        fs::remove_file(&lock_path).map_err(Error::write(&lock_path))?;
+        atomic::sync_folder(&self.folder)?;
+        atomic::rename(&self.folder, &self.out)?;
+        self.lock = None;
+        Ok(())
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if self.lock.is_some() {
+            // What cannot be removed has no manifest under the set's name, which is what counts.
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+}

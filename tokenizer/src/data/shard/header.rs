@@ -1,0 +1,124 @@
+//! The first 1024 bytes: 256 little-endian 32-bit integers, of which other programs read the first three (magic,
+//! version, number of tokens). The next two hold the leading bytes of the tokenizer's fingerprint, or zeros.
+
+use super::ShardProblem;
+
+/// The contents behind the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// 16-bit ids, as llm.c writes GPT-2's.
+    Narrow,
+    /// 32-bit ids, as llm.c writes Llama 3's.
+    Wide,
+    /// One byte per token, 1 where it is trained on.
+    Mask,
+}
+
+const TOKEN_MAGICS: &str = "20240520 (16-bit tokens) or 20240801 (32-bit tokens), as in llm.c's shards";
+
+impl Content {
+    pub(crate) fn for_vocabulary(size: u32) -> Self {
+        if size <= 1 << 16 { Self::Narrow } else { Self::Wide }
+    }
+
+    fn magic_and_version(self) -> (i32, i32) {
+        match self {
+            Self::Narrow => (20_240_520, 1),
+            Self::Wide => (20_240_801, 7),
+            Self::Mask => (20_261_121, 1),
+        }
+    }
+
+    pub(crate) fn bytes(self) -> u64 {
+        match self {
+            Self::Narrow => 2,
+            Self::Wide => 4,
+            Self::Mask => 1,
+        }
+    }
+
+    /// A shard's tokens: `first` where there is one, then `ids`, all within the vocabulary.
+    pub(crate) fn spell(self, first: Option<u32>, ids: &[u32]) -> Vec<u8> {
+        fn all<const N: usize>(first: Option<u32>, ids: &[u32], spell: impl Fn(u32) -> [u8; N]) -> Vec<u8> {
+            let mut bytes = Vec::with_capacity((first.iter().len() + ids.len()) * N);
+            bytes.extend(first.iter().flat_map(|id| spell(*id)));
+            let start = bytes.len();
+            bytes.resize(start + ids.len() * N, 0);
+            for (place, id) in bytes[start..].as_chunks_mut().0.iter_mut().zip(ids) {
+                *place = spell(*id);
+            }
+            bytes
+        }
+        match self {
+            Self::Narrow => all(first, ids, |id| (id as u16).to_le_bytes()),
+            Self::Wide => all(first, ids, u32::to_le_bytes),
+            Self::Mask => all(first, ids, |id| [id as u8]),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) content: Content,
+    pub(crate) tokens: u32,
+    /// Zeros where the file does not say.
+    pub(crate) tokenizer: [u8; 8],
+}
+
+/// The writer of a shard with a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// This crate, which marks its tokenizer.
+    Prepared,
+    /// Another program.
+    Elsewhere,
+}
+
+impl Header {
+    pub(crate) const BYTES: usize = 1024;
+    /// The count is a signed 32-bit integer.
+    pub(crate) const MAX_TOKENS: u64 = i32::MAX as u64;
+
+    pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let (magic, version) = self.content.magic_and_version();
+        bytes[0..4].copy_from_slice(&magic.to_le_bytes());
+        bytes[4..8].copy_from_slice(&version.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.tokens.to_le_bytes());
+        bytes[12..20].copy_from_slice(&self.tokenizer);
+        bytes
+    }
+
+    /// `None` where `bytes` do not begin like a shard with a header.
+    pub(crate) fn origin(bytes: &[u8]) -> Option<Origin> {
+        let magic = i32::from_le_bytes(*bytes.first_chunk()?);
+        let known = [Content::Narrow, Content::Wide].map(|content| content.magic_and_version().0);
+        let marked = bytes.get(12..20).is_some_and(|mark| mark != [0; 8]);
+        known.contains(&magic).then_some(if marked { Origin::Prepared } else { Origin::Elsewhere })
+    }
+
+    /// Reads the header of a file of `found` bytes that begins with `bytes`.
+    pub(crate) fn parse(bytes: &[u8], found: u64, mask: bool) -> Result<Self, ShardProblem> {
+        let bytes = bytes.get(..Self::BYTES).ok_or(ShardProblem::NoHeader { found })?;
+        let word = |at: usize| i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let (known, expected): (&[Content], _) = if mask {
+            (&[Content::Mask], "20261121 (a loss mask)")
+        } else {
+            (&[Content::Narrow, Content::Wide], TOKEN_MAGICS)
+        };
+        let content = known.iter().copied().find(|content| content.magic_and_version().0 == word(0));
+        let content = content.ok_or(ShardProblem::Magic { found: word(0), expected })?;
+        let version = content.magic_and_version().1;
+        if word(4) != version {
+            return Err(ShardProblem::Version { found: word(4), expected: version });
+        }
+        let tokens = word(8) as u32;
+        let mut tokenizer = [0; 8];
+        tokenizer.copy_from_slice(&bytes[12..20]);
+        let expected = Self::BYTES as u64 + u64::from(tokens) * content.bytes();
+        if u64::from(tokens) > Self::MAX_TOKENS || expected != found {
+            return Err(ShardProblem::Size { tokens: tokens.into(), expected, found });
+        }
+        Ok(Self { content, tokens, tokenizer })
+    }
+}

@@ -1,0 +1,180 @@
+//! A shard in memory, as far as the system has read it.
+
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use memmap2::Mmap;
+use sha2::{Digest, Sha256};
+
+use super::{Content, Header, ShardProblem};
+use crate::{error::Error, fingerprint::Fingerprint, regular};
+
+/// Tokens checked at a time.
+const STRIDE: u64 = 1 << 16;
+
+/// A mapped file of token ids.
+#[derive(Debug)]
+pub(crate) struct ShardMap {
+    path: PathBuf,
+    map: Mmap,
+    start: usize,
+    content: Content,
+    tokens: u64,
+    vocabulary: u32,
+}
+
+/// A mapped loss mask.
+#[derive(Debug)]
+pub(crate) struct MaskMap {
+    path: PathBuf,
+    map: Mmap,
+}
+
+/// Refuses empty files first, which cannot be mapped.
+fn map(path: &Path, least: u64, refusal: impl FnOnce(u64) -> ShardProblem) -> Result<Mmap, Error> {
+    let file = regular::open(path)?;
+    let found = file.metadata().map_err(Error::read(path))?.len();
+    if found < least {
+        return Err(Error::shard(path, refusal(found)));
+    }
+    // SAFETY: shards are written aside and renamed, never changed in place. A program that truncates one while it
+    // is mapped ends this process with SIGBUS; no reading API over a mapping can exclude that.
+    unsafe { Mmap::map(&file) }.map_err(Error::read(path))
+}
+
+fn no_header(found: u64) -> ShardProblem {
+    ShardProblem::NoHeader { found }
+}
+
+impl ShardMap {
+    /// A shard with a header. All zeros for `tokenizer`, here or in the file, match any.
+    pub(crate) fn open(path: &Path, vocabulary: u32, tokenizer: [u8; 8]) -> Result<Self, Error> {
+        let map = map(path, Header::BYTES as u64, no_header)?;
+        let header =
+            Header::parse(&map, map.len() as u64, false).map_err(|problem| Error::shard(path, problem))?;
+        if header.tokenizer != tokenizer && header.tokenizer != [0; 8] && tokenizer != [0; 8] {
+            let hex = |bytes: [u8; 8]| format!("{:016x}", u64::from_be_bytes(bytes));
+            let (expected, found) = (hex(tokenizer), hex(header.tokenizer));
+            return Err(Error::shard(path, ShardProblem::TokenizerMark { expected, found }));
+        }
+        let (content, tokens) = (header.content, header.tokens.into());
+        Ok(Self { path: path.to_owned(), map, start: Header::BYTES, content, tokens, vocabulary })
+    }
+
+    /// nanoGPT's file: 16-bit ids and nothing else.
+    pub(crate) fn open_headerless(path: &Path, vocabulary: u32) -> Result<Self, Error> {
+        let map = map(path, 2, |found| ShardProblem::NotPairs { found })?;
+        let found = map.len() as u64;
+        if !found.is_multiple_of(2) {
+            return Err(Error::shard(path, ShardProblem::NotPairs { found }));
+        }
+        let (content, tokens) = (Content::Narrow, found / 2);
+        Ok(Self { path: path.to_owned(), map, start: 0, content, tokens, vocabulary })
+    }
+
+    pub(crate) fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn payload(&self) -> &[u8] {
+        &self.map[self.start..]
+    }
+
+    fn ids(&self, from: u64, count: usize) -> impl Iterator<Item = u32> {
+        let bytes = self.content.bytes() as usize;
+        let from = from as usize * bytes;
+        self.payload()[from..from + count * bytes].chunks_exact(bytes).map(move |id| match *id {
+            [low, high] => u16::from_le_bytes([low, high]).into(),
+            [a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
+            _ => unreachable!("token ids have two or four bytes"),
+        })
+    }
+
+    /// `count` ids from position `from` on, each within the vocabulary.
+    pub(crate) fn read(&self, from: u64, count: usize) -> Result<Vec<u32>, Error> {
+        let ids: Vec<u32> = self.ids(from, count).collect();
+        match ids.iter().position(|id| *id >= self.vocabulary) {
+            None => Ok(ids),
+            Some(at) => {
+                let (id, at, vocabulary) = (ids[at], from + at as u64, self.vocabulary);
+                Err(Error::shard(&self.path, ShardProblem::TokenId { id, at, vocabulary }))
+            }
+        }
+    }
+
+    /// The positions of `id`.
+    pub(crate) fn positions(&self, id: u32) -> impl Iterator<Item = u64> {
+        self.ids(0, self.tokens as usize).zip(0..).filter_map(move |(found, at)| (found == id).then_some(at))
+    }
+
+    /// Reads every byte: that they are those written, and that all ids are known.
+    pub(crate) fn verify(&self, expected: Option<Fingerprint>) -> Result<(), Error> {
+        verify(&self.path, self.payload(), expected)?;
+        for from in (0..self.tokens).step_by(STRIDE as usize) {
+            self.read(from, STRIDE.min(self.tokens - from) as usize)?;
+        }
+        Ok(())
+    }
+}
+
+impl MaskMap {
+    pub(crate) fn open(path: &Path, shard: &ShardMap) -> Result<Self, Error> {
+        let map = map(path, Header::BYTES as u64, no_header)?;
+        let header =
+            Header::parse(&map, map.len() as u64, true).map_err(|problem| Error::shard(path, problem))?;
+        let (expected, found) = (shard.tokens, u64::from(header.tokens));
+        if expected != found {
+            return Err(Error::shard(path, ShardProblem::Tokens { expected, found }));
+        }
+        Ok(Self { path: path.to_owned(), map })
+    }
+
+    pub(crate) fn read(&self, from: u64, count: usize) -> Result<Vec<bool>, Error> {
+        let from = from as usize + Header::BYTES;
+        let flag = |(at, value): (usize, &u8)| match value {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => {
+                let at = (from + at - Header::BYTES) as u64;
+                Err(Error::shard(&self.path, ShardProblem::MaskByte { value: *value, at }))
+            }
+        };
+        self.map[from..from + count].iter().enumerate().map(flag).collect()
+    }
+
+    fn flags(&self) -> &[u8] {
+        &self.map[Header::BYTES..]
+    }
+
+    /// The first marked position from `from` on.
+    pub(crate) fn next_marked(&self, from: u64) -> Option<u64> {
+        let rest = self.flags().get(from as usize..)?;
+        rest.iter().position(|flag| *flag != 0).map(|at| from + at as u64)
+    }
+
+    /// Marked positions in `range`.
+    pub(crate) fn marked(&self, range: Range<u64>) -> u64 {
+        let flags = &self.flags()[range.start as usize..range.end as usize];
+        flags.iter().filter(|flag| **flag != 0).count() as u64
+    }
+
+    pub(crate) fn verify(&self, expected: Fingerprint) -> Result<(), Error> {
+        verify(&self.path, self.flags(), Some(expected))
+    }
+}
+
+fn verify(path: &Path, payload: &[u8], expected: Option<Fingerprint>) -> Result<(), Error> {
+    let found = Fingerprint::finish(Sha256::new_with_prefix(payload));
+    match expected {
+        Some(expected) if expected != found => {
+            Err(Error::shard(path, ShardProblem::Checksum { expected, found }))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,174 @@
+//! Writing one split's shards, each complete before it has its name.
+
+use std::{
+    fs::File,
+    io::{Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+
+use super::{Content, Header, MaskEntry, ShardEntry, SplitEntry};
+use crate::{atomic, error::Error, fingerprint::Fingerprint};
+
+/// Bytes that are digested and written at once: few enough to be in the core's cache when they are copied out.
+const BUFFER: usize = 1 << 18;
+
+/// Bytes after which the disk is waited for. The last sync of a shard holds up everything behind it, those on the
+/// way run beside the encoding; so little is left for the last.
+const SYNCED: usize = 8 << 20;
+
+/// The writer of one split, shard after shard.
+#[derive(Debug)]
+pub(crate) struct SplitWriter {
+    folder: PathBuf,
+    name: &'static str,
+    content: Content,
+    tokenizer: [u8; 8],
+    shard_tokens: u64,
+    open: Option<OpenShard>,
+    /// A document that begins with the next token.
+    begins: bool,
+    done: SplitEntry,
+}
+
+#[derive(Debug)]
+struct OpenShard {
+    tokens: Payload,
+    mask: Option<Payload>,
+    documents: u64,
+}
+
+/// A file whose header is written last, when its size is known.
+#[derive(Debug)]
+struct Payload {
+    path: PathBuf,
+    file: File,
+    digest: Sha256,
+    count: u64,
+    /// Waiting to be written.
+    bytes: Vec<u8>,
+    unsynced: usize,
+}
+
+impl SplitWriter {
+    pub(crate) fn new(
+        folder: &Path,
+        name: &'static str,
+        content: Content,
+        tokenizer: [u8; 8],
+        shard_tokens: u64,
+    ) -> Self {
+        let (folder, done) = (folder.to_owned(), SplitEntry::default());
+        Self { folder, name, content, tokenizer, shard_tokens, open: None, begins: false, done }
+    }
+
+    /// The next token opens a document.
+    pub(crate) fn begin_document(&mut self) {
+        self.begins = true;
+    }
+
+    /// Appends tokens as [`Content::spell`] gives them, going on in the next shard where one is full. `bytes` is
+    /// the text they stand for.
+    pub(crate) fn push(
+        &mut self,
+        mut tokens: &[u8],
+        mut trained: Option<&[bool]>,
+        bytes: u64,
+    ) -> Result<(), Error> {
+        self.done.bytes += bytes;
+        let width = self.content.bytes() as usize;
+        while !tokens.is_empty() {
+            let shard = match &mut self.open {
+                Some(shard) => shard,
+                None => self.open.insert(OpenShard::create(
+                    &self.folder.join(format!("{}-{:05}", self.name, self.done.shards.len())),
+                    trained.is_some(),
+                )?),
+            };
+            let fits = (tokens.len() / width).min((self.shard_tokens - shard.tokens.count) as usize);
+            let (now, later) = tokens.split_at(fits * width);
+            shard.tokens.push(fits, |bytes| bytes.extend_from_slice(now))?;
+            if let (Some(flags), Some(mask)) = (&mut trained, &mut shard.mask) {
+                let (now, later) = flags.split_at(fits);
+                mask.push(fits, |bytes| bytes.extend(now.iter().map(|flag| u8::from(*flag))))?;
+                *flags = later;
+            }
+            shard.documents += u64::from(std::mem::take(&mut self.begins));
+            tokens = later;
+            if shard.tokens.count == self.shard_tokens {
+                self.close()?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn finish(mut self) -> Result<SplitEntry, Error> {
+        self.close()?;
+        Ok(self.done)
+    }
+
+    fn close(&mut self) -> Result<(), Error> {
+        let Some(OpenShard { tokens, mask, documents }) = self.open.take() else { return Ok(()) };
+        let count = tokens.count;
+        let (file, sha256) = tokens.close(self.content, self.tokenizer)?;
+        let mask = mask.map(|mask| mask.close(Content::Mask, self.tokenizer)).transpose()?;
+        let mask = mask.map(|(file, sha256)| MaskEntry { file, sha256 });
+        self.done.tokens += count;
+        self.done.documents += documents;
+        self.done.shards.push(ShardEntry { file, tokens: count, documents, sha256, mask });
+        Ok(())
+    }
+}
+
+impl OpenShard {
+    fn create(stem: &Path, masked: bool) -> Result<Self, Error> {
+        let mask = masked.then(|| Payload::create(stem.with_extension("mask"))).transpose()?;
+        Ok(Self { tokens: Payload::create(stem.with_extension("bin"))?, mask, documents: 0 })
+    }
+}
+
+impl Payload {
+    fn create(path: PathBuf) -> Result<Self, Error> {
+        let file = File::create(atomic::aside(&path)).map_err(Error::write(&path))?;
+        let mut payload =
+            Self { path, file, digest: Sha256::new(), count: 0, bytes: Vec::new(), unsynced: 0 };
+        payload.write(&[0; Header::BYTES])?;
+        Ok(payload)
+    }
+
+    fn push(&mut self, count: usize, fill: impl FnOnce(&mut Vec<u8>)) -> Result<(), Error> {
+        fill(&mut self.bytes);
+        self.count += count as u64;
+        if self.bytes.len() >= BUFFER { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        self.digest.update(&self.bytes);
+        let bytes = std::mem::take(&mut self.bytes);
+        self.write(&bytes)?;
+        self.unsynced += bytes.len();
+        self.bytes = bytes;
+        self.bytes.clear();
+        if self.unsynced >= SYNCED {
+            self.unsynced = 0;
+            self.file.sync_data().map_err(Error::write(&self.path))?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.file.write_all(bytes).map_err(Error::write(&self.path))
+    }
+
+    fn close(mut self, content: Content, tokenizer: [u8; 8]) -> Result<(String, Fingerprint), Error> {
+        self.flush()?;
+        let header = Header { content, tokens: self.count as u32, tokenizer };
+        self.file.seek(SeekFrom::Start(0)).map_err(Error::write(&self.path))?;
+        self.write(&header.to_bytes())?;
+        self.file.sync_all().map_err(Error::write(&self.path))?;
+        atomic::rename(&atomic::aside(&self.path), &self.path)?;
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((name, Fingerprint::finish(self.digest)))
+    }
+}

@@ -1,0 +1,103 @@
+//! Control tokens: ids that stand for structure and that no text ever encodes to.
+
+use serde::{Deserialize, Serialize};
+
+/// The control tokens of a conversation, in the order of their ids in vocabularies trained here.
+pub const CHAT_SPECIALS: [&str; 5] =
+    ["<|bos|>", "<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_end|>"];
+
+/// One control token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpecialToken {
+    /// The token as templates write it.
+    pub text: String,
+    /// The token's id.
+    pub id: u32,
+}
+
+/// The control tokens of one vocabulary.
+#[derive(Clone, Debug, Default)]
+pub struct SpecialTokens(Vec<SpecialToken>);
+
+/// A stretch of a template's own text.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Segment<'t> {
+    Text(&'t str),
+    Special(u32),
+}
+
+impl SpecialTokens {
+    pub(crate) fn new(mut tokens: Vec<SpecialToken>) -> Self {
+        tokens.sort_by_key(|token| token.id);
+        Self(tokens)
+    }
+
+    /// Numbers `texts` upwards from `first`.
+    pub(crate) fn after(first: u32, texts: &[&str]) -> Self {
+        let tokens = texts.iter().zip(first..);
+        Self(tokens.map(|(text, id)| SpecialToken { text: (*text).to_owned(), id }).collect())
+    }
+
+    /// All control tokens, by id.
+    pub fn iter(&self) -> impl Iterator<Item = &SpecialToken> {
+        self.0.iter()
+    }
+
+    /// Whether `id` is a control token.
+    pub fn contains(&self, id: u32) -> bool {
+        self.0.binary_search_by_key(&id, |token| token.id).is_ok()
+    }
+
+    /// The id of the control token written `text`.
+    pub fn id(&self, text: &str) -> Option<u32> {
+        self.0.iter().find(|token| token.text == text).map(|token| token.id)
+    }
+
+    /// The text of control token `id`.
+    pub fn text(&self, id: u32) -> Option<&str> {
+        let at = self.0.binary_search_by_key(&id, |token| token.id).ok()?;
+        Some(&self.0[at].text)
+    }
+
+    /// Cuts at control tokens; of several at one place the longest counts.
+    pub(crate) fn segments<'t>(&self, text: &'t str) -> Vec<Segment<'t>> {
+        let mut segments = Vec::new();
+        let (mut start, mut at) = (0, 0);
+        while at < text.len() {
+            let rest = &text.as_bytes()[at..];
+            let longest = self
+                .0
+                .iter()
+                .filter(|token| rest.starts_with(token.text.as_bytes()))
+                .max_by_key(|token| token.text.len());
+            let Some(token) = longest else {
+                at += 1;
+                continue;
+            };
+            if start < at {
+                segments.push(Segment::Text(&text[start..at]));
+            }
+            segments.push(Segment::Special(token.id));
+            at += token.text.len();
+            start = at;
+        }
+        if start < text.len() {
+            segments.push(Segment::Text(&text[start..]));
+        }
+        segments
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_longer_control_token_beats_its_own_beginning() {
+        let specials = SpecialTokens::after(7, &["<a>", "<a><b>"]);
+        assert_eq!(
+            specials.segments("é<a><b>x<a>"),
+            [Segment::Text("é"), Segment::Special(8), Segment::Text("x"), Segment::Special(7)]
+        );
+    }
+}

@@ -1,0 +1,79 @@
+//! Decoding token by token, for text shown while it is generated.
+
+use crate::{
+    encode::{kind::Kind, tokenizer::Tokenizer},
+    error::Error,
+};
+
+/// Turns ids into text as they arrive, holding bytes back until they complete a character.
+///
+/// What [`push`](Self::push) and finally [`finish`](Self::finish) return, joined, is what
+/// [`Tokenizer::decode`] makes of all ids at once.
+#[derive(Debug)]
+pub struct DecodeStream<'t> {
+    tokenizer: &'t Tokenizer,
+    pending: Vec<u8>,
+    /// Ids whose text is not settled, where a token's text depends on its neighbours.
+    context: Vec<u32>,
+    shown: usize,
+}
+
+impl Tokenizer {
+    /// A stream at the beginning of a text.
+    pub fn decode_stream(&self) -> DecodeStream<'_> {
+        DecodeStream { tokenizer: self, pending: Vec::new(), context: Vec::new(), shown: 0 }
+    }
+}
+
+impl DecodeStream<'_> {
+    /// The text that `id` completes: often one token's, sometimes none.
+    pub fn push(&mut self, id: u32) -> Result<String, Error> {
+        if matches!(self.tokenizer.kind, Kind::Pipeline(_)) {
+            return self.push_in_context(id);
+        }
+        self.tokenizer.push_token(id, &mut self.pending)?;
+        Ok(take_complete(&mut self.pending))
+    }
+
+    /// The bytes still held back, which no character begins with: U+FFFD, or nothing.
+    pub fn finish(mut self) -> Result<String, Error> {
+        if !self.context.is_empty() {
+            let text = self.tokenizer.decode(&self.context)?;
+            return Ok(text.get(self.shown..).unwrap_or_default().to_owned());
+        }
+        let rest = String::from_utf8_lossy(&self.pending).into_owned();
+        self.pending.clear();
+        Ok(rest)
+    }
+
+    /// Decodes everything since the start again and shows what has been added, unless it ends in a character
+    /// that may still be incomplete. Quadratic in the length, which for a reply is small.
+    fn push_in_context(&mut self, id: u32) -> Result<String, Error> {
+        self.context.push(id);
+        let text = self.tokenizer.decode(&self.context)?;
+        let settled = text.trim_end_matches(char::REPLACEMENT_CHARACTER).len();
+        let added = text.get(self.shown..settled).unwrap_or_default().to_owned();
+        self.shown += added.len();
+        Ok(added)
+    }
+}
+
+/// Removes and returns the longest prefix that later bytes cannot change.
+fn take_complete(pending: &mut Vec<u8>) -> String {
+    let mut text = String::new();
+    let mut taken = 0;
+    for chunk in pending.utf8_chunks() {
+        text.push_str(chunk.valid());
+        taken += chunk.valid().len();
+        let invalid = chunk.invalid();
+        let at_the_end = taken + invalid.len() == pending.len();
+        let may_continue =
+            at_the_end && std::str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none());
+        if !invalid.is_empty() && !may_continue {
+            text.push(char::REPLACEMENT_CHARACTER);
+            taken += invalid.len();
+        }
+    }
+    pending.drain(..taken);
+    text
+}

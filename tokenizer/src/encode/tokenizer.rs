@@ -1,0 +1,307 @@
+//! The tokenizer that everything else uses, whatever its kind.
+
+use std::{collections::BTreeSet, path::Path};
+
+use rayon::prelude::*;
+use serde_json::json;
+
+use crate::{
+    atomic,
+    chat::conversation::ChatTemplate,
+    encode::{
+        alphabet,
+        kind::Kind,
+        special::{Segment, SpecialToken, SpecialTokens},
+        split::Pattern,
+    },
+    error::Error,
+    fingerprint::Fingerprint,
+    format::{
+        config::Config,
+        definition::{AddedToken, Definition, Model, SpelledMerge, Vocabulary},
+        limits,
+        problem::Problem,
+    },
+};
+
+/// Turns text into token ids and back.
+///
+/// Text given to [`encode`](Self::encode) never becomes a control token, whatever it contains; those come from
+/// the chat template or from ids asked for by name. Encoding is deterministic and takes `&self`, so one
+/// tokenizer serves any number of threads.
+///
+/// ```
+/// let tokenizer = tokenizer::Tokenizer::bytes(&tokenizer::CHAT_SPECIALS);
+/// let ids = tokenizer.encode("<|bos|> hé")?;
+/// assert!(ids.iter().all(|id| !tokenizer.specials().contains(*id)));
+/// assert_eq!(tokenizer.decode(&ids)?, "<|bos|> hé");
+/// # Ok::<(), tokenizer::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Tokenizer {
+    pub(crate) kind: Kind,
+    specials: SpecialTokens,
+    size: u32,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    json: Vec<u8>,
+    fingerprint: Fingerprint,
+    config: Config,
+    pub(crate) chat: Option<ChatTemplate>,
+}
+
+impl Tokenizer {
+    /// Raw bytes: 256 ids that are the bytes, then `specials`.
+    pub fn bytes(specials: &[&str]) -> Self {
+        let vocabulary =
+            (0..=u8::MAX).map(|byte| (alphabet::char_of(byte).to_string(), byte.into())).collect();
+        Self::ours(byte_level_definition(Pattern::Whole, vocabulary, Vec::new()), specials)
+            .expect("256 bytes are a vocabulary")
+    }
+
+    /// The characters of `alphabet` in their order as code points, then `specials`.
+    pub fn characters(alphabet: &BTreeSet<char>, specials: &[&str]) -> Result<Self, Problem> {
+        let vocabulary =
+            alphabet.iter().zip(0..).map(|(character, id)| (character.to_string(), id)).collect();
+        let mut definition = byte_level_definition(Pattern::Whole, vocabulary, Vec::new());
+        definition.pre_tokenizer = None;
+        definition.decoder = Some(json!({"type": "Fuse"}));
+        Self::ours(definition, specials)
+    }
+
+    /// Adds `specials` behind the vocabulary and this crate's own configuration.
+    pub(crate) fn ours(mut definition: Definition, specials: &[&str]) -> Result<Self, Problem> {
+        let specials = SpecialTokens::after(definition.model.vocab.0.len() as u32, specials);
+        definition.added_tokens = specials.iter().map(AddedToken::from).collect();
+        let config = Config::ours(&specials);
+        // Checked like a stranger's file: special tokens are the caller's.
+        let json = definition.to_json();
+        Self::new(&Definition::parse(&json)?, json, config)
+    }
+
+    /// `json` is what `definition` was read from and what saving writes again, byte for byte.
+    pub(crate) fn new(definition: &Definition, json: Vec<u8>, config: Config) -> Result<Self, Problem> {
+        let controls = definition.added_tokens.iter().filter(|token| token.special);
+        let specials = SpecialTokens::new(
+            controls.map(|token| SpecialToken { text: token.content.clone(), id: token.id }).collect(),
+        );
+        let kind = Kind::new(definition, &specials)?;
+        let ids = definition.model.vocab.0.iter().map(|(_, id)| *id);
+        let size =
+            ids.chain(definition.added_tokens.iter().map(|token| token.id)).max().map_or(0, |last| last + 1);
+        let first_of = |named: Option<&str>, usual: [&str; 2]| {
+            named.into_iter().chain(usual).find_map(|text| specials.id(text))
+        };
+        let bos = first_of(
+            config.bos_token.as_ref().map(crate::format::config::Token::text),
+            ["<|bos|>", "<|endoftext|>"],
+        );
+        let eos = first_of(
+            config.eos_token.as_ref().map(crate::format::config::Token::text),
+            ["<|assistant_end|>", "<|endoftext|>"],
+        );
+        let chat = config.chat_template.as_ref().and_then(crate::format::config::Template::default_text).map(
+            |template| {
+                let text =
+                    |id: Option<u32>| id.and_then(|id| specials.text(id)).unwrap_or_default().to_owned();
+                ChatTemplate::new(template.to_owned(), text(bos), text(eos))
+            },
+        );
+        let fingerprint = Fingerprint::of(&json);
+        Ok(Self { kind, specials, size, bos, eos, json, fingerprint, config, chat })
+    }
+
+    /// Ids run from 0 to below this; some in between may be unused.
+    pub fn vocab_size(&self) -> u32 {
+        self.size
+    }
+
+    /// The control tokens.
+    pub fn specials(&self) -> &SpecialTokens {
+        &self.specials
+    }
+
+    /// The control token that opens every document, where there is one.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The control token at which generation stops, where there is one.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// Identifies the tokenizer: the digest of its `tokenizer.json`. Shards carry it.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// One of `bytes`, `characters`, `byte-level BPE` or `BPE`.
+    pub fn kind(&self) -> &'static str {
+        match &self.kind {
+            Kind::Bytes => "bytes",
+            Kind::Characters(_) => "characters",
+            Kind::ByteBpe(_) => "byte-level BPE",
+            Kind::Pipeline(_) => "BPE",
+        }
+    }
+
+    /// The pattern that cuts text before merging; `None` where this crate does not do the cutting.
+    pub fn pattern(&self) -> Option<Pattern> {
+        match &self.kind {
+            Kind::ByteBpe(bpe) => Some(bpe.pattern()),
+            _ => None,
+        }
+    }
+
+    /// Whether files that are not text may be prepared: with raw bytes. Byte-level BPE could encode them too, but
+    /// there such a file is nearly always in the wrong encoding, or in the wrong folder.
+    pub fn takes_any_file(&self) -> bool {
+        matches!(self.kind, Kind::Bytes)
+    }
+
+    /// The ids of `text`, never a control token among them.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
+        if text.len() > limits::TEXT_BYTES {
+            return Err(Error::TextTooLong { bytes: text.len(), limit: limits::TEXT_BYTES });
+        }
+        match &self.kind {
+            Kind::Bytes => Ok(text.bytes().map(u32::from).collect()),
+            Kind::Characters(characters) => characters
+                .encode(text)
+                .map_err(|outside| Error::OutsideAlphabet { character: outside.character, at: outside.at }),
+            Kind::ByteBpe(bpe) => Ok(bpe.encode(text)),
+            Kind::Pipeline(pipeline) => pipeline.encode(text, &self.specials),
+        }
+    }
+
+    /// The ids of any bytes; where the tokenizer reads text only, they have to be UTF-8.
+    pub fn encode_bytes(&self, bytes: &[u8]) -> Result<Vec<u32>, Error> {
+        match (std::str::from_utf8(bytes), &self.kind) {
+            (Ok(text), _) => self.encode(text),
+            (Err(_), Kind::Bytes) => Ok(bytes.iter().map(|byte| u32::from(*byte)).collect()),
+            (Err(_), Kind::ByteBpe(_)) if bytes.len() > limits::TEXT_BYTES => {
+                Err(Error::TextTooLong { bytes: bytes.len(), limit: limits::TEXT_BYTES })
+            }
+            (Err(_), Kind::ByteBpe(bpe)) => Ok(bpe.encode_bytes(bytes)),
+            (Err(error), _) => Err(Error::BytesNotText { at: error.valid_up_to() }),
+        }
+    }
+
+    /// [`encode`](Self::encode) for many texts, on all threads of the current pool.
+    pub fn encode_batch<S: AsRef<str> + Sync>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>, Error> {
+        texts.par_iter().with_max_len(1).map(|text| self.encode(text.as_ref())).collect()
+    }
+
+    /// The ids of a text whose author may write control tokens, such as a template. Not for users' text.
+    pub fn encode_with_specials(&self, text: &str) -> Result<Vec<u32>, Error> {
+        let mut ids = Vec::new();
+        for segment in self.specials.segments(text) {
+            match segment {
+                Segment::Text(text) => ids.extend(self.encode(text)?),
+                Segment::Special(id) => ids.push(id),
+            }
+        }
+        Ok(ids)
+    }
+
+    /// The bytes `ids` stand for. Control tokens stand for none.
+    pub fn decode_bytes(&self, ids: &[u32]) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::with_capacity(ids.len() * 4);
+        if let Kind::Pipeline(pipeline) = &self.kind {
+            let text = ids.iter().copied().filter(|id| !self.specials.contains(*id)).collect::<Vec<_>>();
+            text.iter()
+                .try_for_each(|id| if pipeline.knows(*id) { Ok(()) } else { Err(self.unknown(*id)) })?;
+            return Ok(pipeline.decode(&text)?.into_bytes());
+        }
+        for id in ids {
+            self.push_token(*id, &mut bytes)?;
+        }
+        Ok(bytes)
+    }
+
+    /// [`decode_bytes`](Self::decode_bytes) as text, with U+FFFD for what is not UTF-8.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, Error> {
+        let bytes = self.decode_bytes(ids)?;
+        Ok(String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    }
+
+    /// Appends one token's bytes; for [`Kind::Pipeline`] a token alone has none.
+    pub(crate) fn push_token(&self, id: u32, bytes: &mut Vec<u8>) -> Result<(), Error> {
+        let token = match &self.kind {
+            _ if self.specials.contains(id) => return Ok(()),
+            Kind::Bytes => {
+                bytes.push(u8::try_from(id).map_err(|_| self.unknown(id))?);
+                return Ok(());
+            }
+            Kind::Characters(characters) => characters.token(id),
+            Kind::ByteBpe(bpe) => bpe.token(id),
+            Kind::Pipeline(_) => None,
+        };
+        bytes.extend_from_slice(token.ok_or_else(|| self.unknown(id))?);
+        Ok(())
+    }
+
+    pub(crate) fn unknown(&self, id: u32) -> Error {
+        Error::UnknownId { id, vocabulary: self.size }
+    }
+
+    /// Whether `folder` holds both files that [`save`](Self::save) writes, the second of which says that it was done.
+    pub fn is_saved_in(folder: impl AsRef<Path>) -> bool {
+        folder.as_ref().join("tokenizer_config.json").exists()
+    }
+
+    /// Writes `tokenizer.json` and `tokenizer_config.json` into `folder`, each complete or not at all.
+    pub fn save(&self, folder: impl AsRef<Path>) -> Result<(), Error> {
+        let folder = folder.as_ref();
+        std::fs::create_dir_all(folder).map_err(Error::write(folder))?;
+        atomic::write(&folder.join("tokenizer.json"), &self.json)?;
+        atomic::write(&folder.join("tokenizer_config.json"), &self.config.to_json())
+    }
+}
+
+impl From<&SpecialToken> for AddedToken {
+    fn from(token: &SpecialToken) -> Self {
+        let SpecialToken { text, id } = token.clone();
+        let (single_word, lstrip, rstrip, normalized) = (false, false, false, false);
+        Self { id, content: text, single_word, lstrip, rstrip, normalized, special: true }
+    }
+}
+
+/// The shape of every tokenizer this crate makes.
+pub(crate) fn byte_level_definition(
+    pattern: Pattern,
+    vocabulary: Vec<(String, u32)>,
+    merges: Vec<SpelledMerge>,
+) -> Definition {
+    let bytes =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let pre_tokenizer = match pattern.regex() {
+        None => bytes.clone(),
+        Some(regex) => json!({"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false}, bytes.clone()]}),
+    };
+    Definition {
+        version: "1.0".to_owned(),
+        truncation: None,
+        padding: None,
+        added_tokens: Vec::new(),
+        normalizer: None,
+        pre_tokenizer: Some(pre_tokenizer),
+        post_processor: None,
+        decoder: Some(bytes),
+        model: Model {
+            kind: Some("BPE".to_owned()),
+            dropout: None,
+            unk_token: None,
+            continuing_subword_prefix: None,
+            end_of_word_suffix: None,
+            fuse_unk: false,
+            byte_fallback: false,
+            ignore_merges: false,
+            vocab: Vocabulary(vocabulary),
+            merges,
+        },
+    }
+}

@@ -1,0 +1,41 @@
+//! The growth of text within a tokenizer's components: how many bytes one byte may become.
+//!
+//! A file of a kilobyte can chain replacements that make gigabytes of one letter. The bound of a chain is the product
+//! of its steps' bounds, so a chain is judged before it is run.
+
+use serde_json::Value;
+
+/// The most bytes that one byte becomes in these steps, one after another.
+pub(crate) fn of(steps: &[&Value]) -> f64 {
+    let mut composed = false;
+    steps.iter().map(|step| of_step(step, &mut composed)).product()
+}
+
+/// `composed`: whether the text has a Unicode normal form, which a second one of them does not lengthen again.
+fn of_step(step: &Value, composed: &mut bool) -> f64 {
+    let bytes = |field: &str| step.get(field).and_then(Value::as_str).map_or(0, str::len) as f64;
+    let flag = |name, default| step.get(name).and_then(Value::as_bool).unwrap_or(default);
+    let kind = step.get("type").and_then(Value::as_str).unwrap_or_default();
+    let was_composed = std::mem::replace(composed, matches!(kind, "NFC" | "NFD" | "NFKC" | "NFKD"));
+    match kind {
+        "NFC" | "NFD" | "NFKC" | "NFKD" if was_composed => 1.0,
+        // The Unicode Standard's worst cases in UTF-8, U+0390 and U+FDFA.
+        "NFC" | "NFD" => 3.0,
+        "NFKC" | "NFKD" => 11.0,
+        // U+0130, two bytes, becomes three.
+        "Lowercase" => 1.5,
+        // A prefix stands before a text that may be one byte long.
+        "Prepend" => 1.0 + bytes("prepend"),
+        "Replace" => {
+            let pattern =
+                step.get("pattern").and_then(|pattern| pattern.get("String")).and_then(Value::as_str);
+            (bytes("content") / pattern.map_or(1, |pattern| pattern.len().max(1)) as f64).max(1.0)
+        }
+        // Spelled bytes take up to two each; a space may come before each piece.
+        "ByteLevel" if flag("add_prefix_space", true) => 4.0,
+        "ByteLevel" => 2.0,
+        // A space becomes one character of up to four bytes, and one more may come before each piece.
+        "Metaspace" => 8.0,
+        _ => 1.0,
+    }
+}

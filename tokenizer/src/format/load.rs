@@ -1,0 +1,129 @@
+//! Finding and reading a tokenizer's files.
+
+use std::{
+    fs,
+    io::{ErrorKind, Read},
+    path::Path,
+};
+
+use crate::{
+    encode::{
+        special::{SpecialToken, SpecialTokens},
+        split::Pattern,
+        tokenizer::{Tokenizer, byte_level_definition},
+    },
+    error::Error,
+    format::{
+        config::Config,
+        definition::{Definition, SpelledMerge, Vocabulary},
+        limits,
+        problem::{Limit, Problem},
+    },
+    regular,
+};
+
+impl Tokenizer {
+    /// Reads a folder with `tokenizer.json`, or with GPT-2's `vocab.json` and `merges.txt`; or a
+    /// `tokenizer.json` by its own name. A `tokenizer_config.json` beside it adds the chat template.
+    ///
+    /// Files are read within [`crate::limits`]; what is wrong with one is an [`Error::Tokenizer`] with its path.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        if !fs::metadata(path).map_err(Error::read(path))?.is_dir() {
+            let config = match path.parent() {
+                Some(folder) => read_config(folder)?,
+                None => Config::default(),
+            };
+            return load_json(path, config);
+        }
+        let json = path.join("tokenizer.json");
+        if json.exists() {
+            return load_json(&json, read_config(path)?);
+        }
+        let (vocab, merges) = (path.join("vocab.json"), path.join("merges.txt"));
+        if vocab.exists() && merges.exists() {
+            return load_gpt2(&vocab, &merges, read_config(path)?);
+        }
+        Err(Error::NoTokenizer { path: path.to_owned() })
+    }
+
+    /// Builds a tokenizer from the contents of a `tokenizer.json`, without a configuration.
+    pub fn from_json(json: &[u8]) -> Result<Self, Problem> {
+        Self::new(&Definition::parse(json)?, json.to_vec(), Config::default())
+    }
+}
+
+fn load_json(path: &Path, config: Config) -> Result<Tokenizer, Error> {
+    let json = read_within(path, limits::FILE_BYTES)?;
+    Definition::parse(&json)
+        .and_then(|definition| Tokenizer::new(&definition, json, config))
+        .map_err(|problem| Error::Tokenizer { path: path.to_owned(), problem })
+}
+
+/// `<|endoftext|>` is GPT-2's one control token and stands in its vocabulary unmarked.
+fn load_gpt2(vocab_path: &Path, merges_path: &Path, config: Config) -> Result<Tokenizer, Error> {
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |problem| Error::Tokenizer { path, problem }
+    };
+    let json = read_within(vocab_path, limits::FILE_BYTES)?;
+    let vocabulary: Vocabulary =
+        serde_json::from_slice(&json).map_err(Problem::Json).map_err(at(vocab_path))?;
+    let merges = parse_merges(&read_within(merges_path, limits::FILE_BYTES)?).map_err(at(merges_path))?;
+    let end = vocabulary.0.iter().find(|(token, _)| token == "<|endoftext|>");
+    let end = end.map(|(token, id)| SpecialToken { text: token.clone(), id: *id });
+    let mut definition = byte_level_definition(Pattern::Gpt2, vocabulary.0, merges);
+    definition.added_tokens = SpecialTokens::new(end.into_iter().collect()).iter().map(Into::into).collect();
+    let json = definition.to_json();
+    Definition::parse(&json)
+        .and_then(|definition| Tokenizer::new(&definition, json, config))
+        .map_err(at(merges_path))
+}
+
+fn parse_merges(text: &[u8]) -> Result<Vec<SpelledMerge>, Problem> {
+    let text = std::str::from_utf8(text).map_err(|error| {
+        let before = text[..error.valid_up_to()].split(|byte| *byte == b'\n');
+        Problem::MergeLine(before.count())
+    })?;
+    let mut merges = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        if line.is_empty() || (at == 0 && line.starts_with("#version")) {
+            continue;
+        }
+        merges.push(SpelledMerge::from_line(line).ok_or(Problem::MergeLine(at + 1))?);
+        Limit::Merges.check(merges.len(), limits::MERGES)?;
+    }
+    Ok(merges)
+}
+
+fn read_config(folder: &Path) -> Result<Config, Error> {
+    let path = folder.join("tokenizer_config.json");
+    let json = match read_within(&path, limits::CONFIG_BYTES) {
+        Err(Error::Read { cause, .. }) if cause.kind() == ErrorKind::NotFound => {
+            return Ok(Config::default());
+        }
+        json => json?,
+    };
+    let config: Config = serde_json::from_slice(&json)
+        .map_err(|error| Error::Tokenizer { path: path.clone(), problem: Problem::Json(error) })?;
+    let template = config.chat_template.as_ref().and_then(crate::format::config::Template::default_text);
+    Limit::TemplateBytes
+        .check(template.map_or(0, str::len), limits::TEMPLATE_BYTES)
+        .map_err(|problem| Error::Tokenizer { path, problem })?;
+    Ok(config)
+}
+
+/// Reads a whole file without trusting its stated size.
+fn read_within(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
+    let file = regular::open(path)?;
+    let bytes = file.metadata().map_err(Error::read(path))?.len();
+    if bytes > limit {
+        return Err(Error::FileTooLarge { path: path.to_owned(), bytes, limit });
+    }
+    let mut contents = Vec::with_capacity(bytes as usize);
+    let read = file.take(limit + 1).read_to_end(&mut contents).map_err(Error::read(path))?;
+    if read as u64 > limit {
+        return Err(Error::FileTooLarge { path: path.to_owned(), bytes: read as u64, limit });
+    }
+    Ok(contents)
+}
