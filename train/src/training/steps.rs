@@ -119,10 +119,10 @@ impl<I: Offloadable> Run<I> {
         let share = self.session.config.train.schedule.share(step, self.session.steps());
         let usable = report.loss.is_finite() && report.gnorm.is_finite();
         let model = if usable {
-            let norm = f64::from(report.gnorm);
-            let scale = self.session.config.train.grad_clip.map_or(1.0, |limit| limit / norm.max(limit));
+            let limit = self.session.config.train.grad_clip;
+            let stride = Stride::clipped(share, f64::from(report.gnorm), limit);
             let optimizer = &mut self.optimizer;
-            model.map_gpt(|gpt| optimizer.step(gpt, output.grads, Stride { share, scale }))
+            model.map_gpt(|gpt| optimizer.step(gpt, output.grads, stride))
         } else {
             model
         };
