@@ -125,6 +125,11 @@ fn rule(kind: OptimizerKind, name: &str, rank: usize) -> Rule {
     }
 }
 
+/// Whether the optimizer keeps two tensors of a parameter, and not one.
+pub(crate) fn keeps_second_moment(kind: OptimizerKind, name: &str, rank: usize) -> bool {
+    rule(kind, name, rank) == Rule::AdamW
+}
+
 fn adamw(settings: &TrainSection, decay: f64) -> AdamW {
     let [first, second] = settings.betas;
     AdamWConfig::new()
