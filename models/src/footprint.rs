@@ -25,6 +25,8 @@ pub struct Footprint {
     pub hidden_matrices: u64,
     /// Parameters of the largest single tensor: the smallest amount any optimizer step must hold.
     pub largest_tensor: u64,
+    /// Numbers in the two rotary tables, which are no parameters; 0 where positions are learned.
+    pub rotary: u64,
     layers: u64,
     heads: u64,
     width: u64,
@@ -82,6 +84,7 @@ impl Footprint {
             .checked_add(learned)?
             .checked_add(offsets(!config.tie_word_embeddings, vocabulary))?
             .checked_add(outer_norms)?;
+        let rotary = (config.n_positions as u64).checked_mul(config.head_dim() as u64)?.checked_mul(2)?;
         // Weights, gradients and two moments must be nameable at once; rotary tables are the remaining large tensors.
         isize::try_from(parameters.checked_add(positions)?.checked_mul(4 * WIDE)?).ok()?;
         Some(Self {
@@ -89,6 +92,7 @@ impl Footprint {
             multiplied: blocks.checked_add(vocabulary)?,
             per_block,
             hidden_matrices: matrices.checked_mul(config.n_layer as u64)?,
+            rotary: if config.positions == Positions::Rope { rotary } else { 0 },
             largest_tensor: vocabulary.max(width.checked_mul(inner)?).max(square).max(learned),
             layers: config.n_layer as u64,
             heads: config.n_head as u64,
@@ -112,6 +116,11 @@ impl Footprint {
     /// Bytes of `AdamW`'s two moments, f32.
     pub fn adamw_bytes(&self) -> u64 {
         self.parameters * 2 * WIDE
+    }
+
+    /// Bytes of the cosines and sines of all positions, f32.
+    pub fn rotary_bytes(&self) -> u64 {
+        self.rotary * WIDE
     }
 
     /// Floating-point operations of forward and backward per token at sequence length `time`: six per multiplied

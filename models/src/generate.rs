@@ -157,7 +157,7 @@ pub fn generate<B: Backend>(
                 // The full cache goes before its successor comes.
                 *other = None;
                 let longest = rows.iter().map(|row| row.sequence.len().min(keep)).max().unwrap_or(0);
-                let capacity = window.min(longest + request.max_new_tokens);
+                let capacity = window.min(longest.saturating_add(request.max_new_tokens));
                 let (fresh, logits) = read(model, &rows, capacity, keep)?;
                 *other = Some(fresh);
                 logits

@@ -115,23 +115,30 @@ impl<B: Backend> Gpt<B> {
     /// A fresh model, its numbers fixed by `seed` (see [`crate::init`]). Nothing is allocated for a bad configuration.
     pub fn new(config: &GptConfig, seed: u64, device: &B::Device) -> Result<Self, ConfigError> {
         config.validate()?;
-        Ok(Self::filled(Filler { config, seed: Some(seed), device }))
+        Ok(Self::filled(Filler { config, seed: Some(seed), device }).with_rotary_tables(device))
     }
 
-    /// A model of zeros, to be filled from a file. The configuration has been validated.
+    /// A model to be filled from a file: nothing is allocated before it is used, and its rotary tables are missing.
+    /// The configuration has been validated.
     pub(crate) fn blank(config: &GptConfig, device: &B::Device) -> Self {
         Self::filled(Filler { config, seed: None, device })
     }
 
+    pub(crate) fn with_rotary_tables(mut self, device: &B::Device) -> Self {
+        let rotary = self.config.positions == Positions::Rope;
+        self.rotary = rotary.then(|| Rotary::new(&self.config, device));
+        self
+    }
+
     fn filled(mut filler: Filler<'_, B>) -> Self {
-        let (config, device) = (filler.config, filler.device);
+        let config = filler.config;
         let width = config.n_embd;
         Self {
             wte: filler.matrix("wte", Role::Embedding, [config.vocab_size, width]),
             wpe: (config.positions == Positions::Learned)
                 .then(|| filler.matrix("wpe", Role::Embedding, [config.n_positions, width])),
             embedding_norm: config.embedding_norm.then(|| Norm::new(&mut filler, width)),
-            rotary: (config.positions == Positions::Rope).then(|| Rotary::new(config, device)),
+            rotary: None,
             blocks: (0..config.n_layer).map(|layer| Block::new(&mut filler, layer)).collect(),
             final_norm: Norm::new(&mut filler, width),
             lm_head: (!config.tie_word_embeddings)

@@ -13,7 +13,7 @@
 //! families. Each tensor is drawn on the host from (seed, its name), so the numbers are the same on every backend and
 //! do not change when another tensor is added.
 
-use burn::module::Param;
+use burn::module::{Param, ParamId};
 use burn::tensor::{Tensor, TensorData, backend::Backend};
 
 use crate::config::{Family, GptConfig};
@@ -31,7 +31,7 @@ pub(crate) enum Role {
 /// Draws parameters for one model.
 pub(crate) struct Filler<'a, B: Backend> {
     pub(crate) config: &'a GptConfig,
-    /// Without a seed every matrix is zero.
+    /// Without a seed nothing is drawn, and each parameter is allocated when it is first used.
     pub(crate) seed: Option<u64>,
     pub(crate) device: &'a B::Device,
 }
@@ -62,10 +62,11 @@ impl GptConfig {
 
 impl<B: Backend> Filler<'_, B> {
     pub(crate) fn matrix(&mut self, name: &str, role: Role, shape: [usize; 2]) -> Param<Tensor<B, 2>> {
+        let Some(seed) = self.seed else { return self.unfilled(shape) };
         let deviation = self.config.deviation(role, shape);
-        let Some(seed) = self.seed.filter(|_| deviation > 0.0) else {
+        if deviation <= 0.0 {
             return Param::from_tensor(Tensor::zeros(shape, self.device));
-        };
+        }
         let mut random = Random::named(seed, name);
         let values: Vec<f32> =
             (0..shape[0] * shape[1]).map(|_| (random.normal() * deviation) as f32).collect();
@@ -73,6 +74,16 @@ impl<B: Backend> Filler<'_, B> {
     }
 
     pub(crate) fn vector(&mut self, width: usize, value: f32) -> Param<Tensor<B, 1>> {
+        if self.seed.is_none() {
+            return self.unfilled([width]);
+        }
         Param::from_tensor(Tensor::full([width], value, self.device))
+    }
+
+    fn unfilled<const D: usize>(&self, shape: [usize; D]) -> Param<Tensor<B, D>> {
+        let zeros = move |device: &B::Device, require_grad| {
+            Tensor::zeros(shape, device).set_require_grad(require_grad)
+        };
+        Param::uninitialized(ParamId::new(), zeros, self.device.clone(), true, shape.into())
     }
 }

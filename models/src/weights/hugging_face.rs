@@ -40,11 +40,16 @@ const INERT: &[&str] = &[
 
 /// Reads a model and its description from a directory.
 pub fn load_pretrained<B: Backend>(directory: &Path, device: &B::Device) -> Result<Gpt<B>, WeightsError> {
-    let path = directory.join("config.json");
-    let config = config_from_hugging_face(&read(&path)?).map_err(WeightsError::config(&path))?;
+    let config = pretrained_config(directory)?;
     let files = weight_files(directory)?;
     let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
     load(&config, &files, Layout::HuggingFace, device)
+}
+
+/// The description in a directory. No tensor is read.
+pub fn pretrained_config(directory: &Path) -> Result<GptConfig, WeightsError> {
+    let path = directory.join("config.json");
+    config_from_hugging_face(&read(&path)?).map_err(WeightsError::config(&path))
 }
 
 /// Writes `config.json` and `model.safetensors` into an existing directory.

@@ -5,7 +5,8 @@
 //! expects of a GPT-2 or a Llama, and refuses a model that is neither.
 //!
 //! Files are read through a memory map, one tensor at a time, and converted to f32 whatever they hold. Before the first
-//! tensor is read the whole list is compared, and one report names everything missing, left over or of another shape.
+//! tensor is read or allocated the whole list is compared, and one report names everything missing, left over or of
+//! another shape. NaN and infinity are refused in either direction.
 //! Writing goes to a neighbouring file that takes the name at the end, so a model may be saved over the file it was
 //! loaded from, even while that is mapped, and a crash leaves the old file whole.
 
@@ -19,9 +20,11 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::error::ConfigError;
-pub use hugging_face::{config_from_hugging_face, config_to_hugging_face, load_pretrained, save_pretrained};
+pub use hugging_face::{
+    config_from_hugging_face, config_to_hugging_face, load_pretrained, pretrained_config, save_pretrained,
+};
 pub use report::Report;
-pub use store::{Stored, load, load_native, native_config, save};
+pub use store::{Stored, check_native, load, load_native, native_config, save};
 
 /// How tensors are named and laid out in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +79,24 @@ pub enum WeightsError {
         name: String,
         /// Its type.
         dtype: String,
+    },
+    /// A tensor holds NaN or infinity.
+    #[error("tensor `{name}` holds {value}, so the weights cannot be used")]
+    NotFinite {
+        /// The tensor.
+        name: String,
+        /// The first such number in it.
+        value: f32,
+    },
+    /// The description has more blocks than the file has tensors.
+    #[error("the model has {blocks} blocks, but `{}` holds {tensors} tensors in all", path.display())]
+    Blocks {
+        /// The file, or the first of several.
+        path: PathBuf,
+        /// `n_layer`.
+        blocks: usize,
+        /// Tensors in all files.
+        tensors: usize,
     },
     /// The file has no description of its model.
     #[error("`{}` holds no model description, so it was not written in the native layout; load it with a \

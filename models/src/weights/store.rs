@@ -43,13 +43,15 @@ pub fn save<B: Backend>(
     let mut parts: BTreeMap<String, Outgoing> = BTreeMap::new();
     for (ours, values) in parameters(model) {
         let (theirs, lie) = place(&ours, &model.config, layout)?;
-        parts.entry(theirs).or_insert_with(|| Outgoing::new(lie, stored, &unread)).add(lie, values);
+        let part = parts.entry(theirs.clone());
+        part.or_insert_with(|| Outgoing::new(theirs, lie, stored, &unread)).add(lie, values);
     }
-    // `format` is what `transformers` looks for before it trusts a file.
-    let mut description = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    if layout == Layout::Native {
-        description.insert(DESCRIPTION.to_owned(), model.config.to_value().to_string());
-    }
+    // One entry each: a file's metadata is written in the order of a hash map, and equal models make equal files.
+    let description = HashMap::from([match layout {
+        Layout::Native => (DESCRIPTION.to_owned(), model.config.to_value().to_string()),
+        // What `transformers` looks for before it trusts a file.
+        Layout::HuggingFace => ("format".to_owned(), "pt".to_owned()),
+    }]);
     let mut beside = path.as_os_str().to_owned();
     beside.push(".partial");
     let beside = PathBuf::from(beside);
@@ -97,8 +99,34 @@ pub fn load<B: Backend>(
     let path = paths.first().copied().unwrap_or(Path::new(""));
     config.validate().map_err(WeightsError::config(path))?;
     let maps = paths.iter().map(|path| map(path)).collect::<Result<Vec<_>, _>>()?;
+    let views = views(paths, &maps, layout)?;
+    let model = outline::<B>(config, path, &views, layout, device)?;
+    let mut fill = Fill { path: Vec::new(), config, layout, views: &views, device, error: None };
+    let model = model.map(&mut fill);
+    fill.error.map_or(Ok(model.with_rotary_tables(device)), Err)
+}
+
+/// Whether the file at `path`, in the native layout, holds the tensors of the model `config` describes: their names,
+/// shapes and types. No number is read.
+pub fn check_native<B: Backend>(
+    config: &GptConfig,
+    path: &Path,
+    device: &B::Device,
+) -> Result<(), WeightsError> {
+    config.validate().map_err(WeightsError::config(path))?;
+    let maps = [map(path)?];
+    let views = views(&[path], &maps, Layout::Native)?;
+    outline::<B>(config, path, &views, Layout::Native, device).map(|_| ())
+}
+
+/// The tensors of all `maps` by name.
+fn views<'m>(
+    paths: &[&Path],
+    maps: &'m [Mmap],
+    layout: Layout,
+) -> Result<BTreeMap<String, TensorView<'m>>, WeightsError> {
     let mut views = BTreeMap::new();
-    for (path, map) in paths.iter().zip(&maps) {
+    for (path, map) in paths.iter().zip(maps) {
         let file = SafeTensors::deserialize(map)
             .map_err(|source| WeightsError::Format { path: path.to_path_buf(), source })?;
         views.extend(file.tensors());
@@ -108,10 +136,28 @@ pub fn load<B: Backend>(
         let full = |name: String| if name == "lm_head.weight" { name } else { format!("transformer.{name}") };
         views = views.into_iter().map(|(name, view)| (full(name), view)).collect();
     }
+    Ok(views)
+}
 
+/// The model that `views` hold the tensors of, none of its own allocated yet.
+fn outline<B: Backend>(
+    config: &GptConfig,
+    path: &Path,
+    views: &BTreeMap<String, TensorView<'_>>,
+    layout: Layout,
+    device: &B::Device,
+) -> Result<Gpt<B>, WeightsError> {
+    // A block has tensors of its own, so a description of more blocks than tensors is wrong. Listing what is missing
+    // would take as much memory as the description asks for.
+    let (blocks, tensors) = (config.n_layer, views.len());
+    if blocks > tensors {
+        return Err(WeightsError::Blocks { path: path.to_owned(), blocks, tensors });
+    }
     let model = Gpt::<B>::blank(config, device);
+    let mut outline = Outline::default();
+    model.visit(&mut outline);
     let mut wanted = BTreeMap::new();
-    for (ours, (shape, _)) in parameters(&model) {
+    for (ours, shape) in outline.found {
         let (theirs, lie) = place(&ours, config, layout)?;
         wanted.insert(theirs, lie.shape(&shape));
     }
@@ -121,9 +167,8 @@ pub fn load<B: Backend>(
     if !report.is_clean() {
         return Err(WeightsError::Mismatch { path: path.to_owned(), report });
     }
-    let mut fill = Fill { path: Vec::new(), config, layout, views: &views, device, error: None };
-    let model = model.map(&mut fill);
-    fill.error.map_or(Ok(model), Err)
+    wanted.keys().try_for_each(|name| float_type(name, &views[name]).map(|_| ()))?;
+    Ok(model)
 }
 
 fn map(path: &Path) -> Result<Mmap, WeightsError> {
@@ -135,11 +180,12 @@ fn map(path: &Path) -> Result<Mmap, WeightsError> {
 
 /// One tensor of the file to be: the parameters side by side in it, fetched from the device only when it is written.
 struct Outgoing {
+    name: String,
     stored: Stored,
     lie: Lie,
     parts: Vec<Fetch>,
     shape: Vec<usize>,
-    /// The first read that failed, of all tensors.
+    /// The first failure of all tensors: one that cannot be read, or that holds NaN or infinity.
     unread: Rc<RefCell<Option<WeightsError>>>,
 }
 
@@ -147,8 +193,8 @@ struct Outgoing {
 type Fetch = (Vec<usize>, Box<dyn Fn() -> Result<TensorData, WeightsError>>);
 
 impl Outgoing {
-    fn new(lie: Lie, stored: Stored, unread: &Rc<RefCell<Option<WeightsError>>>) -> Self {
-        Self { stored, lie, parts: Vec::new(), shape: Vec::new(), unread: Rc::clone(unread) }
+    fn new(name: String, lie: Lie, stored: Stored, unread: &Rc<RefCell<Option<WeightsError>>>) -> Self {
+        Self { name, stored, lie, parts: Vec::new(), shape: Vec::new(), unread: Rc::clone(unread) }
     }
 
     fn add(&mut self, lie: Lie, part: Fetch) {
@@ -160,7 +206,7 @@ impl Outgoing {
     }
 
     fn values(&self) -> Result<Vec<f32>, WeightsError> {
-        let fetched = self.parts.iter().map(|(_, fetch)| fetch().map(floats));
+        let fetched = self.parts.iter().map(|(_, fetch)| finite(&self.name, floats(fetch()?)));
         let parts: Vec<Vec<f32>> = fetched.collect::<Result<_, _>>()?;
         Ok(match self.lie {
             Lie::Plain => parts.into_iter().next().expect("a tensor has a part"),
@@ -212,8 +258,26 @@ impl View for Outgoing {
     }
 }
 
+fn float_type(name: &str, view: &TensorView<'_>) -> Result<DType, WeightsError> {
+    Ok(match view.dtype() {
+        Dtype::F64 => DType::F64,
+        Dtype::F32 => DType::F32,
+        Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::BF16,
+        other => return Err(WeightsError::Dtype { name: name.to_owned(), dtype: format!("{other:?}") }),
+    })
+}
+
 fn floats(data: TensorData) -> Vec<f32> {
     data.convert_dtype(DType::F32).into_vec().expect("the data was just converted to f32")
+}
+
+/// `values` of the tensor `name`, if each is a number.
+fn finite(name: &str, values: Vec<f32>) -> Result<Vec<f32>, WeightsError> {
+    match values.iter().copied().find(|value| !value.is_finite()) {
+        Some(value) => Err(WeightsError::NotFinite { name: name.to_owned(), value }),
+        None => Ok(values),
+    }
 }
 
 /// A matrix of `columns` columns, rows and columns exchanged.
@@ -256,6 +320,27 @@ impl<B: Backend> ModuleVisitor<B> for Collect {
     }
 }
 
+/// Every parameter's dotted name and shape, in the order of the struct. No parameter is allocated.
+#[derive(Default)]
+struct Outline {
+    path: Vec<String>,
+    found: Vec<(String, Vec<usize>)>,
+}
+
+impl<B: Backend> ModuleVisitor<B> for Outline {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        self.found.push((self.path.join("."), param.lazy_shape().to_vec()));
+    }
+}
+
 /// Puts the file's numbers into the model.
 struct Fill<'a, B: Backend> {
     path: Vec<String>,
@@ -270,14 +355,9 @@ impl<B: Backend> Fill<'_, B> {
     fn values(&self, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
         let (name, lie) = place(&self.path.join("."), self.config, self.layout)?;
         let view = &self.views[&name];
-        let dtype = match view.dtype() {
-            Dtype::F64 => DType::F64,
-            Dtype::F32 => DType::F32,
-            Dtype::F16 => DType::F16,
-            Dtype::BF16 => DType::BF16,
-            other => return Err(WeightsError::Dtype { name, dtype: format!("{other:?}") }),
-        };
+        let dtype = float_type(&name, view)?;
         let values = floats(TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype));
+        let values = finite(&name, values)?;
         Ok(match lie {
             Lie::Plain => values,
             Lie::Transposed => transposed(&values, shape[1]),

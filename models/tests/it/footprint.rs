@@ -54,3 +54,10 @@ fn state_is_four_numbers_per_parameter() {
     assert_eq!(gpt2.largest_tensor, 50257 * 768);
     assert_eq!(gpt2.hidden_matrices, 12 * (4 + 2 * 4) * 768 * 768);
 }
+
+#[test]
+fn rotary_tables_are_a_cosine_and_a_sine_per_position_and_feature_of_a_head() {
+    assert_eq!(footprint("gpt2").rotary_bytes(), 0);
+    // 4096 positions, heads 128 wide.
+    assert_eq!(footprint("llama-2-7b").rotary_bytes(), 2 * 4096 * 128 * 4);
+}

@@ -233,3 +233,15 @@ fn prompts_the_model_cannot_read_are_refused() {
     let unknown = GenerateError::UnknownToken { index: 0, token: 61, vocab_size: 61 };
     assert_eq!(refused(vec![vec![61]]), unknown);
 }
+
+#[test]
+fn any_number_of_tokens_can_be_asked_for() {
+    let prompts = [vec![1, 2, 3]];
+    let endless = Request { overflow: Overflow::Slide, ..request(&prompts, usize::MAX) };
+    let mut seen = 0;
+    let completions = generate(&model(), &endless, |piece| {
+        seen += piece.tokens.len();
+        if seen < 40 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert_eq!(completions.expect("generates")[0].finish, Finish::Cancelled);
+}

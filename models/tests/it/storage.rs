@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use burn::module::Param;
 use models::config::Activation;
 use models::weights::{self, Layout, Stored, WeightsError};
 use models::{Gpt, GptConfig, presets};
@@ -189,5 +190,62 @@ fn published_settings_that_change_the_network_are_refused() {
     for (extra, expected) in refused {
         let message = published(extra).expect_err("another network").to_string();
         assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn equal_models_make_equal_files() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("model.safetensors");
+    let model = model(&shrunk("gpt2"));
+    for layout in [Layout::Native, Layout::HuggingFace] {
+        let saved = || {
+            weights::save(&model, &path, layout, Stored::F32).expect("saves");
+            std::fs::read(&path).expect("reads")
+        };
+        let first = saved();
+        // Two entries in hash order would agree sixteen times in a row once in 65,536 runs.
+        assert!((0..16).all(|_| saved() == first), "{layout:?}");
+    }
+}
+
+#[test]
+fn a_weight_that_is_not_finite_is_named_and_neither_saved_nor_loaded() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("model.safetensors");
+    for broken in [f32::NAN, f32::INFINITY] {
+        let sound = model(&shrunk("gpt2"));
+        weights::save_pretrained(&sound, directory.path(), Stored::F32).expect("saves");
+        let mut bytes = std::fs::read(&path).expect("reads");
+        let last = bytes.len() - 4;
+        bytes[last..].copy_from_slice(&broken.to_le_bytes());
+        std::fs::write(&path, &bytes).expect("writes");
+        let error = weights::load_pretrained::<Tape>(directory.path(), &DEVICE).expect_err("it is broken");
+        assert!(error.to_string().starts_with("tensor `transformer.wte.weight` holds"), "{error}");
+
+        let mut unsound = sound;
+        unsound.wte = Param::from_tensor(unsound.wte.val().mul_scalar(broken).detach());
+        std::fs::remove_file(&path).expect("removes");
+        let error = weights::save(&unsound, &path, Layout::Native, Stored::F32).expect_err("it is broken");
+        assert!(error.to_string().starts_with("tensor `wte` holds"), "{error}");
+        assert!(!path.exists(), "nothing is left of a save that failed");
+    }
+}
+
+#[test]
+fn a_description_of_more_than_the_file_holds_is_refused_before_anything_is_allocated() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("model.safetensors");
+    let config = shrunk("gpt2");
+    weights::save(&model(&config), &path, Layout::HuggingFace, Stored::F32).expect("saves");
+    for larger in [
+        GptConfig { n_inner: Some(1 << 44), ..config.clone() },
+        GptConfig { n_positions: 1 << 44, ..config.clone() },
+        GptConfig { n_layer: 1 << 40, ..config.clone() },
+    ] {
+        let error =
+            weights::load::<Tape>(&larger, &[&path], Layout::HuggingFace, &DEVICE).expect_err("larger");
+        let said = error.to_string();
+        assert!(said.contains("are not those of the model") || said.contains("blocks, but"), "{said}");
     }
 }

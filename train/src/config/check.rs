@@ -9,7 +9,14 @@ use serde::Serialize;
 use tokenizer::CHAT_SPECIALS;
 
 use super::error::Combination;
-use super::{AlignKind, Config, DataSource, OptimizerKind, TokenizerKind};
+use super::{AlignKind, Config, DataSource, OptimizerKind, TokenizerKind, TrainSection};
+
+/// Most conversations and questions of the embedded corpus, which are made in memory.
+const MOST_DIALOGUES: usize = 1_000_000;
+const MOST_QUESTIONS: usize = 100_000;
+
+/// Most tokens of one continuation.
+pub(crate) const MOST_NEW_TOKENS: u64 = 1_000_000;
 
 /// All that is wrong with `config`.
 pub(super) fn combinations(config: &Config) -> Vec<Combination> {
@@ -44,7 +51,7 @@ impl Refusals {
         }
     }
 
-    fn counts(&mut self, Config { train, eval, checkpoint, .. }: &Config) {
+    fn counts(&mut self, Config { data, train, eval, checkpoint, .. }: &Config) {
         for (key, count) in [
             ("train.steps", train.steps),
             ("train.micro_batch", train.micro_batch as u64),
@@ -63,6 +70,13 @@ impl Refusals {
             ("checkpoint.keep_every", checkpoint.keep_every),
         ] {
             self.unless(count != Some(0), key, 0, "at least 1, or null");
+        }
+        for (key, count, most) in [
+            ("data.dialogues", data.dialogues as u64, MOST_DIALOGUES as u64),
+            ("eval.quiz", eval.quiz as u64, MOST_QUESTIONS as u64),
+            ("eval.max_new_tokens", eval.max_new_tokens as u64, MOST_NEW_TOKENS),
+        ] {
+            self.unless(count <= most, key, count, &format!("at most {most}"));
         }
     }
 
@@ -112,6 +126,7 @@ impl Refusals {
         if let Some(norm) = train.grad_clip {
             self.unless(norm > 0.0, "train.grad_clip", norm, "above 0, or null not to clip");
         }
+        self.vanishing(train);
         if train.optimizer == OptimizerKind::Muon && train.matrix_lr <= 0.0 {
             self.add(
                 &["train.optimizer", "train.matrix_lr"],
@@ -132,8 +147,41 @@ impl Refusals {
         }
     }
 
+    /// Numbers in their range of which f32, in which parameters are stepped, makes 0, 1 or infinity.
+    fn vanishing(&mut self, train: &TrainSection) {
+        for (key, value) in [
+            ("train.lr", train.lr),
+            ("train.matrix_lr", train.matrix_lr),
+            ("train.epsilon", train.epsilon),
+            ("train.weight_decay", train.weight_decay),
+            ("train.z_loss", train.z_loss),
+            ("train.grad_clip", train.grad_clip.unwrap_or(1.0)),
+        ] {
+            let fine = value <= 0.0 || (value as f32).is_normal();
+            self.unless(fine, key, format_args!("{value:e}"), "between 1.2e-38 and 3.4e38, as f32 has it");
+        }
+        let [first, second] = train.betas;
+        for (key, value) in
+            [("train.betas", first), ("train.betas", second), ("train.momentum", train.momentum)]
+        {
+            let fine = value >= 1.0 || (value as f32) < 1.0;
+            self.unless(fine, key, value, "below 1 in f32 too, which rounds it up; 0.9999999 is the most");
+        }
+    }
+
     fn schedule(&mut self, Config { train, .. }: &Config) {
-        let schedule = &train.schedule;
+        let (schedule, steps) = (&train.schedule, train.steps);
+        if steps > 0 && schedule.warmup >= steps {
+            self.add(
+                &["train.schedule.warmup", "train.steps"],
+                format!(
+                    "`train.schedule.warmup` = {} leaves no step at the full rate: `train.steps` = {steps}; set \
+                     `train.schedule.warmup` to at most {}, or raise `train.steps`",
+                    schedule.warmup,
+                    steps - 1
+                ),
+            );
+        }
         let share = 0.0..=1.0;
         for (key, value) in
             [("train.schedule.decay", schedule.decay), ("train.schedule.floor", schedule.floor)]

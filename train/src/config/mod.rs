@@ -15,6 +15,7 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use check::MOST_NEW_TOKENS;
 pub(crate) use error::ConfigError;
 pub(crate) use presets::presets;
 pub(crate) use sections::*;

@@ -277,3 +277,43 @@ fn a_value_in_doubt_raises_no_further_complaint() {
       unknown key `data.pth`; the nearest known key is `data.path`
     ");
 }
+
+#[test]
+fn a_warm_up_leaves_a_step_at_the_full_rate() {
+    assert_snapshot!(refused(r#""train": {"steps": 5, "schedule": {"warmup": 5}}"#), @r"
+    run.json has 1 problem:
+      `train.schedule.warmup` = 5 leaves no step at the full rate: `train.steps` = 5; set `train.schedule.warmup` to at most 4, or raise `train.steps`
+    ");
+    preset("toy", &["train.steps=5", "train.schedule.warmup=4"]);
+}
+
+#[test]
+fn numbers_that_f32_rounds_to_nothing_are_refused_by_their_keys() {
+    assert_snapshot!(refused(
+        r#""train": {"lr": 1e39, "matrix_lr": 1e-300, "betas": [0.99999999, 0.999999999], "epsilon": 1e-46,
+            "momentum": 0.99999999999, "weight_decay": 1e-60, "grad_clip": 1e-50, "z_loss": 1e-45}"#
+    ), @r"
+    run.json has 9 problems:
+      `train.lr` = 1e39 must be between 1.2e-38 and 3.4e38, as f32 has it
+      `train.matrix_lr` = 1e-300 must be between 1.2e-38 and 3.4e38, as f32 has it
+      `train.epsilon` = 1e-46 must be between 1.2e-38 and 3.4e38, as f32 has it
+      `train.weight_decay` = 1.0000000000000001e-60 must be between 1.2e-38 and 3.4e38, as f32 has it
+      `train.z_loss` = 1.0000000000000001e-45 must be between 1.2e-38 and 3.4e38, as f32 has it
+      `train.grad_clip` = 9.999999999999999e-51 must be between 1.2e-38 and 3.4e38, as f32 has it
+      `train.betas` = 0.99999999 must be below 1 in f32 too, which rounds it up; 0.9999999 is the most
+      `train.betas` = 0.999999999 must be below 1 in f32 too, which rounds it up; 0.9999999 is the most
+      `train.momentum` = 0.99999999999 must be below 1 in f32 too, which rounds it up; 0.9999999 is the most
+    ");
+    preset("toy", &["train.epsilon=1e-37", "train.betas=[0.9999999, 0]", "train.weight_decay=0"]);
+}
+
+#[test]
+fn counts_with_stray_digits_are_refused_by_their_keys() {
+    for count in ["100000000000", "18446744073709551615"] {
+        for key in ["eval.quiz", "data.dialogues", "eval.max_new_tokens"] {
+            let said =
+                refused_text(r#"{"model": {"preset": "gpt2", "n_layer": 2}}"#, &[&format!("{key}={count}")]);
+            assert!(said.contains(&format!("`{key}` = {count} must be at most ")), "{said}");
+        }
+    }
+}

@@ -13,7 +13,9 @@ use tokenizer::{
 };
 
 use super::vocabulary::{learn_bpe, learn_characters};
-use crate::config::{AlignKind, Config, DataSource, OnBadRecordKind, SplitKind, TokenizerKind};
+use crate::config::{
+    AlignKind, Config, DataSource, OnBadRecordKind, SplitKind, TokenizerKind, TokenizerSection,
+};
 use crate::exit::BadInput;
 use crate::progress::InputBar;
 use crate::training::TOKENIZER;
@@ -41,6 +43,14 @@ pub(crate) fn prepare(
 }
 
 impl Data {
+    /// The data of `config`, if they are shards and need no preparing.
+    pub(crate) fn ready(config: &Config) -> Result<Option<Self>, tokenizer::Error> {
+        let shards = config.data.path.as_ref().filter(|path| path.exists());
+        let (DataSource::Shards, Some(shards)) = (config.data.source, shards) else { return Ok(None) };
+        let tokenizer = given_tokenizer(&config.tokenizer)?;
+        Ok(tokenizer.map(|tokenizer| Self { tokenizer, shards: shards.clone() }))
+    }
+
     /// The data of `config` under a known tokenizer, cut into shards in `folder` unless they are there.
     pub(crate) fn of(
         tokenizer: Tokenizer,
@@ -95,13 +105,11 @@ fn tokenizer(config: &Config, run: &Path, data: &Path, stop: &AtomicBool) -> any
         return Ok(Tokenizer::load(&folder)?);
     }
     let section = &config.tokenizer;
-    let specials: &[&str] = if section.chat { &CHAT_SPECIALS } else { &[] };
+    let specials = specials(section);
     let tokenizer = match section.kind {
-        TokenizerKind::File => {
-            let path = section.path.as_ref().expect("a tokenizer of kind `file` was checked to have a path");
-            Tokenizer::load(path)?
+        TokenizerKind::File | TokenizerKind::Bytes => {
+            given_tokenizer(section)?.expect("a tokenizer of kind `file` was checked to have a path")
         }
-        TokenizerKind::Bytes => Tokenizer::bytes(specials),
         TokenizerKind::Characters => learn_characters(&inputs(config, data)?, specials, stop)?,
         TokenizerKind::Bpe => {
             let training = BpeTraining {
@@ -116,6 +124,19 @@ fn tokenizer(config: &Config, run: &Path, data: &Path, stop: &AtomicBool) -> any
     tokenizer.save(&folder)?;
     // What is saved decides how the run reads its shards, so it is what the run uses from the start.
     Ok(Tokenizer::load(&folder)?)
+}
+
+fn specials(section: &TokenizerSection) -> &'static [&'static str] {
+    if section.chat { &CHAT_SPECIALS } else { &[] }
+}
+
+/// The tokenizer that nothing has to be learned for.
+fn given_tokenizer(section: &TokenizerSection) -> Result<Option<Tokenizer>, tokenizer::Error> {
+    match (section.kind, &section.path) {
+        (TokenizerKind::File, Some(path)) => Tokenizer::load(path).map(Some),
+        (TokenizerKind::Bytes, _) => Ok(Some(Tokenizer::bytes(specials(section)))),
+        _ => Ok(None),
+    }
 }
 
 fn cut(

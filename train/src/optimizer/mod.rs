@@ -9,6 +9,8 @@ mod moments;
 mod muon;
 mod norm;
 mod schedule;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use moments::Moments;
 pub(crate) use norm::global_norm;
@@ -33,12 +35,19 @@ pub(crate) struct Optimizer<I: Backend> {
 }
 
 /// What one step adds to the settings.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Stride {
     /// Share of the peak learning rate.
     pub(crate) share: f64,
     /// What gradients are multiplied with to keep their norm within bounds; 1 leaves them alone.
     pub(crate) scale: f64,
+}
+
+impl Stride {
+    /// Gradients whose `norm` is above `limit` are made as long as that.
+    pub(crate) fn clipped(share: f64, norm: f64, limit: Option<f64>) -> Self {
+        Self { share, scale: limit.map_or(1.0, |limit| limit / norm.max(limit)) }
+    }
 }
 
 impl<I: Backend> Optimizer<I> {
@@ -114,6 +123,11 @@ fn rule(kind: OptimizerKind, name: &str, rank: usize) -> Rule {
         OptimizerKind::Muon if rank == 2 && name.starts_with("blocks.") => Rule::Muon,
         OptimizerKind::Muon | OptimizerKind::AdamW => Rule::AdamW,
     }
+}
+
+/// Whether the optimizer keeps two tensors of a parameter, and not one.
+pub(crate) fn keeps_second_moment(kind: OptimizerKind, name: &str, rank: usize) -> bool {
+    rule(kind, name, rank) == Rule::AdamW
 }
 
 fn adamw(settings: &TrainSection, decay: f64) -> AdamW {

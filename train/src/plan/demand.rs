@@ -74,6 +74,7 @@ impl Demand {
         let part = |what, at, returns, leaves| Part { what, at, returns, leaves };
         let parts = vec![
             part("working memory", [passing, passing.max(stepping)], rounds, rounds),
+            part("rotary tables", [footprint.rotary_bytes(); 2], rounds, 0),
             part("weights", [footprint.weight_bytes(); 2], 2 * rounds + 1, 1),
             part("gradients", [accumulated, gradients], rounds, rounds),
             part("a micro-batch's gradients", [0, apart], rounds - 1, rounds - 1),

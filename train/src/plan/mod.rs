@@ -62,8 +62,26 @@ pub(crate) struct Plan {
     /// The most that lie there at one time, one being written included.
     pub(crate) checkpoints: u64,
     pub(crate) disk_bytes: u64,
+    /// Known where the shards are there already.
+    pub(crate) data: Option<Epoch>,
     refusals: Vec<String>,
     notes: Vec<String>,
+}
+
+/// The training data that one epoch sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Epoch {
+    pub(crate) sequences: u64,
+    /// Targets that count, in the data.
+    pub(crate) counted_targets: u64,
+    /// Of these, the ones in some sequence.
+    pub(crate) seen_targets: u64,
+}
+
+impl Epoch {
+    pub(crate) fn of(sequences: u64, targets: tokenizer::Targets) -> Self {
+        Self { sequences, counted_targets: targets.counted, seen_targets: targets.seen }
+    }
 }
 
 /// Tensors that live and move alike.
@@ -145,6 +163,7 @@ impl Plan {
             checkpoint_bytes,
             checkpoints,
             disk_bytes: checkpoint_bytes.saturating_mul(checkpoints),
+            data: None,
             refusals: Vec::new(),
             notes: Vec::new(),
         };
@@ -173,7 +192,7 @@ fn checkpoints(config: &Config) -> u64 {
     }
     let made = steps.div_ceil(rules.every);
     let for_good = rules.keep_every.map_or(0, |keep| steps / lcm(rules.every, keep));
-    (rules.keep_last as u64 + for_good).saturating_add(2).min(made)
+    (rules.keep_last as u64).saturating_add(for_good).saturating_add(2).min(made)
 }
 
 fn lcm(a: u64, b: u64) -> u64 {

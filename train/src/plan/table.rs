@@ -4,7 +4,7 @@ use std::fmt;
 
 use backend_offload::Bytes;
 
-use super::Plan;
+use super::{Epoch, Plan};
 use crate::figures::{duration, grouped};
 
 /// Rows of cells, the first aligned to the left and the others to the right.
@@ -40,6 +40,14 @@ impl fmt::Display for Plan {
         writeln!(f, "{}", self.held_table())?;
         self.lines().iter().try_for_each(|(name, text)| writeln!(f, "{name:<NAME$}  {text}"))?;
         self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let share = 100.0 * self.seen_targets as f64 / self.counted_targets.max(1) as f64;
+        let (sequences, targets) = (grouped(self.sequences), grouped(self.counted_targets));
+        write!(f, "{sequences} sequences per epoch, which see {share:.1} % of {targets} counted targets")
     }
 }
 
@@ -81,6 +89,7 @@ impl Plan {
                 grouped(self.steps)
             ),
         )];
+        lines.extend(self.data.map(|epoch| ("data", epoch.to_string())));
         let speed = machine.flops_per_second.map(|speed| format!(", at {}", si(speed, "FLOP/s")));
         lines.push((
             "arithmetic",

@@ -158,11 +158,12 @@ fn the_table_tells_a_newcomer_what_will_happen() {
     917,504 parameters on the CPU
                              bytes      stays  moves
     working memory        8.00 MiB   8.00 MiB    0 B
+    rotary tables        32.00 KiB  32.00 KiB    0 B
     weights               3.50 MiB   3.50 MiB    0 B
     gradients             3.50 MiB   3.50 MiB    0 B
     activations          41.56 MiB  41.56 MiB    0 B
     optimizer state       4.00 MiB   4.00 MiB    0 B
-    at the worst moment  57.06 MiB  57.06 MiB    0 B
+    at the worst moment  57.09 MiB  57.09 MiB    0 B
 
     tokens          1,024 per step (16 sequences of 64), 512,000 in 500 steps
     arithmetic      5.64 GFLOP per step, 2.82 TFLOP in all
@@ -231,8 +232,51 @@ fn a_machine_that_has_enough_is_not_refused() {
 
 #[test]
 fn sizes_beyond_any_machine_are_refused_instead_of_overflowing() {
-    let plan = plan("gpt-124m", &["train.micro_batch=4000000000000", "train.steps=100"], &card(8 * GIB));
+    let plan = plan("gpt-124m", &["train.micro_batch=4000000000000", "train.steps=101"], &card(8 * GIB));
     assert!(plan.refusals().len() >= 2, "{plan}");
+}
+
+#[test]
+fn no_count_brings_the_plan_down() {
+    for count in [100_000_000_000_u64, u64::MAX] {
+        for key in [
+            "checkpoint.keep_last",
+            "checkpoint.keep_every",
+            "checkpoint.every",
+            "eval.every",
+            "eval.sequences",
+            "eval.sample_every",
+            "train.recompute",
+            "train.bad_steps",
+        ] {
+            let set = ["checkpoint.keep_every=1", &format!("{key}={count}")];
+            let plan = plan("toy", &set, &card(8 * GIB));
+            assert_eq!(plan.refusals(), [""; 0], "{key} = {count}");
+        }
+    }
+}
+
+#[test]
+fn rotary_tables_are_held_and_refuse_a_context_that_no_machine_has() {
+    // Heads of 32: a cosine and a sine for each position and feature.
+    let toy = plan("toy", &[], &card(8 * GIB));
+    let tables = |positions: u64| 2 * positions * 32 * 4;
+    let config = Config::load("toy", &[]).expect("a preset");
+    assert_eq!(held(&toy, "rotary tables").bytes, tables(config.model.n_positions as u64));
+    let long = ["model.n_positions=100000000000", "train.sequence=64"];
+    let absurd = plan("toy", &long, &card(8 * GIB));
+    assert_eq!(held(&absurd, "rotary tables").bytes, tables(100_000_000_000));
+    assert!(absurd.refusals().join("\n").contains("of host memory are needed"), "{absurd}");
+}
+
+#[test]
+fn the_share_of_targets_that_training_sees_is_part_of_the_plan() {
+    let mut plan = plan("toy", &[], &card(8 * GIB));
+    assert!(!plan.to_string().contains("counted targets"), "nothing is cut yet");
+    plan.data = Some(Epoch { sequences: 1200, counted_targets: 4000, seen_targets: 3999 });
+    let line = "data            1,200 sequences per epoch, which see 100.0 % of 4,000 counted targets";
+    assert!(plan.to_string().contains(line), "{plan}");
+    assert_eq!(serde_json::to_value(&plan).expect("plain numbers")["data"]["seen_targets"], 3999);
 }
 
 proptest! {

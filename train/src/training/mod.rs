@@ -14,6 +14,6 @@ pub(crate) use learner::Learner;
 pub(crate) use report::{Report, Validation};
 pub(crate) use samples::{QuizScore, Speaker, quiz};
 pub(crate) use session::{Progress, Session};
-pub(crate) use snapshot::{CONFIG, TOKENIZER, WEIGHTS, load_weights, restore, save};
-pub(crate) use steps::Run;
+pub(crate) use snapshot::{CONFIG, TOKENIZER, WEIGHTS, check, load_weights, restore, save, tables_fit};
+pub(crate) use steps::{Run, trial};
 pub(crate) use strategy::{Display, Outcome, Taken, Tape, launch};

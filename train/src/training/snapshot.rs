@@ -3,6 +3,9 @@
 //! Tensors are fetched one at a time, when they are written, so a spilled state is saved with one tensor of extra host
 //! memory. Nothing random is saved: everything drawn follows from the seed and the step.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     borrow::Cow,
     cell::RefCell,
@@ -13,9 +16,11 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
+use backend_offload::{Bytes, available_host_memory};
+use burn::backend::{Flex, flex::FlexDevice};
 use burn::tensor::{DType, TensorData, TensorMetadata, backend::Backend, ops::FloatTensor, try_read_sync};
 use models::{
-    Gpt, GptConfig,
+    Footprint, Gpt, GptConfig,
     weights::{self, Layout, Stored},
 };
 use safetensors::{Dtype, View, serialize_to_file, tensor::Metadata};
@@ -25,7 +30,7 @@ use tokenizer::Tokenizer;
 use super::Progress;
 use crate::config::{Config, OptimizerKind};
 use crate::exit::BadInput;
-use crate::optimizer::{Moments, Optimizer};
+use crate::optimizer::{Moments, Optimizer, keeps_second_moment};
 
 /// The files of a checkpoint.
 pub(crate) const WEIGHTS: &str = "model.safetensors";
@@ -89,6 +94,7 @@ pub(crate) fn load_weights<B: Backend>(
     wanted: &GptConfig,
     device: &B::Device,
 ) -> anyhow::Result<Gpt<B>> {
+    tables_fit(wanted)?;
     let path = folder.join(WEIGHTS);
     // Products may be computed in another type than before; the weights are the same.
     let stored = GptConfig { compute: wanted.compute, ..weights::native_config(&path)? };
@@ -103,21 +109,77 @@ pub(crate) fn load_weights<B: Backend>(
     Ok(weights::load(wanted, &[&path], Layout::Native, device)?)
 }
 
+/// Rotary tables are as long as a description says, whatever the weights beside it take.
+pub(crate) fn tables_fit(model: &GptConfig) -> anyhow::Result<()> {
+    let tables = Footprint::of(model)?.rotary_bytes();
+    match available_host_memory().filter(|free| *free < tables) {
+        Some(free) => Err(BadInput(format!(
+            "the rotary tables of `n_positions` = {} take {} and {} of memory are free; lower `n_positions`",
+            model.n_positions,
+            Bytes(tables),
+            Bytes(free)
+        ))
+        .into()),
+        None => Ok(()),
+    }
+}
+
+/// Whether `folder`, whose bytes were checked before, holds the tensors that its configuration and its optimizer ask
+/// for: names, shapes and types. No number is read.
+pub(crate) fn check(folder: &Path) -> anyhow::Result<()> {
+    let config = Config::load(&folder.join(CONFIG).to_string_lossy(), &[])?;
+    weights::check_native::<Flex>(&config.model, &folder.join(WEIGHTS), &FlexDevice)?;
+    check_moments(&State::read(folder)?, folder, &TensorFile::open(&folder.join(MOMENTS))?)
+}
+
+/// Whether `moments` are those of the weights beside them, as the optimizer keeps them.
+fn check_moments(state: &State, folder: &Path, moments: &TensorFile) -> anyhow::Result<()> {
+    let weights = TensorFile::open(&folder.join(WEIGHTS))?;
+    let mut expected = 0;
+    for name in state.times.keys() {
+        let weight = weights.header.info(name);
+        let weight = weight.with_context(|| format!("{STATE} names `{name}`, which is not in {WEIGHTS}"))?;
+        let second = keeps_second_moment(state.optimizer, name, weight.shape.len());
+        for part in PARTS.into_iter().take(1 + usize::from(second)) {
+            let part = format!("{name}.{part}");
+            let found = moments.header.info(&part).with_context(|| format!("{MOMENTS} lacks `{part}`"))?;
+            ensure!(
+                found.dtype == Dtype::F32 && found.shape == weight.shape,
+                "{MOMENTS} holds `{part}` as {:?} {:?}, which should be F32 {:?}",
+                found.dtype,
+                found.shape,
+                weight.shape
+            );
+            expected += 1;
+        }
+    }
+    let found = moments.header.tensors().len();
+    ensure!(found == expected, "{MOMENTS} holds {found} tensors and {STATE} accounts for {expected}");
+    Ok(())
+}
+
+impl State {
+    fn read(folder: &Path) -> anyhow::Result<Self> {
+        let read = || format!("reading {}", folder.join(STATE).display());
+        let state: Self =
+            serde_json::from_slice(&fs::read(folder.join(STATE)).with_context(read)?).with_context(read)?;
+        ensure!(
+            state.format == FORMAT,
+            "the checkpoint {} has format {}, this program reads {FORMAT}",
+            folder.display(),
+            state.format
+        );
+        Ok(state)
+    }
+}
+
 /// Where the run in `folder` stood, and its optimizer.
 pub(crate) fn restore<I: Backend>(
     folder: &Path,
     config: &Config,
     device: &I::Device,
 ) -> anyhow::Result<(Progress, Optimizer<I>)> {
-    let read = || format!("reading {}", folder.display());
-    let state: State =
-        serde_json::from_slice(&fs::read(folder.join(STATE)).with_context(read)?).with_context(read)?;
-    ensure!(
-        state.format == FORMAT,
-        "the checkpoint {} has format {}, this program reads {FORMAT}",
-        folder.display(),
-        state.format
-    );
+    let state = State::read(folder)?;
     let wanted = config.train.optimizer;
     if state.optimizer != wanted && !state.times.is_empty() {
         return Err(BadInput(format!(
@@ -129,6 +191,8 @@ pub(crate) fn restore<I: Backend>(
     }
     let mut optimizer = Optimizer::new(&config.train);
     let mut stored = TensorFile::open(&folder.join(MOMENTS))?;
+    check_moments(&state, folder, &stored)
+        .with_context(|| format!("the checkpoint {} cannot be resumed", folder.display()))?;
     for (name, time) in state.times {
         let [first, second] = PARTS.map(|part| format!("{name}.{part}"));
         let first = stored.tensor::<I>(&first, device)?.with_context(|| format!("{first} is missing"))?;
@@ -193,7 +257,15 @@ impl TensorFile {
             let mut bytes = Vec::new();
             file.by_ref().take(header).read_to_end(&mut bytes)?;
             // Not the library's own reader of headers: it wants the tensors in the same buffer.
-            let metadata = serde_json::from_slice(&bytes)?;
+            let metadata: Metadata = serde_json::from_slice(&bytes)?;
+            let held = file.metadata()?.len() - header;
+            for (name, info) in metadata.tensors() {
+                let bits =
+                    info.shape.iter().try_fold(info.dtype.bitsize(), |all, side| all.checked_mul(*side));
+                let (from, to) = info.data_offsets;
+                let fits = from <= to && (to as u64).checked_add(8).is_some_and(|to| to <= held);
+                ensure!(fits && bits == (to - from).checked_mul(8), "`{name}` does not lie in the file");
+            }
             Ok(Self { file, header: metadata, begin: header + 8 })
         };
         attempt().with_context(|| format!("reading {}", path.display()))

@@ -44,6 +44,21 @@ pub(crate) struct Run<I: Offloadable> {
     before: f64,
 }
 
+/// Finds out before a run is begun what would otherwise end it at its first evaluation.
+pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session) -> anyhow::Result<()> {
+    let Session { config, data, validation, .. } = session;
+    let inner = model.valid();
+    evaluate(&inner, validation, &data.tokenizer, TRIAL_BATCHES, |_| {})?;
+    let speaker = Speaker::sampling(&inner.gpt, &data.tokenizer, &config.eval, config.train.seed);
+    let words = speaker.prompts(&config.eval).and_then(|_| {
+        let asks = config.eval.quiz > 0;
+        Ok(asks.then(|| questions(&data.tokenizer, 1)).transpose()?)
+    });
+    words
+        .map_err(|error| BadInput(format!("the tokenizer cannot express what `eval` asks for: {error:#}")))?;
+    Ok(())
+}
+
 impl<I: Offloadable> Run<I> {
     pub(crate) fn new(
         session: Session,
@@ -76,9 +91,6 @@ impl<I: Offloadable> Run<I> {
         events: &mut Events<I>,
         interrupter: &Interrupter,
     ) -> (Learner<Tape<I>>, anyhow::Result<Ending>) {
-        if let Err(error) = self.trial(&model) {
-            return (model, Err(error));
-        }
         let mut items = loader.iter();
         loop {
             if self.session.progress.step >= self.session.steps() {
@@ -119,10 +131,10 @@ impl<I: Offloadable> Run<I> {
         let share = self.session.config.train.schedule.share(step, self.session.steps());
         let usable = report.loss.is_finite() && report.gnorm.is_finite();
         let model = if usable {
-            let norm = f64::from(report.gnorm);
-            let scale = self.session.config.train.grad_clip.map_or(1.0, |limit| limit / norm.max(limit));
+            let limit = self.session.config.train.grad_clip;
+            let stride = Stride::clipped(share, f64::from(report.gnorm), limit);
             let optimizer = &mut self.optimizer;
-            model.map_gpt(|gpt| optimizer.step(gpt, output.grads, Stride { share, scale }))
+            model.map_gpt(|gpt| optimizer.step(gpt, output.grads, stride))
         } else {
             model
         };
@@ -205,22 +217,6 @@ impl<I: Offloadable> Run<I> {
             self.save_or_end(model, better)?;
         }
         Ok(Ending::Done)
-    }
-
-    /// Finds out before step 1 what would otherwise end the run at its first evaluation.
-    fn trial(&mut self, model: &Learner<Tape<I>>) -> anyhow::Result<()> {
-        let Session { config, data, validation, .. } = &self.session;
-        let inner = model.valid();
-        evaluate(&inner, validation, &data.tokenizer, TRIAL_BATCHES, |_| {})?;
-        let speaker = Speaker::sampling(&inner.gpt, &data.tokenizer, &config.eval, config.train.seed);
-        let words = speaker.prompts(&config.eval).and_then(|_| {
-            let asks = config.eval.quiz > 0;
-            Ok(asks.then(|| questions(&data.tokenizer, 1)).transpose()?)
-        });
-        words.map_err(|error| {
-            BadInput(format!("the tokenizer cannot express what `eval` asks for: {error:#}"))
-        })?;
-        Ok(())
     }
 
     /// The loss, if it is the lowest so far.

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use models::Sampling;
 
+use crate::config::MOST_NEW_TOKENS;
 use crate::device::DeviceChoice;
 
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -57,7 +59,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Tokens at most.
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 128, value_parser = RangedU64ValueParser::<usize>::new().range(..=MOST_NEW_TOKENS))]
     pub(crate) max_new_tokens: usize,
 }
 

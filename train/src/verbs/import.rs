@@ -51,9 +51,12 @@ impl Work for Importing<'_> {
         let args = self.args;
         let source = args.tokenizer.as_ref().unwrap_or(&args.from);
         let tokenizer = Tokenizer::load(source)?;
+        training::tables_fit(&weights::pretrained_config(&args.from)?)?;
         let gpt = weights::load_pretrained::<Offload<I>>(&args.from, device)?;
         let config = described(args, gpt.config(), source)?;
 
+        let directory = RunDirectory { path: args.out.clone(), config: config.clone(), from: None };
+        let start = directory.start()?;
         tokenizer.save(args.out.join(training::TOKENIZER))?;
         let optimizer = Optimizer::<Offload<I>>::new(&config.train);
         let progress = Progress::start(config.train.seed);
@@ -62,7 +65,7 @@ impl Work for Importing<'_> {
             training::save(folder, &gpt, &optimizer, &config, &progress, &tokenizer)
         })?;
         // Last: a folder without it is no run, and an interrupted import is begun again.
-        let _lock = RunDirectory { path: args.out.clone(), config, from: None }.begin()?;
+        let _lock = start.commit()?;
         let out = args.out.display();
         println!(
             "{out}: {} parameters. Try them by `train sample --from {out}`, go on by `train --resume {out} --set \

@@ -2,14 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use backend_offload::Bytes;
 use models::Footprint;
 use serde_json::{Value, json};
 
-use crate::checkpoint::{CheckpointError, Checkpoints, Verified};
+use crate::checkpoint::{Checkpoints, Verified};
 use crate::config::Config;
 use crate::run_directory::{is_checkpoint, neither};
-use crate::training::CONFIG;
+use crate::training::{self, CONFIG};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -22,11 +23,11 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let path = &args.path;
-    let checkpoints: Vec<(PathBuf, Result<Verified, CheckpointError>)> = if is_checkpoint(path) {
-        vec![(path.clone(), Ok(Checkpoints::open(path)?))]
+    let checkpoints: Vec<(PathBuf, anyhow::Result<Verified>)> = if is_checkpoint(path) {
+        vec![(path.clone(), Ok(whole(path)?))]
     } else if path.join(CONFIG).exists() {
         let folders = Checkpoints::in_run(path).folders()?;
-        folders.into_iter().map(|folder| (folder.clone(), Checkpoints::open(&folder))).collect()
+        folders.into_iter().map(|folder| (folder.clone(), whole(&folder))).collect()
     } else {
         return Err(neither(path).into());
     };
@@ -47,7 +48,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 Ok(found) => {
                     println!("{}: step {}, {}, whole", path.display(), found.step, Bytes(found.bytes));
                 }
-                Err(error) => println!("{}: {error}", path.display()),
+                Err(error) => println!("{}: {error:#}", path.display()),
             }
         }
         if checkpoints.is_empty() {
@@ -58,9 +59,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn describe<E: std::fmt::Display>(path: &Path, verified: &Result<Verified, E>) -> Value {
+/// The checkpoint `path`, if its bytes are as they were written and its tensors those that resuming needs.
+fn whole(path: &Path) -> anyhow::Result<Verified> {
+    let verified = Checkpoints::open(path)?;
+    training::check(path).with_context(|| format!("the checkpoint {} cannot be used", path.display()))?;
+    Ok(verified)
+}
+
+fn describe(path: &Path, verified: &anyhow::Result<Verified>) -> Value {
     match verified {
         Ok(found) => json!({ "path": path, "step": found.step, "bytes": found.bytes, "whole": true }),
-        Err(error) => json!({ "path": path, "whole": false, "error": error.to_string() }),
+        Err(error) => json!({ "path": path, "whole": false, "error": format!("{error:#}") }),
     }
 }

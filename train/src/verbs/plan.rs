@@ -8,9 +8,10 @@ use models::Footprint;
 
 use super::{ConfigArgs, run::refuse};
 use crate::config::Config;
+use crate::data::{Data, TrainingWindows};
 use crate::device::{self, DeviceChoice, Place, Setup, Work};
 use crate::machine;
-use crate::plan::Plan;
+use crate::plan::{Epoch, Plan};
 use crate::run_directory::DEFAULT;
 
 #[derive(Debug, clap::Args)]
@@ -43,7 +44,8 @@ impl Work for Planning {
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<()> {
         let footprint = Footprint::of(&self.config.model)?;
         let machine = machine::survey::<I>(device, place, self.config.model.compute, Path::new("."));
-        let plan = Plan::new(&self.config, &footprint, &machine);
+        let mut plan = Plan::new(&self.config, &footprint, &machine);
+        plan.data = epoch(&self.config)?;
         if self.json {
             println!("{}", serde_json::to_string_pretty(&plan).context("describing the plan")?);
         } else {
@@ -51,4 +53,11 @@ impl Work for Planning {
         }
         refuse(&plan)
     }
+}
+
+/// The training data that one epoch sees, where the shards are there already.
+pub(super) fn epoch(config: &Config) -> Result<Option<Epoch>, tokenizer::Error> {
+    let Some(data) = Data::ready(config)? else { return Ok(None) };
+    let training = TrainingWindows::open(config, &data)?;
+    Ok(Some(Epoch::of(training.sequences(), training.targets())))
 }

@@ -3,13 +3,16 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use tokenizer::{Manifest, OnBadRecord, Outcome, Preparation, Progress, SplitRule, Tokenizer};
+use tokenizer::{
+    Align, Manifest, OnBadRecord, Outcome, Preparation, Progress, SplitRule, TokenDataset, Tokenizer,
+    WindowPlan,
+};
 
-use crate::{data::report_bad_records, interrupt, progress::InputBar};
+use crate::{data::report_bad_records, interrupt, plan::Epoch, progress::InputBar};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Files and folders: plain text, JSON lines (text, messages, ShareGPT's conversations, or prompt and completion),
+    /// Files and folders: plain text, JSON lines (text, messages, `ShareGPT`'s conversations, or prompt and completion),
     /// each also as gzip or Zstandard; Parquet with a column "text".
     #[arg(long, required = true, num_args = 1..)]
     input: Vec<PathBuf>,
@@ -31,6 +34,9 @@ pub(crate) struct Args {
     /// The most tokens in one shard.
     #[arg(long, default_value_t = Preparation::SHARD_TOKENS)]
     shard_tokens: u64,
+    /// Tokens in a training sequence, for the share of counted targets that training would see.
+    #[arg(long, default_value_t = 1024)]
+    sequence: usize,
     /// What a record that cannot be used does.
     #[arg(long, value_enum, default_value_t = BadRecord::Skip)]
     on_bad_record: BadRecord,
@@ -94,6 +100,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             describe(&manifest);
         }
     }
+    describe_targets(args, &tokenizer);
     Ok(())
 }
 
@@ -115,4 +122,20 @@ fn describe(manifest: &Manifest) {
         );
     }
     report_bad_records(manifest);
+}
+
+/// Says for each place where sequences may begin how many of the counted targets an epoch sees.
+fn describe_targets(args: &Args, tokenizer: &Tokenizer) {
+    let length = args.sequence;
+    for (align, name) in [(Align::Anywhere, "anywhere"), (Align::Document, "document")] {
+        if align == Align::Document && tokenizer.bos().is_none() {
+            continue;
+        }
+        let plan = WindowPlan { length, align, shuffle: false };
+        let said = match TokenDataset::open(&args.out, tokenizer::Split::Train, tokenizer, plan) {
+            Ok(tokens) => Epoch::of(tokens.windows(), tokens.targets()).to_string(),
+            Err(error) => error.to_string(),
+        };
+        println!("sequences of {length} with data.align = \"{name}\": {said}");
+    }
 }

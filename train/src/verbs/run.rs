@@ -1,7 +1,7 @@
 //! `train run`: the whole of a training run, top to bottom.
 
 use std::io::{IsTerminal, stdin, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -12,6 +12,7 @@ use models::{Footprint, Gpt};
 use serde_json::json;
 
 use super::ConfigArgs;
+use super::plan::epoch;
 use crate::data::{self, TrainingWindows, ValidationWindows};
 use crate::device::{self, DeviceChoice, Place, Setup, Work};
 use crate::exit::{BadInput, Ending};
@@ -82,7 +83,8 @@ impl Work for Training<'_> {
 
         let footprint = Footprint::of(&config.model)?;
         let machine = machine::survey::<I>(device, place, config.model.compute, &run);
-        let plan = Plan::new(&config, &footprint, &machine);
+        let mut plan = Plan::new(&config, &footprint, &machine);
+        plan.data = epoch(&config)?;
         eprintln!("{plan}");
         if args.dry_run {
             if args.json {
@@ -104,7 +106,7 @@ impl Work for Training<'_> {
             }
         }
 
-        let _lock = directory.begin()?;
+        let start = directory.start()?;
         let data = data::prepare(&config, &run, checkpoint.map(|from| from.path.as_path()), &stop)?;
         let training = Arc::new(TrainingWindows::open(&config, &data)?);
         let validation = Arc::new(ValidationWindows::open(&config, &data, config.eval.sequences)?);
@@ -130,18 +132,6 @@ impl Work for Training<'_> {
         };
 
         same_data(&mut progress, &training)?;
-        let mut journal = Journal::open(&run, progress.step)?;
-        journal.write(
-            "start",
-            &json!({
-                "step": progress.step,
-                "device": place.name,
-                "parameters": footprint.parameters,
-                "tokens_per_step": config.tokens_per_step(),
-                "device_budget": place.budget,
-                "resumed": checkpoint.is_some(),
-            }),
-        )?;
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let session = Session {
             flops_per_step: flops_per_token * config.tokens_per_step() as f64,
@@ -156,6 +146,10 @@ impl Work for Training<'_> {
             stop,
         };
         let learner = Learner::new(gpt, &session.config);
+        training::trial::<I>(&learner, &session)?;
+        // From here on there is a run, and what it leaves can be resumed.
+        let _lock = start.commit()?;
+        let journal = journal(&session, place, checkpoint.is_some())?;
         let display = if args.tui { Display::Terminal } else { Display::Plain };
         let running = Run::new(session, optimizer, journal, device.clone(), display);
         running.settle_best();
@@ -176,6 +170,9 @@ impl Work for Training<'_> {
         }
         eprintln!("{summary}");
         eprintln!("{}: checkpoints, metrics.jsonl and report.html", run.display());
+        if outcome.ending == Ending::Interrupted {
+            eprintln!("resume with: {}", resuming(&run, args.device));
+        }
         if args.json {
             println!("{}", summary.to_json()?);
         }
@@ -190,6 +187,36 @@ pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
         return Ok(());
     }
     Err(BadInput(format!("this run cannot work here:\n  {}", refusals.join("\n  "))).into())
+}
+
+/// The run's journal, with the line of this start.
+fn journal(session: &Session, place: &Place, resumed: bool) -> anyhow::Result<Journal> {
+    let step = session.progress.step;
+    let mut journal = Journal::open(&session.run, step)?;
+    journal.write(
+        "start",
+        &json!({
+            "step": step,
+            "device": place.name,
+            "parameters": session.parameters,
+            "tokens_per_step": session.config.tokens_per_step(),
+            "device_budget": place.budget,
+            "resumed": resumed,
+        }),
+    )?;
+    Ok(journal)
+}
+
+/// The command that resumes an interrupted run.
+fn resuming(run: &Path, device: DeviceChoice) -> String {
+    let run = run.display().to_string();
+    let plain = run.chars().all(|letter| letter.is_alphanumeric() || "._-/".contains(letter));
+    let run = if plain { run } else { format!("'{}'", run.replace('\'', r"'\''")) };
+    if device == DeviceChoice::default() {
+        format!("train --resume {run}")
+    } else {
+        format!("train --resume {run} --device {device}")
+    }
 }
 
 /// A run that goes on learns from what it learned from.
@@ -221,4 +248,16 @@ fn quiz<B: Backend>(
     record["step"] = json!(session.progress.step);
     journal.write("quiz", &record)?;
     Ok(Some(score))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_that_resumes_a_run_can_be_pasted_into_a_shell() {
+        assert_eq!(resuming(Path::new("runs/toy-2"), DeviceChoice::Auto), "train --resume runs/toy-2");
+        let quoted = "train --resume 'my run'\\''s place' --device cpu";
+        assert_eq!(resuming(Path::new("my run's place"), DeviceChoice::Cpu), quoted);
+    }
 }

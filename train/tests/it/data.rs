@@ -12,6 +12,14 @@ fn shards_of_nanogpt_are_learned_from_as_they_are() {
     let ids = |count: u16| (0..count).flat_map(|at| (at * 7 % 200).to_le_bytes()).collect::<Vec<_>>();
     fs::write(tiny.join("nano/train.bin"), ids(4000)).expect("writing");
     fs::write(tiny.join("nano/val.bin"), ids(400)).expect("writing");
+    let shards = r#"data={"source":"shards","path":"nano"}"#;
+    let plan =
+        ["plan", "--config", "tiny.json", "--device", "cpu", "--set", shards, "--set", "eval.questions=[]"];
+    let planned = tiny.train(&plan);
+    assert_success(&planned);
+    // Windows of 32: 124 of them, and 31 tokens and the first one left over.
+    let said = crate::program::stdout(&planned);
+    assert!(said.contains("124 sequences per epoch, which see 99.2 % of 4,000 counted targets"), "{said}");
     let summary = tiny.run("run", &[r#"data={"source":"shards","path":"nano"}"#, "eval.questions=[]"]);
     assert!(summary["val_loss"].as_f64().is_some_and(f64::is_finite), "{summary:#}");
 }

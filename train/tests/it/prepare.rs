@@ -22,6 +22,16 @@ fn one_command_turns_text_into_shards() {
         said.contains(&format!("train: {} tokens, 1 documents, 1 shards", manifest.train.tokens)),
         "{said}"
     );
+    // All but the first token are predicted, and what fills no window of 1024.
+    let tokens = manifest.train.tokens;
+    let seen = (tokens - 1) / 1024 * 1024;
+    let share = format!(
+        "which see {:.1} % of {},{:03} counted targets",
+        100.0 * seen as f64 / tokens as f64,
+        tokens / 1000,
+        tokens % 1000
+    );
+    assert!(said.contains(&share), "{share:?} is not in {said}");
     let again = train(folder.path(), &arguments);
     assert_success(&again);
     assert!(String::from_utf8_lossy(&again.stdout).contains("holds this set already"));

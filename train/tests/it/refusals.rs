@@ -40,6 +40,16 @@ fn configurations() {
         insta::assert_snapshot!(name, refused(&tiny, arguments));
     }
     assert!(!tiny.join("run").exists(), "nothing is made for a run that is refused");
+    // Its data were prepared before the tokenizer turned out to lack the words of a question.
+    fs::write(tiny.join("in.txt"), "words without a question mark. ".repeat(100)).expect("writing");
+    let text = set(&[
+        r#"data={"source":"text","path":"in.txt","split":"position","val_fraction":0.2}"#,
+        "tokenizer.kind=characters",
+    ]);
+    insta::assert_snapshot!("question_beyond_the_alphabet", refused(&tiny, &text));
+    assert!(!tiny.join("run").exists(), "a start that failed leaves no run behind");
+    let corrected = [&text[..], &["--set", "eval.questions=[]"]].concat();
+    crate::program::assert_success(&tiny.train(&corrected));
 }
 
 #[test]
@@ -100,7 +110,9 @@ fn directories_and_checkpoints() {
 fn what_is_asked_of_a_model() {
     let tiny = Tiny::trained(&["train.steps=1"]);
     let long = "What is 3 plus 4? ".repeat(5);
-    let cases: [(&str, &[&str]); 4] = [
+    let endless = ["sample", "--from", "run", "--device", "cpu", "--max-new-tokens", "18446744073709551615"];
+    let cases: [(&str, &[&str]); 5] = [
+        ("more_tokens_than_anybody_reads", &endless),
         ("question_longer_than_the_window", &["chat", "--from", "run", "--device", "cpu", "-p", &long]),
         ("export_of_an_unknown_shape", &["export", "--from", "run", "--device", "cpu", "--out", "published"]),
         ("temperature_below_nothing", &["sample", "--from", "run", "--device", "cpu", "--temperature=-1"]),
@@ -124,7 +136,17 @@ fn published_folders_that_are_none() {
         last_words(&output, tiny.path())
     };
     let import = ["import", "--from", "published", "--out", "imported", "--config", "tiny.json"];
-    fs::remove_file(tiny.join("published/model.safetensors")).expect("removing");
+    let (weights, config) = (tiny.join("published/model.safetensors"), tiny.join("published/config.json"));
+    let described = fs::read_to_string(&config).expect("reading");
+    fs::write(&config, described.replace("\"n_layer\": 1", "\"n_layer\": 1000000000000")).expect("writing");
+    insta::assert_snapshot!("import_of_more_blocks_than_there_are", failed(&import));
+    fs::write(&config, described).expect("writing");
+    let mut bytes = fs::read(&weights).expect("reading");
+    let last = bytes.len() - 4;
+    bytes[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&weights, bytes).expect("writing");
+    insta::assert_snapshot!("import_of_nan", failed(&import));
+    fs::remove_file(&weights).expect("removing");
     insta::assert_snapshot!("import_without_weights", failed(&import));
     fs::write(tiny.join("published/model.safetensors"), "no tensors").expect("writing");
     insta::assert_snapshot!("import_of_torn_weights", failed(&import));

@@ -61,6 +61,11 @@ fn either_signal_ends_the_run_with_a_checkpoint() {
         let output = running.end();
         assert_code(&output, 3);
         assert!(stderr(&output).contains("stopping after this step"), "{}", stderr(&output));
+        assert!(
+            stderr(&output).contains("\nresume with: train --resume run --device cpu\n"),
+            "{}",
+            stderr(&output)
+        );
         let summary = json(&output);
         assert_eq!(summary["outcome"], "interrupted");
         let steps = summary["steps"].as_u64().expect("a number");

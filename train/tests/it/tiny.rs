@@ -20,7 +20,7 @@ const DESCRIPTION: &str = r#"{
   "data": { "source": "dialogues", "dialogues": 300, "align": "document" },
   "train": {
     "steps": 4, "micro_batch": 2, "sequence": 32, "lr": 0.003, "matrix_lr": 0.02,
-    "schedule": { "kind": "constant", "warmup": 2 }
+    "schedule": { "kind": "constant", "warmup": 0 }
   },
   "eval": {
     "every": 0, "sequences": 4, "sample_every": 0, "max_new_tokens": 4, "temperature": 0.0,

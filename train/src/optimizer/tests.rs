@@ -1,0 +1,119 @@
+//! Steps whose outcome is computed by hand.
+
+use burn::backend::{Autodiff, Flex, flex::FlexDevice};
+use burn::module::ModuleVisitor;
+use burn::tensor::TensorData;
+use models::GptConfig;
+
+use super::*;
+use crate::config::TrainSection;
+
+type Tape = Autodiff<Flex>;
+
+fn gpt() -> Gpt<Tape> {
+    let shape = r#"{"n_layer": 1, "n_head": 2, "n_embd": 4, "n_positions": 3, "vocab_size": 5}"#;
+    let config = GptConfig::from_json(shape).expect("a small GPT-2");
+    Gpt::new(&config, 7, &FlexDevice).expect("a valid shape")
+}
+
+/// Names, ranks and values of all parameters.
+#[derive(Default)]
+struct Values {
+    path: Vec<String>,
+    found: Vec<(String, usize, Vec<f32>)>,
+}
+
+impl ModuleVisitor<Tape> for Values {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Tape, D>>) {
+        let values = param.val().into_data().into_vec().expect("floats");
+        self.found.push((self.path.join("."), D, values));
+    }
+}
+
+fn values(gpt: &Gpt<Tape>) -> Vec<(String, usize, Vec<f32>)> {
+    let mut values = Values::default();
+    gpt.visit(&mut values);
+    values.found
+}
+
+/// The same gradient for every number of every parameter.
+struct Uniform(f32, GradientsParams);
+
+impl ModuleVisitor<Tape> for Uniform {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Tape, D>>) {
+        let value = param.val();
+        let gradient = TensorData::new(vec![self.0; value.shape().num_elements()], value.shape());
+        self.1.register::<Flex, D>(param.id, Tensor::from_data(gradient, &FlexDevice));
+    }
+}
+
+fn gradients(gpt: &Gpt<Tape>, value: f32) -> GradientsParams {
+    let mut uniform = Uniform(value, GradientsParams::new());
+    gpt.visit(&mut uniform);
+    uniform.1
+}
+
+/// Checks each number after a step against `expected(rank, number before)`.
+fn assert_step(settings: &TrainSection, gradient: f32, stride: Stride, expected: impl Fn(usize, f32) -> f32) {
+    let before = gpt();
+    let old = values(&before);
+    let gradients = gradients(&before, gradient);
+    let after = Optimizer::<Flex>::new(settings).step(before, gradients, stride);
+    for ((name, rank, old), (_, _, new)) in old.iter().zip(&values(&after)) {
+        for (old, new) in old.iter().zip(new) {
+            let expected = expected(*rank, *old);
+            assert!((new - expected).abs() < 1e-6, "{name}: {old} became {new}, not {expected}");
+        }
+    }
+}
+
+fn sgd() -> TrainSection {
+    TrainSection { optimizer: OptimizerKind::Sgd, lr: 0.1, weight_decay: 0.0, ..TrainSection::default() }
+}
+
+#[test]
+fn the_norm_is_that_of_all_gradients_together() {
+    let gpt = gpt();
+    let count: usize = values(&gpt).iter().map(|(_, _, values)| values.len()).sum();
+    let norm = global_norm(&gpt, &gradients(&gpt, -0.5)).into_scalar();
+    assert!((norm - 0.5 * (count as f32).sqrt()).abs() < 1e-4, "{norm} of {count} halves");
+}
+
+#[test]
+fn gradients_longer_than_the_limit_are_shortened_to_it_and_others_left_alone() {
+    // A norm of 5 under a limit of 2 leaves two fifths.
+    assert_eq!(Stride::clipped(1.0, 5.0, Some(2.0)), Stride { share: 1.0, scale: 0.4 });
+    for (norm, limit) in [(1.5, Some(2.0)), (0.0, Some(2.0)), (5.0, None)] {
+        assert_eq!(Stride::clipped(0.5, norm, limit), Stride { share: 0.5, scale: 1.0 });
+    }
+    // 0.1 of two fifths of 3.
+    assert_step(&sgd(), 3.0, Stride::clipped(1.0, 5.0, Some(2.0)), |_, old| old - 0.12);
+}
+
+#[test]
+fn a_step_goes_as_far_as_its_share_of_the_rate() {
+    let stride = Stride { share: 0.25, scale: 1.0 };
+    assert_step(&sgd(), -2.0, stride, |_, old| old + 0.05);
+    // AdamW's first step is as long as the rate, whatever the gradient.
+    let adamw = TrainSection { optimizer: OptimizerKind::AdamW, ..sgd() };
+    assert_step(&adamw, -2.0, stride, |_, old| old + 0.025);
+}
+
+#[test]
+fn decay_shrinks_matrices_and_no_vector() {
+    for optimizer in [OptimizerKind::AdamW, OptimizerKind::Sgd, OptimizerKind::Muon] {
+        let settings = TrainSection { optimizer, weight_decay: 0.5, matrix_lr: 0.1, ..sgd() };
+        // A tenth of a half, half of that at half the rate.
+        assert_step(&settings, 0.0, Stride { share: 0.5, scale: 1.0 }, |rank, old| {
+            if rank == 2 { old * 0.975 } else { old }
+        });
+    }
+}

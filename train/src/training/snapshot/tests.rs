@@ -1,0 +1,128 @@
+//! Checkpoints that are sealed and still not those of a run.
+
+use burn::backend::Autodiff;
+use burn::module::Module;
+use safetensors::{SafeTensors, serialize, tensor::TensorView};
+
+use super::*;
+use crate::checkpoint::Checkpoints;
+
+type Tape = Autodiff<Flex>;
+
+fn config() -> Config {
+    let text = r#"{
+        "model": {"n_layer": 1, "n_head": 2, "n_embd": 4, "n_positions": 8, "vocab_size": 264},
+        "tokenizer": {"kind": "bytes"}
+    }"#;
+    Config::from_text(text, "a tiny run", &[]).expect("a valid configuration")
+}
+
+fn write(folder: &Path, config: &Config) -> anyhow::Result<()> {
+    let gpt = Gpt::<Tape>::new(&config.model, 3, &FlexDevice)?;
+    let mut optimizer = Optimizer::<Flex>::new(&config.train);
+    let zeros = |shape: [usize; 2]| {
+        burn::tensor::Tensor::<Flex, 2>::zeros(shape, &FlexDevice).into_primitive().tensor()
+    };
+    let moments = Moments { time: 1, first: zeros([264, 4]), second: Some(zeros([264, 4])) };
+    optimizer.moments.insert("wte".to_owned(), moments);
+    save(folder, &gpt, &optimizer, config, &Progress::start(1), &Tokenizer::bytes(&tokenizer::CHAT_SPECIALS))
+}
+
+/// A sealed checkpoint whose moments are `change` of what they were; what resuming and inspecting it say.
+fn refused(change: impl Fn(&mut Vec<(String, TensorView<'_>)>)) -> [String; 2] {
+    let run = tempfile::tempdir().expect("a folder");
+    let config = config();
+    let saved = Checkpoints::in_run(run.path()).save(1, 0, |folder| {
+        write(folder, &config)?;
+        let bytes = fs::read(folder.join(MOMENTS))?;
+        let mut tensors = SafeTensors::deserialize(&bytes)?.tensors();
+        tensors.sort_by(|a, b| a.0.cmp(&b.0));
+        change(&mut tensors);
+        Ok(fs::write(folder.join(MOMENTS), serialize(tensors, None)?)?)
+    });
+    let path = Checkpoints::open(&saved.expect("saved").path).expect("every byte is as it was written").path;
+    let resumed = restore::<Flex>(&path, &config, &FlexDevice).map(|_| ());
+    [resumed, check(&path)].map(|outcome| format!("{:#}", outcome.expect_err("it cannot be resumed")))
+}
+
+#[test]
+fn a_checkpoint_resumes_with_the_moments_it_was_saved_with() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), &config()).expect("saved");
+    check(folder.path()).expect("it is whole");
+    let (_, optimizer) = restore::<Flex>(folder.path(), &config(), &FlexDevice).expect("restored");
+    assert_eq!(optimizer.bytes(), 2 * 264 * 4 * 4);
+}
+
+#[test]
+fn equal_runs_leave_equal_files() {
+    let saved = || {
+        let folder = tempfile::tempdir().expect("a folder");
+        write(folder.path(), &config()).expect("saved");
+        [WEIGHTS, MOMENTS, STATE, CONFIG].map(|file| fs::read(folder.path().join(file)).expect("read"))
+    };
+    let first = saved();
+    assert!((0..8).all(|_| saved() == first));
+}
+
+#[test]
+fn moments_that_are_not_those_of_the_weights_are_refused() {
+    static NUMBERS: [u8; 264 * 4 * 4] = [0; 264 * 4 * 4];
+    let view = |dtype, shape: &[usize]| TensorView::new(dtype, shape.to_vec(), &NUMBERS).expect("it fits");
+    let cases = [
+        (refused(|tensors| tensors.truncate(1)), "optimizer.safetensors lacks `wte.second`"),
+        (
+            refused(|tensors| tensors[1].1 = view(Dtype::F32, &[4, 264])),
+            "holds `wte.second` as F32 [4, 264], which should be F32 [264, 4]",
+        ),
+        (
+            refused(|tensors| tensors[0].1 = view(Dtype::F16, &[264, 8])),
+            "holds `wte.first` as F16 [264, 8], which should be F32 [264, 4]",
+        ),
+        (
+            refused(|tensors| tensors.push(("wpe.first".to_owned(), view(Dtype::F32, &[264, 4])))),
+            "holds 3 tensors and state.json accounts for 2",
+        ),
+    ];
+    for (said, expected) in cases {
+        assert!(said.iter().all(|said| said.contains(expected)), "{expected:?} is not in {said:?}");
+    }
+}
+
+#[test]
+fn weights_that_are_not_the_models_are_called_by_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), &config()).expect("saved");
+    let wider = Config { model: GptConfig { n_inner: Some(32), ..config().model }, ..config() };
+    fs::write(folder.path().join(CONFIG), wider.to_json()).expect("written");
+    let said = check(folder.path()).expect_err("another shape").to_string();
+    assert!(said.contains("`blocks.0.mlp.up.weight` has shape [4, 16], the model needs [4, 32]"), "{said}");
+}
+
+#[test]
+fn a_checkpoint_with_nan_weights_is_not_saved() {
+    let run = tempfile::tempdir().expect("a folder");
+    let config = config();
+    let gpt = Gpt::<Tape>::new(&config.model, 3, &FlexDevice).expect("a valid shape");
+    let mut broken = gpt.no_grad();
+    broken.wte = burn::module::Param::from_tensor(broken.wte.val().mul_scalar(f32::NAN));
+    let optimizer = Optimizer::<Flex>::new(&config.train);
+    let checkpoints = Checkpoints::in_run(run.path());
+    let saved = checkpoints.save(1, 0, |folder| {
+        save(folder, &broken, &optimizer, &config, &Progress::start(1), &Tokenizer::bytes(&[]))
+    });
+    let said = saved.expect_err("it is broken").to_string();
+    assert!(said.contains("tensor `wte` holds NaN"), "{said}");
+    assert!(checkpoints.folders().expect("readable").is_empty());
+}
+
+#[test]
+fn rotary_tables_longer_than_memory_are_refused_before_they_are_made() {
+    let model = r#"{"preset": "nanochat", "n_positions": 100000000000}"#;
+    let said = tables_fit(&GptConfig::from_json(model).expect("it can be counted")).expect_err("too long");
+    assert!(
+        said.to_string().starts_with("the rotary tables of `n_positions` = 100000000000 take "),
+        "{said}"
+    );
+    tables_fit(&config().model).expect("there are none");
+}
