@@ -30,7 +30,11 @@ fn clear_forgets_and_quit_ends() {
     let tiny = Tiny::trained(&["train.steps=100", "train.lr=0.01"]);
     let alone = &answers(&talk(&tiny, "What is 2 plus 2?\n"))[0];
     let after = |first: &str| answers(&talk(&tiny, &format!("{first}\nWhat is 2 plus 2?\n")))[1].clone();
-    let questions = ["What is 3 plus 4?", "What day is it?", "A dog?", "What sound does a cat make?"];
+    let questions = (0..30).map(|n| match n % 3 {
+        0 => format!("What is {n} plus {n}?"),
+        1 => format!("What day comes after day {n}?"),
+        _ => "What sound does a dog make? ".repeat(n),
+    });
     let first = questions.into_iter().find(|first| after(first) != *alone);
     let first = first.expect("some question before changes the answer");
     let lines = format!("{first}\n/clear\nWhat is 2 plus 2?\n/quit\nWhat is 3 plus 4?\n");
