@@ -36,7 +36,7 @@ fn test_names(text: &str) -> Vec<&str> {
 }
 
 fn functions(tree: &BTreeMap<String, String>) -> BTreeSet<&str> {
-    let sources = tree.iter().filter(|(path, _)| path.ends_with(".rs"));
+    let sources = tree.iter().filter(|(path, text)| File { path, text }.has_extension("rs"));
     let after_fn = sources.flat_map(|(_, text)| text.split("fn ").skip(1));
     after_fn.filter_map(|rest| rest.split(['(', '<']).next()).collect()
 }
