@@ -9,7 +9,6 @@ use crate::backend::Spilling;
 use burn_core::module::{Module, ModuleVisitor, Param};
 use burn_core::tensor::Tensor;
 use pager::Preference;
-use std::marker::PhantomData;
 
 /// Asks that the memory of `tensor` leave the device late or early, compared with all other memory.
 ///
@@ -35,16 +34,13 @@ pub fn prefer<B: Spilling, const D: usize>(tensor: &Tensor<B, D>, preference: Pr
 
 /// Asks that all float parameters of `module` leave the device late or early: [`prefer`] for each.
 pub fn prefer_module<B: Spilling>(module: &impl Module<B>, preference: Preference) {
-    module.visit(&mut Prefer { preference, backend: PhantomData });
+    module.visit(&mut Prefer(preference));
 }
 
-struct Prefer<B> {
-    preference: Preference,
-    backend: PhantomData<B>,
-}
+struct Prefer(Preference);
 
-impl<B: Spilling> ModuleVisitor<B> for Prefer<B> {
+impl<B: Spilling> ModuleVisitor<B> for Prefer {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        prefer(&param.val(), self.preference);
+        prefer(&param.val(), self.0);
     }
 }

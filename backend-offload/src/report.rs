@@ -6,7 +6,7 @@ use crate::tiers::HostPool;
 use pager::{Block, BlockId, Pager, Place, Shortage, Stop, TierIndex};
 use std::time::Duration;
 
-/// What only the door itself can count.
+/// Counts that only the door itself can keep.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub launches: u64,

@@ -42,7 +42,7 @@ pub(crate) struct RunDirectory {
     pub(crate) from: Option<Verified>,
 }
 
-/// What a start makes in a run's directory before it is a run.
+/// Folders that a start makes in a directory before it is a run.
 const PREPARED: [&str; 2] = [TOKENIZER, "data"];
 const LOCK: &str = "lock";
 

@@ -63,10 +63,15 @@ impl Failures {
 impl<R: InnerRuntime> OffloadServer<R> {
     /// Counts and reports an error that starts here, as opposed to one passed on from operand to output.
     pub(super) fn new_failure(&mut self, error: Arc<OffloadError>, stream: StreamId) -> Arc<OffloadError> {
-        self.counts.failures += 1;
         self.failures.ours.entry(stream).or_default().push(launch_error(&error));
-        self.journal.record(Event::Failed { error: error.to_string() });
+        self.count_failure(&error);
         error
+    }
+
+    /// Counts and records an error that no stream is to be told of.
+    pub(super) fn count_failure(&mut self, error: &OffloadError) {
+        self.counts.failures += 1;
+        self.journal.record(Event::Failed { error: error.to_string() });
     }
 
     /// Keeps an error of the runtime's that an operation of ours on `stream` was handed.

@@ -6,7 +6,7 @@ use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
 use crate::drive::{self, MoveFailure, Mover, Progress};
 use crate::error::OffloadError;
-use crate::journal::{Event, Journal, TARGET};
+use crate::journal::{Journal, TARGET};
 use crate::report::panic_message;
 use crate::tiers::{Lease, Tiers};
 use cubecl_common::stream_id::StreamId;
@@ -62,8 +62,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         if let Some(stream) = self.table.find_mut(id).map(|buffer| buffer.stream) {
             error = self.new_failure(error, stream);
         } else {
-            self.counts.failures += 1;
-            self.journal.record(Event::Failed { error: error.to_string() });
+            self.count_failure(&error);
         }
         if let Some(buffer) = self.table.find_mut(id) {
             buffer.failed = Some(error);

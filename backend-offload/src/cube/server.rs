@@ -12,7 +12,7 @@ use super::table::{Buffer, Table};
 use super::visibility::{NotingCompiler, Visibility};
 use crate::error::OffloadError;
 use crate::faults::Injector;
-use crate::journal::{Event, Journal};
+use crate::journal::Journal;
 use crate::registry::{self, Settings};
 use crate::report::Counts;
 use crate::tiers::Tiers;
@@ -204,8 +204,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         let failed = (size > limit).then(|| Arc::new(OffloadError::BufferTooLarge { wanted: size, limit }));
         let bytes = size.next_multiple_of(limits.alignment.max(1));
         if let Some(error) = &failed {
-            self.counts.failures += 1;
-            self.journal.record(Event::Failed { error: error.to_string() });
+            self.count_failure(error);
         }
         let block = self.pager.insert(bytes, self.streams.arena(stream));
         self.table.insert(Buffer { user: memory, block, size, stream, device: None, last_use: None, failed });

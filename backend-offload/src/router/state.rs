@@ -68,9 +68,8 @@ impl<B: SharedStorage> State<B> {
         let mut blocks = Vec::new();
         for input in work.inputs {
             match self.table.tensor(input.id) {
-                Some(Tensor::Here { block, .. }) => blocks.extend(*block),
-                Some(Tensor::Away { block, .. }) => blocks.push(*block),
                 Some(Tensor::Failed(error)) => return Err(Failure::Memory(error.clone())),
+                Some(tensor) => blocks.extend(tensor.block()),
                 None => {
                     let error = OffloadError::UnknownBuffer { operation: (work.name)() };
                     return Err(Failure::Memory(self.report(error)));
@@ -82,22 +81,13 @@ impl<B: SharedStorage> State<B> {
 
     /// Lets go of a tensor, and of its storage if it was the last one to hold it.
     pub(super) fn release(&mut self, tensor: &TensorIr) {
-        let block = match self.table.remove_tensor(tensor.id) {
-            Some(Tensor::Here { block, .. }) => block,
-            Some(Tensor::Away { block, .. }) => Some(block),
-            Some(Tensor::Failed(_)) | None => None,
-        };
+        let block = self.table.remove_tensor(tensor.id).and_then(|tensor| tensor.block());
         self.remove_unheld(block.as_slice());
     }
 
     /// Notes the hint for the tensor's storage, and lets go of the tensor if it was handed over.
     pub(super) fn prefer(&mut self, tensor: &TensorIr, preference: Preference) {
-        let block = match self.table.tensor(tensor.id) {
-            Some(Tensor::Here { block, .. }) => *block,
-            Some(Tensor::Away { block, .. }) => Some(*block),
-            Some(Tensor::Failed(_)) | None => None,
-        };
-        if let Some(block) = block
+        if let Some(block) = self.table.tensor(tensor.id).and_then(Tensor::block)
             && let Err(fault) = self.pager.prefer(block, preference)
         {
             self.fault(fault, "noting a hint");

@@ -17,6 +17,17 @@ pub enum Tensor<B: SharedStorage> {
     Failed(Arc<OffloadError>),
 }
 
+impl<B: SharedStorage> Tensor<B> {
+    /// The block of its storage. A storage too small to be managed has none, and neither has a failed tensor.
+    pub fn block(&self) -> Option<BlockId> {
+        match self {
+            Self::Here { block, .. } => *block,
+            Self::Away { block, .. } => Some(*block),
+            Self::Failed(_) => None,
+        }
+    }
+}
+
 /// One managed storage.
 pub struct Stored {
     /// The tensors that look at it. Empty only while an operation consumes the last of them.
@@ -81,12 +92,7 @@ impl<B: SharedStorage> Table<B> {
     /// up with [`remove_stored`](Self::remove_stored).
     pub fn remove_tensor(&mut self, id: TensorId) -> Option<Tensor<B>> {
         let tensor = self.tensors.remove(&id)?;
-        let block = match &tensor {
-            Tensor::Here { block, .. } => *block,
-            Tensor::Away { block, .. } => Some(*block),
-            Tensor::Failed(_) => None,
-        };
-        if let Some(block) = block {
+        if let Some(block) = tensor.block() {
             self.stored(block).tensors.retain(|other| *other != id);
         }
         Some(tensor)

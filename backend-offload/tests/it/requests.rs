@@ -1,4 +1,4 @@
-//! What a program may ask of a device that is running: other budgets, counters from here on, places for its tensors.
+//! Requests of a program to a device that is running: other budgets, counters from here on, places for its tensors.
 //! The same scenarios for both doors.
 
 use crate::child::Facts;

@@ -152,7 +152,7 @@ fn a_vocabulary_beyond_reason_is_refused_before_memory_is_taken() {
     }
 }
 
-/// What `work` returns, unless it waits for longer than any refusal takes.
+/// The result of `work`, unless it waits for longer than any refusal takes.
 #[cfg(unix)]
 fn promptly<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = std::sync::mpsc::channel();

@@ -48,7 +48,7 @@ pub(crate) struct DataSection {
     pub(crate) align: AlignKind,
     /// A new order of sequences every epoch.
     pub(crate) shuffle: bool,
-    /// What a record that cannot be used does (`text`).
+    /// The fate of a record that cannot be used (`text`).
     pub(crate) on_bad_record: OnBadRecordKind,
 }
 

@@ -74,7 +74,7 @@ pub(crate) struct Epoch {
     pub(crate) sequences: u64,
     /// Targets that count, in the data.
     pub(crate) counted_targets: u64,
-    /// Of these, the ones in some sequence.
+    /// Counted targets that lie in some sequence.
     pub(crate) seen_targets: u64,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Tokens in a training sequence, for the share of counted targets that training would see.
     #[arg(long, default_value_t = 1024)]
     sequence: usize,
-    /// What a record that cannot be used does.
+    /// The fate of a record that cannot be used.
     #[arg(long, value_enum, default_value_t = BadRecord::Skip)]
     on_bad_record: BadRecord,
 }
