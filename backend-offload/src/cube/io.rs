@@ -90,15 +90,15 @@ impl<R: InnerRuntime> OffloadServer<R> {
                     operands.push(id);
                     from_device.push((n, descriptor, named));
                 }
-                None => {
-                    self.order_small(named, &descriptor.handle, stream);
-                    from_device.push((n, descriptor, named));
-                }
+                None => from_device.push((n, descriptor, named)),
             }
         }
         self.make_resident(&operands, OPERATION).map_err(|error| read_error(&error))?;
-        self.receive_visitors(stream);
+        self.receive_visitors(stream, stream);
         self.order_operands(&operands, stream);
+        for (_, descriptor, named) in &from_device {
+            self.order_small(*named, &descriptor.handle, stream);
+        }
         if from_device.is_empty() {
             let bytes = from_host.into_iter().map(|(_, bytes)| bytes).collect();
             return Ok(Box::pin(async move { Ok(bytes) }));
@@ -149,7 +149,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         match self.table.name(&descriptor.handle) {
             Named::Small => {
                 self.streams.begin(stream);
-                self.receive_visitors(stream);
+                self.receive_visitors(stream, stream);
                 self.order_small(Named::Small, &descriptor.handle, stream);
                 if is_whole(&descriptor, self.utilities.properties.memory.alignment) {
                     self.failures.heal_small(&descriptor.handle);
@@ -187,7 +187,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         stream: StreamId,
     ) -> Result<(), OffloadError> {
         self.make_resident(&[id], WRITE)?;
-        self.receive_visitors(stream);
+        self.receive_visitors(stream, stream);
         self.order_operands(&[id], stream);
         self.heal(id, &descriptor);
         self.make_physical(&mut descriptor.handle, Named::Block(id));

@@ -127,7 +127,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             self.profile.not_run();
             return Err(self.new_failure(Arc::new(error), stream));
         }
-        self.receive_visitors(stream);
+        self.receive_visitors(stream, stream);
         self.order_operands(&named.blocks, stream);
         for (named, binding) in named.with_bindings(arguments, count) {
             self.order_small(named, binding, stream);

@@ -138,6 +138,8 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
         self.profile.moved();
         let streams: Vec<_> = self.streams.entered().collect();
         for stream in streams {
+            // The driver takes the memory once this stream's work is done, whoever else reads it.
+            self.receive_visitors(stream, stream);
             let inner = &mut self.inner;
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| inner.memory_cleanup(stream))) {
                 let message = panic_message(panic.as_ref());

@@ -94,6 +94,13 @@ impl Streams {
         self.by_index[index].uploading = 0;
     }
 
+    fn next_visit(&mut self, owner: StreamId, coming: StreamId) -> Option<Use> {
+        let (owner, coming) = (self.index(owner), self.index(coming));
+        let next =
+            self.by_index[owner].visitors.iter().position(|visit| self.index(visit.stream) != coming)?;
+        Some(self.by_index[owner].visitors.swap_remove(next))
+    }
+
     /// Whether `waiting` may overtake `earlier` as things stand.
     fn unordered(&self, waiting: StreamId, earlier: Use) -> bool {
         let (waiting, other) = (self.index(waiting), self.index(earlier.stream));
@@ -119,7 +126,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
         if !self.streams.unordered(waiting, earlier) {
             return;
         }
-        self.receive_visitors(earlier.stream);
         let other = earlier.stream;
         let inner = &mut self.inner;
         let waits = catch_unwind(AssertUnwindSafe(|| R::order(inner, waiting, other)));
@@ -142,13 +148,14 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// The same for a small buffer, of which only the owner is known: work on `stream` comes after the owner's,
-    /// and the owner's next after this.
+    /// The same for a small buffer, of which only the owner is known: work on `stream` comes after the owner's and
+    /// that of all who used the owner's small buffers, and the owner's next after this.
     pub(super) fn order_small(&mut self, named: Named, binding: &Binding, stream: StreamId) {
         if named != Named::Small || self.streams.index(binding.stream) == self.streams.index(stream) {
             return;
         }
         let owner = self.streams.index(binding.stream);
+        self.receive_visitors(binding.stream, stream);
         let latest = Use { stream: binding.stream, number: self.streams.by_index[owner].uses };
         self.order_after(stream, latest);
         let own = self.streams.index(stream);
@@ -158,11 +165,12 @@ impl<R: InnerRuntime> OffloadServer<R> {
         visitors.push(visit);
     }
 
-    /// Makes `stream` wait for those that used its small buffers.
-    pub(super) fn receive_visitors(&mut self, stream: StreamId) {
-        let index = self.streams.index(stream);
-        while let Some(visit) = self.streams.by_index[index].visitors.pop() {
-            self.order_after(stream, visit);
+    /// Makes `owner` wait for those that used its small buffers, except for `coming`, which is about to. Waiting is a
+    /// piece of work of its own: whoever waits for the owner from now on thereby waits for them, too.
+    pub(super) fn receive_visitors(&mut self, owner: StreamId, coming: StreamId) {
+        while let Some(visit) = self.streams.next_visit(owner, coming) {
+            self.order_after(owner, visit);
+            self.streams.begin(owner);
         }
     }
 }

@@ -4,7 +4,7 @@
 use super::children;
 use crate::child::{Child, Facts, Report};
 use backend_offload::{InnerRuntime, Offloadable};
-use burn::tensor::backend::Backend;
+use burn::tensor::backend::{Backend, DeviceOps};
 use burn_cubecl::CubeBackend;
 use burn_fusion::Fusion;
 use cubecl_core::Runtime;
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 
 /// The types of one runtime, as a child process names them.
 pub trait Target: 'static {
-    type Device: Clone + Send + Sync + Debug;
+    type Device: DeviceOps;
     type Runtime: InnerRuntime + Runtime<Device = Self::Device>;
     type Plain: Offloadable<Device = Self::Device, Offloaded: Backend<Device = Self::Device>>;
     /// Two devices with a server each.

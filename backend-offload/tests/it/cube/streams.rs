@@ -1,19 +1,23 @@
 //! Several threads, each with a stream of its own: work is ordered, and errors reach who caused them.
 
-use super::{Machine, Plain, Spilling, Target, children, promises};
+use super::{Machine, Plain, Spilling, Target, children, install, promises};
 use crate::child::Facts;
-use backend_offload::{Budget, OffloadConfig};
+use backend_offload::{Budget, OffloadConfig, OffloadRuntime};
 use burn::prelude::*;
 use burn::tensor::TensorData;
+use burn_cubecl::CubeBackend;
+use cubecl_common::stream_id::StreamId;
 use std::path::PathBuf;
 
 children! {
     "cube/hand over" => hand_over,
+    "cube/hand around" => hand_around,
     "cube/guilty" => guilty,
 }
 
 promises! {
     tensors_handed_over_without_waiting_keep_their_values,
+    tensors_handed_around_without_waiting_keep_their_values,
     an_error_reaches_the_thread_that_caused_it_and_no_other,
 }
 
@@ -56,6 +60,64 @@ fn pass_on<B: Backend>(device: &B::Device, shape: [usize; 2]) {
 fn tensors_handed_over_without_waiting_keep_their_values(machine: &Machine) {
     machine.run(machine.child("cube/hand over").with("budget", "unlimited"));
     machine.run(machine.child("cube/hand over").with("budget", 4 * MIB));
+}
+
+/// Queues each operation, and lets go of each tensor, when it is told to.
+type Unfused<T> = CubeBackend<OffloadRuntime<<T as Target>::Runtime>, f32, i32, u32>;
+
+/// The same in fixed orders, of streams that one thread plays.
+fn hand_around<T: Target>(parameters: &Facts) -> Facts {
+    let device = T::device();
+    install::<T>(parameters, &device);
+    for shape in [[512, 512], [32, 32]] {
+        come_back::<Spilling<T>>(&device, shape);
+        let_go::<Unfused<T>>(&device, shape);
+    }
+    Facts::default()
+}
+
+fn on<R>(stream: u64, work: impl FnOnce() -> R) -> R {
+    StreamId { value: 40 + stream }.executes(work)
+}
+
+/// A stream uses a tensor again that another one has changed in between, and neither of them made it.
+fn come_back<B: Backend>(device: &B::Device, shape: [usize; 2]) {
+    let mut tensor = on(0, || Tensor::<B, 2>::from_data(ones(shape), device));
+    for stream in [1, 2, 1, 3, 2, 1, 0, 3, 1] {
+        tensor = on(stream, || tensor * 2.0);
+    }
+    holds(&on(2, || tensor.into_data()), 512.0);
+}
+
+/// The memory of a tensor goes back to the driver, or to the next tensor, while another stream may still have to read
+/// it.
+fn let_go<B: Backend>(device: &B::Device, shape: [usize; 2]) {
+    for cleans_up in [true, false] {
+        let tensor = on(0, || Tensor::<B, 2>::from_data(ones(shape), device));
+        let sum = on(1, || tensor.clone() + 2.0);
+        on(0, || drop(tensor));
+        if cleans_up {
+            on(0, || B::memory_cleanup(device));
+        }
+        let next = on(0, || Tensor::<B, 2>::from_data(ones(shape), device));
+        let changed = on(2, || next * 7.0);
+        holds(&on(1, || sum.into_data()), 3.0);
+        holds(&on(2, || changed.into_data()), 7.0);
+    }
+}
+
+fn ones(shape: [usize; 2]) -> TensorData {
+    TensorData::new(vec![1f32; shape[0] * shape[1]], shape)
+}
+
+fn holds(data: &TensorData, expected: f32) {
+    let wrong = data.iter::<f32>().find(|value| value.to_bits() != expected.to_bits());
+    assert_eq!(wrong, None, "a value of {:?}, which should be {expected}", data.shape);
+}
+
+fn tensors_handed_around_without_waiting_keep_their_values(machine: &Machine) {
+    machine.run(machine.child("cube/hand around"));
+    machine.run(machine.child("cube/hand around").with("budget", "4MiB").with("bindings", 3));
 }
 
 fn guilty<T: Target>(_: &Facts) -> Facts {
