@@ -1,4 +1,4 @@
-//! Counts the heap allocations of this process.
+//! Counts the small heap allocations of this process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,17 +8,27 @@ struct Counting;
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
+/// Larger ones are not counted. Among them are lists that wgpu makes for every command encoder, with an entry for each
+/// buffer number given so far: they come and go with buffers that a launch has nothing to do with.
+pub const SMALL: usize = 128;
+
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Allocations of all threads so far.
-pub fn so_far() -> u64 {
+/// Small allocations of all threads so far.
+pub fn small_so_far() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed)
+}
+
+fn note(size: usize) {
+    if size <= SMALL {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 // SAFETY: every call goes to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        note(layout.size());
         // SAFETY: the caller's promise holds for the system's allocator too.
         unsafe { System.alloc(layout) }
     }
@@ -29,13 +39,13 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        note(layout.size());
         // SAFETY: as above.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        note(size);
         // SAFETY: as above.
         unsafe { System.realloc(start, layout, size) }
     }

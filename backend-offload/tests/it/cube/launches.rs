@@ -109,31 +109,35 @@ fn allocations_of<B: Backend>(device: &B::Device) -> u64 {
     let sum = Tensor::<B, 2>::zeros([512, 512], device);
     // The plain runtime's pool is put into the mode that ours is always in: its search for a slice allocates too.
     B::memory_persistent_allocations(device, (sum, step), |(mut sum, step)| {
+        // With so many buffers, lists with an entry for each of them are not small.
+        let bystander = |n| Tensor::<B, 1>::from_data([n as f32], device);
+        let bystanders: Vec<_> = (0..2 * allocations::SMALL).map(bystander).collect();
         let mut launches = |count: u64| {
             for _ in 0..count {
-                sum.inplace(|sum| sum + step.clone());
+                sum = sum.clone() + step.clone();
                 B::sync(&step.device()).expect("the kernels run");
             }
         };
         launches(50);
-        let before = allocations::so_far();
+        let before = allocations::small_so_far();
         launches(LAUNCHES);
-        allocations::so_far() - before
+        let made = allocations::small_so_far() - before;
+        drop(bystanders);
+        made
     })
 }
 
 fn a_resident_launch_allocates_hardly_more_than_on_the_plain_runtime(machine: &Machine) {
-    // On CUDA the runtime underneath allocates more itself; docs/LOG.md has the figures.
-    if !matches!(machine, Machine::Vulkan) {
+    if !machine.is_first() {
         return;
     }
     let child = |backend: &str| machine.child("cube/allocations").with("backend", backend);
     let plain = machine.run(child("plain")).number("allocations");
     for spilling in [child("spilling"), child("spilling").with("budget", "4MiB").with("bindings", 3)] {
         let ours = machine.run(spilling).number("allocations");
-        println!("{LAUNCHES} launches: {plain} allocations on the plain runtime, {ours} here");
-        // Fewer than five come with each launch and its synchronisation. Naming, wrapping and rewriting the operands
-        // would be six more.
+        println!("{LAUNCHES} launches: {plain} small allocations on the plain runtime, {ours} here");
+        // About three come with each launch: two belong to the device memory of its output. Naming, wrapping and
+        // rewriting the operands would be six more.
         assert!(ours <= plain + 5 * LAUNCHES, "{plain} on the plain runtime, {ours} here");
     }
 }

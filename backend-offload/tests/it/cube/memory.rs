@@ -17,6 +17,7 @@ children! {
     "cube/usage" => usage,
     "cube/uploads" => uploads,
     "cube/pinned" => pinned,
+    "cube/empty" => empty,
 }
 
 promises! {
@@ -29,6 +30,7 @@ promises! {
     what_fits_takes_the_same_allocations_as_on_the_plain_runtime,
     bytes_uploaded_to_streams_that_never_launch_are_let_go_of,
     page_locked_memory_is_all_counted,
+    tensors_without_elements_take_nothing_from_others,
 }
 
 const MIB: u64 = 1 << 20;
@@ -334,3 +336,26 @@ fn page_locked_memory_is_all_counted(machine: &Machine) {
 
 #[cfg(not(feature = "cuda"))]
 fn page_locked_memory_is_all_counted(_: &Machine) {}
+
+/// The driver of CUDA refuses to allocate nothing, which is no reason to make room.
+fn empty<T: Target>(_: &Facts) -> Facts {
+    let device = T::device();
+    OffloadConfig::new().install::<Plain<T>>(&device).expect("installs");
+    let mut kept = mebibyte::<T>(1.0, &device);
+    drop(mebibyte::<T>(2.0, &device) + 1.0);
+    Spilling::<T>::sync(&device).expect("the kernels run");
+    let spare = || stats::<Plain<T>>(&device).device.reserved - in_use::<T>(&device).0;
+    let before = spare();
+    assert!(before >= MIB, "freed memory is kept for what comes next");
+    let nothing = Tensor::<Spilling<T>, 2>::empty([0, 3], &device);
+    // Burn puts a tensor without elements in its place meanwhile.
+    kept.inplace(|kept| kept.neg());
+    Spilling::<T>::sync(&device).expect("the kernels run");
+    assert_eq!(nothing.into_data().shape.as_slice(), [0, 3]);
+    assert_eq!(spare(), before, "nobody needed it");
+    Facts::default()
+}
+
+fn tensors_without_elements_take_nothing_from_others(machine: &Machine) {
+    machine.run(machine.child("cube/empty"));
+}
