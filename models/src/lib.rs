@@ -54,6 +54,7 @@ pub mod random;
 pub mod recompute;
 pub mod sample;
 pub mod stop;
+mod vocabulary;
 pub mod weights;
 
 pub use config::GptConfig;

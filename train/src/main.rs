@@ -12,6 +12,7 @@ mod journal;
 mod machine;
 mod optimizer;
 mod plan;
+mod pretrained;
 mod progress;
 mod report;
 mod run_directory;

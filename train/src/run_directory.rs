@@ -15,6 +15,7 @@ use crate::checkpoint::{CheckpointError, Checkpoints, Verified, Which};
 use crate::config::Config;
 use crate::durable;
 use crate::exit::BadInput;
+use crate::pretrained::Pretrained;
 use crate::summary;
 use crate::training::{CONFIG, TOKENIZER, WEIGHTS};
 
@@ -33,6 +34,14 @@ pub(crate) enum Resume {
     From(PathBuf),
 }
 
+/// What a run begins with, of which at most one is given; with neither it begins with nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Beginning<'a> {
+    pub(crate) resume: Option<&'a Resume>,
+    /// A run or a checkpoint whose weights a new run begins with.
+    pub(crate) pretrained: Option<&'a Path>,
+}
+
 /// A run that can be begun or gone on with.
 #[derive(Debug)]
 pub(crate) struct RunDirectory {
@@ -40,6 +49,8 @@ pub(crate) struct RunDirectory {
     pub(crate) config: Config,
     /// The checkpoint to go on from, every byte of it checked.
     pub(crate) from: Option<Verified>,
+    /// Another run's weights, where this one begins with them.
+    pub(crate) pretrained: Option<Pretrained>,
 }
 
 /// Folders that a start makes in a directory before it is a run.
@@ -74,20 +85,22 @@ impl RunDirectory {
         name: Option<&str>,
         set: &[String],
         out: Option<&Path>,
-        resume: Option<&Resume>,
+        beginning: Beginning<'_>,
     ) -> anyhow::Result<Self> {
-        match resume {
+        match beginning.resume {
             Some(Resume::From(path)) => Self::from_path(path, name, set, out),
             Some(Resume::Auto) => {
                 let path = out.map_or_else(|| latest_named(name), Path::to_owned);
                 if path.join(CONFIG).exists() {
                     Self::go_on(&path, set)
                 } else {
-                    Self::fresh(path, name, set)
+                    Self::fresh(path, name, set, None)
                 }
             }
             None => {
-                let path = out.map_or_else(|| unused(name), Path::to_owned);
+                let pretrained = beginning.pretrained.map(Pretrained::open).transpose()?;
+                let called = pretrained.as_ref().filter(|_| name.is_none()).and_then(Pretrained::name);
+                let path = out.map_or_else(|| unused(called.as_deref().or(name)), Path::to_owned);
                 if path.join(CONFIG).exists() {
                     let path = path.display();
                     return Err(BadInput(format!(
@@ -95,7 +108,7 @@ impl RunDirectory {
                     ))
                     .into());
                 }
-                Self::fresh(path, name, set)
+                Self::fresh(path, name, set, pretrained)
             }
         }
     }
@@ -139,14 +152,25 @@ impl RunDirectory {
         }
     }
 
-    fn fresh(path: PathBuf, name: Option<&str>, set: &[String]) -> anyhow::Result<Self> {
-        let mut config = Config::load(name.unwrap_or(DEFAULT), set)?;
+    fn fresh(
+        path: PathBuf,
+        name: Option<&str>,
+        set: &[String],
+        mut pretrained: Option<Pretrained>,
+    ) -> anyhow::Result<Self> {
+        let mut config = match &mut pretrained {
+            Some(pretrained) => pretrained.describe(&path, name, set)?,
+            None => Config::load(name.unwrap_or(DEFAULT), set)?,
+        };
         config.resolve_paths()?;
         // Before anything is made: a run directory of a mistyped path would be in the way of the corrected command.
-        if let Some((key, dead)) = config.dead_paths().into_iter().next() {
+        let made_here = pretrained.as_ref().map(|_| "tokenizer.path");
+        let mut dead = config.dead_paths().into_iter().filter(|(key, _)| Some(*key) != made_here);
+        if let Some((key, dead)) = dead.next() {
             return Err(BadInput(format!("`{key}` leads nowhere: there is no {}", dead.display())).into());
         }
-        Ok(Self { path, config, from: None })
+        drop(dead);
+        Ok(Self { path, config, from: None, pretrained })
     }
 
     fn go_on(run: &Path, set: &[String]) -> anyhow::Result<Self> {
@@ -218,7 +242,7 @@ impl RunDirectory {
             ))
             .into());
         }
-        Ok(Self { path, config, from })
+        Ok(Self { path, config, from, pretrained: None })
     }
 }
 
@@ -302,7 +326,7 @@ mod tests {
     use super::*;
 
     fn directory(path: &Path) -> RunDirectory {
-        RunDirectory::find(Some("toy"), &[], Some(path), None).expect("nothing is there")
+        RunDirectory::find(Some("toy"), &[], Some(path), Beginning::default()).expect("nothing is there")
     }
 
     fn prepare(path: &Path) {

@@ -1,6 +1,6 @@
 //! A checkpoint to work with: what it was trained by, and its words.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burn::tensor::backend::Backend;
 use models::Gpt;
@@ -27,23 +27,8 @@ impl Trained {
     pub(crate) fn open(args: &CheckpointArgs) -> anyhow::Result<Self> {
         let ConfigArgs { config: name, set } = &args.config;
         let path = args.from.clone().unwrap_or_else(|| latest_named(name.as_deref()));
-        let (run, checkpoint) = if is_checkpoint(&path) {
-            (Checkpoints::run_of(&path), Checkpoints::open(&path)?)
-        } else {
-            let checkpoints = Checkpoints::in_run(&path);
-            let found = match (args.best, args.step) {
-                (true, _) => Some(checkpoints.find(Which::Best)?),
-                (false, Some(step)) => Some(checkpoints.find(Which::Step(step))?),
-                (false, None) => latest(&path)?,
-            };
-            let found = found.ok_or_else(|| {
-                let path = path.display();
-                BadInput(format!(
-                    "{path} holds no checkpoint; train one by `train --out {path}`, or name another by --from"
-                ))
-            })?;
-            (Some(path), found)
-        };
+        let which = if args.best { Some(Which::Best) } else { args.step.map(Which::Step) };
+        let (run, checkpoint) = checkpoint(&path, which)?;
         let saved = checkpoint.path.join(CONFIG).to_string_lossy().into_owned();
         let learned = Config::load(&saved, &[])?;
         let mut config = match name {
@@ -61,4 +46,23 @@ impl Trained {
     pub(crate) fn weights<B: Backend>(&self, device: &B::Device) -> anyhow::Result<Gpt<B>> {
         load_weights(&self.checkpoint.path, &self.config.model, device)
     }
+}
+
+/// The checkpoint at `path`, or that of the run there, by default its latest; every byte of it checked. Beside it the
+/// run that it lies in.
+pub(crate) fn checkpoint(path: &Path, which: Option<Which>) -> anyhow::Result<(Option<PathBuf>, Verified)> {
+    if is_checkpoint(path) {
+        return Ok((Checkpoints::run_of(path), Checkpoints::open(path)?));
+    }
+    let found = match which {
+        Some(which) => Some(Checkpoints::in_run(path).find(which)?),
+        None => latest(path)?,
+    };
+    let found = found.ok_or_else(|| {
+        let path = path.display();
+        BadInput(format!(
+            "{path} holds no checkpoint; train one by `train --out {path}`, or name another by --from"
+        ))
+    })?;
+    Ok((Some(path.to_owned()), found))
 }

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use burn::module::Param;
+use burn::tensor::{Int, Tensor};
 use models::config::Activation;
 use models::weights::{self, Layout, Stored, WeightsError};
-use models::{Gpt, GptConfig, presets};
+use models::{Chunks, Gpt, GptConfig, Lean, presets};
 
 use crate::fixtures::{DEVICE, Tape, distance, model, named_values, shrunk, unusual};
 
@@ -45,6 +46,35 @@ fn hugging_face_directories_come_back_bit_for_bit() {
             GptConfig { init: config.init, scale_residual_init: config.scale_residual_init, ..config };
         assert_eq!(*again.config(), known);
         assert_eq!(values(&again), values(&model));
+    }
+}
+
+#[test]
+fn new_tokens_begin_as_the_mean_of_the_known_ones_and_learn() {
+    for config in [shrunk("gpt2"), shrunk("llama-1.1b")] {
+        let model = model(&config);
+        let before = values(&model);
+        let (known, width) = (config.vocab_size, config.n_embd);
+        let wider = model.with_vocabulary(known + 3);
+        assert_eq!(wider.config().vocab_size, known + 3);
+        let after = values(&wider);
+        assert_eq!(after.len(), before.len());
+        for ((name, after), (_, before)) in after.iter().zip(&before) {
+            let (old, new) = after.split_at(before.len());
+            assert_eq!(old, before, "{name}");
+            let grown = ["wte", "lm_head"].contains(&name.as_str());
+            assert_eq!(new.len(), if grown { 3 * width } else { 0 }, "{name}");
+            for (n, value) in new.iter().enumerate() {
+                let column = before.iter().skip(n % width).step_by(width);
+                let mean = column.sum::<f64>() / known as f64;
+                assert!((value - mean).abs() < 1e-6, "{name}: {value} instead of {mean}");
+            }
+        }
+        assert!(wider.wte.val().is_require_grad());
+        let tokens = Tensor::<Tape, 2, Int>::from_data([[known as i64 + 2, 0]], &DEVICE);
+        let logits = wider.forward(tokens, &Lean(Chunks::WHOLE));
+        let gradients = logits.sum().backward();
+        assert!(wider.wte.val().grad(&gradients).is_some(), "the matrix itself learns");
     }
 }
 

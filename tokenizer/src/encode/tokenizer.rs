@@ -11,7 +11,7 @@ use crate::{
     encode::{
         alphabet,
         kind::Kind,
-        special::{Segment, SpecialToken, SpecialTokens},
+        special::{CHAT_SPECIALS, Segment, SpecialToken, SpecialTokens},
         split::Pattern,
     },
     error::Error,
@@ -81,10 +81,7 @@ impl Tokenizer {
 
     /// `json` is what `definition` was read from and what saving writes again, byte for byte.
     pub(crate) fn new(definition: &Definition, json: Vec<u8>, config: Config) -> Result<Self, Problem> {
-        let controls = definition.added_tokens.iter().filter(|token| token.special);
-        let specials = SpecialTokens::new(
-            controls.map(|token| SpecialToken { text: token.content.clone(), id: token.id }).collect(),
-        );
+        let specials = SpecialTokens::from(definition);
         let kind = Kind::new(definition, &specials)?;
         let ids = definition.model.vocab.0.iter().map(|(_, id)| *id);
         let size =
@@ -109,6 +106,23 @@ impl Tokenizer {
         );
         let fingerprint = Fingerprint::of(&json);
         Ok(Self { kind, specials, size, bos, eos, json, fingerprint, config, chat })
+    }
+
+    /// The same tokenizer with the control tokens and the template of conversations. Control tokens that it lacks get
+    /// the ids behind its last one. A tokenizer with a chat template of its own is left as it is.
+    pub fn with_chat(self) -> Result<Self, Problem> {
+        if self.chat.is_some() {
+            return Ok(self);
+        }
+        let mut definition = Definition::parse(&self.json)?;
+        let lacking: Vec<_> =
+            CHAT_SPECIALS.into_iter().filter(|text| self.specials.id(text).is_none()).collect();
+        let added = SpecialTokens::after(self.size, &lacking);
+        definition.added_tokens.extend(added.iter().map(AddedToken::from));
+        let json = definition.to_json();
+        let definition = Definition::parse(&json)?;
+        let config = Config::ours(&SpecialTokens::from(&definition));
+        Self::new(&definition, json, config)
     }
 
     /// Ids run from 0 to below this; some in between may be unused.
@@ -258,6 +272,13 @@ impl Tokenizer {
         std::fs::create_dir_all(folder).map_err(Error::write(folder))?;
         atomic::write(&folder.join("tokenizer.json"), &self.json)?;
         atomic::write(&folder.join("tokenizer_config.json"), &self.config.to_json())
+    }
+}
+
+impl From<&Definition> for SpecialTokens {
+    fn from(definition: &Definition) -> Self {
+        let controls = definition.added_tokens.iter().filter(|token| token.special);
+        Self::new(controls.map(|token| SpecialToken { text: token.content.clone(), id: token.id }).collect())
     }
 }
 

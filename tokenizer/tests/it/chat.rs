@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use tokenizer::{CHAT_SPECIALS, ChatProblem, Error, Message, Role, Tokenizer};
+use tokenizer::{BpeTraining, CHAT_SPECIALS, ChatProblem, Error, Message, Role, Tokenizer};
 
-use crate::fixtures::SMALL;
+use crate::fixtures::{SMALL, corpus_lines, goldens, small_training};
 
 fn system(content: &str) -> Message {
     Message::new(Role::System, content)
@@ -172,4 +172,36 @@ fn a_template_cannot_run_away() {
         problem(with_template("\u{F0000}9\u{F0001}").encode_prompt(&[user("x")])),
         ChatProblem::Marks
     ));
+}
+
+#[test]
+fn a_vocabulary_learns_to_converse_without_losing_an_id() {
+    let text = "the water rises 7 times; é";
+    let bare = BpeTraining { specials: vec!["<|endoftext|>".to_owned()], ..small_training() };
+    // Alone in its folder: beside it lies another one's chat template.
+    let folder = tempfile::tempdir().expect("a folder");
+    let alone = folder.path().join("tokenizer.json");
+    fs::copy(goldens().join("metaspace.json"), &alone).expect("copying");
+    let published = Tokenizer::load(alone).expect("it loads");
+    let trained = bare.train(corpus_lines()).expect("the corpus trains");
+    let characters = Tokenizer::characters(&text.chars().collect(), &[]).expect("an alphabet");
+    for tokenizer in [published, trained, characters, Tokenizer::bytes(&["<|user_end|>"])] {
+        let (kind, known) = (tokenizer.kind(), tokenizer.vocab_size());
+        let lacking = CHAT_SPECIALS.iter().filter(|text| tokenizer.specials().id(text).is_none()).count();
+        assert!(tokenizer.encode_prompt(&[user("the water")]).is_err(), "{kind} has no chat template");
+        let ids = tokenizer.encode(text).expect("it encodes");
+        let chat = tokenizer.with_chat().expect("it takes more tokens");
+        assert_eq!((chat.kind(), chat.vocab_size()), (kind, known + lacking as u32));
+        assert_eq!(chat.encode(text).expect("it encodes"), ids, "{kind}");
+        let folder = tempfile::tempdir().expect("a folder");
+        chat.save(folder.path()).expect("it is saved");
+        let loaded = Tokenizer::load(folder.path()).expect("it loads");
+        assert_eq!(loaded.fingerprint(), chat.fingerprint());
+        let prompt = loaded.encode_prompt(&[user("the water")]).expect("it encodes");
+        assert_eq!(prompt.first(), loaded.bos().as_ref());
+        let controls: Vec<_> = prompt.iter().filter_map(|id| loaded.specials().text(*id)).collect();
+        assert_eq!(controls, CHAT_SPECIALS[..4], "{kind}");
+        assert_eq!(loaded.eos(), loaded.specials().id("<|assistant_end|>"));
+        assert_eq!(loaded.with_chat().expect("nothing to do").fingerprint(), chat.fingerprint());
+    }
 }

@@ -55,7 +55,8 @@ impl Work for Importing<'_> {
         let gpt = weights::load_pretrained::<Offload<I>>(&args.from, device)?;
         let config = described(args, gpt.config(), source)?;
 
-        let directory = RunDirectory { path: args.out.clone(), config: config.clone(), from: None };
+        let directory =
+            RunDirectory { path: args.out.clone(), config: config.clone(), from: None, pretrained: None };
         let start = directory.start()?;
         tokenizer.save(args.out.join(training::TOKENIZER))?;
         let optimizer = Optimizer::<Offload<I>>::new(&config.train);

@@ -20,7 +20,8 @@ use crate::journal::Journal;
 use crate::machine;
 use crate::optimizer::Optimizer;
 use crate::plan::Plan;
-use crate::run_directory::{Resume, RunDirectory};
+use crate::pretrained::Pretrained;
+use crate::run_directory::{Beginning, Resume, RunDirectory};
 use crate::summary::{self, Summary};
 use crate::training::{self, Display, Learner, Progress, Run, Session, Tape};
 use crate::{interrupt, report};
@@ -36,6 +37,10 @@ pub(crate) struct Args {
     /// Go on where a run stopped: `auto` for the latest checkpoint in the run's directory, or a path to either.
     #[arg(long, value_name = "auto|PATH")]
     resume: Option<Resume>,
+    /// Begin a new run with the weights and the vocabulary of another: a run's directory, whose latest checkpoint is
+    /// taken, or a checkpoint. Data, schedule, batch and optimizer are the new run's.
+    #[arg(long, value_name = "PATH", conflicts_with = "resume")]
+    from: Option<PathBuf>,
     /// auto, cuda, cuda:N, vulkan or cpu.
     #[arg(long, default_value_t)]
     device: DeviceChoice,
@@ -62,7 +67,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Ending> {
     if args.overfit_one_batch {
         set.push("train.overfit_one_batch=true".to_owned());
     }
-    let directory = RunDirectory::find(config.as_deref(), &set, args.out.as_deref(), args.resume.as_ref())?;
+    let beginning = Beginning { resume: args.resume.as_ref(), pretrained: args.from.as_deref() };
+    let directory = RunDirectory::find(config.as_deref(), &set, args.out.as_deref(), beginning)?;
     let setup = Setup::from(&directory.config);
     device::with(args.device, &setup, Training { args, directory, stop })
 }
@@ -107,6 +113,9 @@ impl Work for Training<'_> {
         }
 
         let start = directory.start()?;
+        if let Some(pretrained) = &directory.pretrained {
+            pretrained.save_vocabulary(&run)?;
+        }
         let data = data::prepare(&config, &run, checkpoint.map(|from| from.path.as_path()), &stop)?;
         let training = Arc::new(TrainingWindows::open(&config, &data)?);
         let validation = Arc::new(ValidationWindows::open(&config, &data, config.eval.sequences)?);
@@ -127,7 +136,10 @@ impl Work for Training<'_> {
             let gpt = training::load_weights::<Tape<I>>(&checkpoint.path, &config.model, device)?;
             (gpt, optimizer, progress)
         } else {
-            let gpt = Gpt::new(&config.model, config.train.seed, device)?;
+            let gpt = match &directory.pretrained {
+                Some(pretrained) => pretrained.weights(&config.model, device)?,
+                None => Gpt::new(&config.model, config.train.seed, device)?,
+            };
             (gpt, Optimizer::<Offload<I>>::new(&config.train), Progress::start(config.train.seed))
         };
 
@@ -149,7 +161,7 @@ impl Work for Training<'_> {
         training::trial::<I>(&learner, &session)?;
         // From here on there is a run, and what it leaves can be resumed.
         let _lock = start.commit()?;
-        let journal = journal(&session, place, checkpoint.is_some())?;
+        let journal = journal(&session, place, &directory)?;
         let display = if args.tui { Display::Terminal } else { Display::Plain };
         let running = Run::new(session, optimizer, journal, device.clone(), display);
         running.settle_best();
@@ -190,7 +202,7 @@ pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
 }
 
 /// The run's journal, with the line of this start.
-fn journal(session: &Session, place: &Place, resumed: bool) -> anyhow::Result<Journal> {
+fn journal(session: &Session, place: &Place, directory: &RunDirectory) -> anyhow::Result<Journal> {
     let step = session.progress.step;
     let mut journal = Journal::open(&session.run, step)?;
     journal.write(
@@ -201,7 +213,8 @@ fn journal(session: &Session, place: &Place, resumed: bool) -> anyhow::Result<Jo
             "parameters": session.parameters,
             "tokens_per_step": session.config.tokens_per_step(),
             "device_budget": place.budget,
-            "resumed": resumed,
+            "resumed": directory.from.is_some(),
+            "began_with": directory.pretrained.as_ref().map(Pretrained::path),
         }),
     )?;
     Ok(journal)

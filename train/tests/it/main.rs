@@ -7,6 +7,7 @@ mod data;
 mod divergence;
 mod evaluation;
 mod exchange;
+mod finetune;
 mod inspect;
 mod plan;
 mod prepare;

@@ -1,0 +1,129 @@
+//! Weights that a new run begins with: those of another run, and its vocabulary.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use burn::tensor::backend::Backend;
+use models::{Gpt, GptConfig};
+use tokenizer::Tokenizer;
+
+use crate::checkpoint::Verified;
+use crate::config::{Config, DataSource};
+use crate::exit::BadInput;
+use crate::trained;
+use crate::training::{CONFIG, TOKENIZER, load_weights};
+
+/// Matrices with a row for each token have a multiple of these: the kernels of GPUs like it.
+const ROWS: usize = 64;
+
+/// A checkpoint that another run begins with.
+#[derive(Debug)]
+pub(crate) struct Pretrained {
+    checkpoint: Verified,
+    /// The run it was saved by, where it lies in one.
+    run: Option<PathBuf>,
+    /// Its model, as it was saved.
+    model: GptConfig,
+    tokenizer: Tokenizer,
+    /// Control tokens that the new run's vocabulary has and this one had not.
+    added: u32,
+}
+
+impl Pretrained {
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+        let (run, checkpoint) = trained::checkpoint(path, None)?;
+        let tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
+        let saved = Config::load(&checkpoint.path.join(CONFIG).to_string_lossy(), &[])?;
+        Ok(Self { checkpoint, run, model: saved.model, tokenizer, added: 0 })
+    }
+
+    /// A name for runs that begin with it.
+    pub(crate) fn name(&self) -> Option<String> {
+        Some(self.run.as_ref()?.file_name()?.to_string_lossy().into_owned())
+    }
+
+    /// The configuration of a run in `run` that begins here: the named one, or else the one this was trained by, with
+    /// this model and this vocabulary. Where the run is to learn conversations, the vocabulary gets what it lacks.
+    pub(crate) fn describe(
+        &mut self,
+        run: &Path,
+        name: Option<&str>,
+        set: &[String],
+    ) -> anyhow::Result<Config> {
+        if let Some(fixed) = set.iter().find(|given| is_fixed(given)) {
+            let path = self.checkpoint.path.display();
+            return Err(BadInput(format!(
+                "`--set {fixed}` cannot change what {path} was trained with: the model and the vocabulary come with the \
+                 weights, but for `model.compute` and `tokenizer.chat`"
+            ))
+            .into());
+        }
+        let saved = self.checkpoint.path.join(CONFIG).to_string_lossy().into_owned();
+        let name = name.unwrap_or(&saved);
+        let vocabulary = std::path::absolute(run.join(TOKENIZER))?;
+        let given = [
+            format!("model={}", self.model.to_value()),
+            "tokenizer.kind=file".to_owned(),
+            format!("tokenizer.path={}", serde_json::json!(vocabulary)),
+        ];
+        let mut config = Config::load(name, &[&given, set].concat())?;
+        // Shards were cut with the vocabulary that they name.
+        if config.tokenizer.chat && config.data.source != DataSource::Shards {
+            self.learn_to_converse()?;
+        }
+        let known = self.tokenizer.vocab_size() as usize;
+        if known > config.model.vocab_size {
+            config.model.vocab_size = known.next_multiple_of(ROWS);
+        }
+        Ok(config)
+    }
+
+    fn learn_to_converse(&mut self) -> anyhow::Result<()> {
+        let known = self.tokenizer.vocab_size();
+        let path = &self.checkpoint.path;
+        let tokenizer = Tokenizer::load(path.join(TOKENIZER))?.with_chat();
+        self.tokenizer = tokenizer.with_context(|| {
+            format!(
+                "adding control tokens to the vocabulary of {}; `--set tokenizer.chat=false` leaves it as it is",
+                path.display()
+            )
+        })?;
+        self.added = self.tokenizer.vocab_size() - known;
+        Ok(())
+    }
+
+    /// Puts the vocabulary where the run in `run` looks for it.
+    pub(crate) fn save_vocabulary(&self, run: &Path) -> Result<(), tokenizer::Error> {
+        self.tokenizer.save(run.join(TOKENIZER))
+    }
+
+    /// The weights as the model that `wanted` describes.
+    pub(crate) fn weights<B: Backend>(
+        &self,
+        wanted: &GptConfig,
+        device: &B::Device,
+    ) -> anyhow::Result<Gpt<B>> {
+        let (path, step) = (self.checkpoint.path.display(), self.checkpoint.step);
+        eprintln!("beginning with the weights of step {step} in {path}");
+        if self.added > 0 {
+            eprintln!(
+                "added {} control tokens of conversations to its vocabulary; the model knows {} tokens instead of {}",
+                self.added, wanted.vocab_size, self.model.vocab_size
+            );
+        }
+        let stored = GptConfig { compute: wanted.compute, ..self.model.clone() };
+        let gpt = load_weights::<B>(&self.checkpoint.path, &stored, device)?;
+        Ok(gpt.with_vocabulary(wanted.vocab_size))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.checkpoint.path
+    }
+}
+
+/// Whether `--set` names something that the weights decide.
+fn is_fixed(given: &str) -> bool {
+    let key = given.split_once('=').map_or(given, |(key, _)| key).trim();
+    let section = key.split('.').next().unwrap_or(key);
+    ["model", "tokenizer"].contains(&section) && !["model.compute", "tokenizer.chat"].contains(&key)
+}

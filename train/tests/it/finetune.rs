@@ -1,0 +1,115 @@
+//! `train --from`: a new run that begins with another run's weights and vocabulary.
+
+use std::fmt::Write;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::program::{assert_code, assert_success, json, last_words, stderr, stdout, write_text};
+use crate::tiny::Tiny;
+
+/// Of a shape that Hugging Face knows, with an id for each byte and none to spare.
+const BASE: [&str; 5] = [
+    r#"model={"preset":"gpt2","n_layer":1,"n_head":2,"n_embd":64,"n_positions":64,"vocab_size":256}"#,
+    "tokenizer.chat=false",
+    r#"data={"source":"text","path":"book.txt","split":"position"}"#,
+    "eval.questions=[]",
+    "train.lr=0.001",
+];
+
+fn pretrained() -> Tiny {
+    let tiny = Tiny::new();
+    write_text(&tiny.join("book.txt"), 400);
+    tiny.run("base", &BASE);
+    tiny
+}
+
+fn write_conversations(tiny: &Tiny) {
+    let mut lines = String::new();
+    for n in 0..200 {
+        let turns = [("user", format!("What is {n} plus 1?")), ("assistant", format!("{}.", n + 1))];
+        let messages = turns.map(|(role, content)| serde_json::json!({ "role": role, "content": content }));
+        writeln!(lines, "{}", serde_json::json!({ "messages": messages })).expect("writing to a string");
+    }
+    fs::write(tiny.join("chat.jsonl"), lines).expect("writing");
+}
+
+fn begin<'a>(out: &'a str, settings: &[&'a str]) -> Vec<&'a str> {
+    let fixed = ["--from", "base", "--out", out, "--device", "cpu", "--json"];
+    fixed.into_iter().chain(settings.iter().flat_map(|setting| ["--set", setting])).collect()
+}
+
+const CONVERSE: [&str; 4] = [
+    r#"data={"source":"text","path":"chat.jsonl","align":"document","split":"document","val_fraction":0.1}"#,
+    "tokenizer.chat=true",
+    "train.steps=6",
+    "train.optimizer=sgd",
+];
+
+fn answer(tiny: &Tiny, run: &str) -> String {
+    let asked = ["sample", "--from", run, "--question", "What is 5 plus 1?", "--temperature", "0"];
+    let output = tiny.train(&[&asked[..], &["--max-new-tokens", "12", "--device", "cpu"]].concat());
+    assert_success(&output);
+    stdout(&output)
+}
+
+#[test]
+fn a_pretrained_model_learns_to_converse_and_is_published() {
+    let tiny = pretrained();
+    write_conversations(&tiny);
+    let output = tiny.train(&begin("tuned", &CONVERSE));
+    assert_success(&output);
+    let said = stderr(&output);
+    assert!(said.contains("beginning with the weights of step 4 in "), "{said}");
+    assert!(said.contains("added 5 control tokens"), "{said}");
+    assert_eq!(json(&output)["steps"], 6);
+    let saved = fs::read(tiny.join("tuned/config.json")).expect("reading");
+    let saved: Value = serde_json::from_slice(&saved).expect("JSON");
+    assert_eq!(saved["model"]["vocab_size"], 320, "rows come in sixty-fours");
+    assert_eq!(saved["train"]["optimizer"], "sgd");
+    let began = &tiny.records("tuned", "start")[0]["began_with"];
+    assert!(began.as_str().expect("a path").contains("base/checkpoints/step-00000004"), "{began}");
+
+    // Nothing of the new run lies in the old one.
+    fs::remove_dir_all(tiny.join("base")).expect("removing");
+    assert_eq!(tiny.resume("tuned", &["train.steps=7"])["steps"], 7);
+
+    let answered = answer(&tiny, "tuned");
+    assert_success(&tiny.train(&["export", "--from", "tuned", "--out", "published", "--device", "cpu"]));
+    let import = ["import", "--from", "published", "--out", "back", "--config", "tiny.json"];
+    assert_success(&tiny.train(&import));
+    assert_eq!(answer(&tiny, "back"), answered);
+}
+
+#[test]
+fn the_old_runs_weights_are_where_the_new_one_begins() {
+    let tiny = pretrained();
+    let output = tiny.train(&begin("more", &["train.steps=2", "train.micro_batch=4"]));
+    assert_success(&output);
+    assert!(!stderr(&output).contains("control tokens"), "nobody asked for them");
+    let (before, after) = (tiny.losses("base"), tiny.losses("more"));
+    assert!(after[0] < before[1], "{after:?} after {before:?}");
+    let vocabulary = |run: &str| fs::read(tiny.join(run).join("tokenizer/tokenizer.json")).expect("reading");
+    assert_eq!(vocabulary("more"), vocabulary("base"));
+}
+
+#[test]
+fn what_the_weights_decide_cannot_be_changed_and_a_refused_start_leaves_nothing() {
+    let tiny = pretrained();
+    let refusals = [
+        ("model.n_layer=2", "cannot change what"),
+        ("tokenizer.kind=bpe", "cannot change what"),
+        ("train.sequence=65", "n_positions"),
+        ("data.path=missing.txt", "leads nowhere"),
+    ];
+    for (setting, expected) in refusals {
+        let output = tiny.train(&begin("tuned", &[setting]));
+        assert_code(&output, 2);
+        let said = last_words(&output, tiny.path());
+        assert!(said.contains(expected), "{said}");
+        assert!(!tiny.join("tuned").exists(), "{setting}");
+    }
+    let nothing = tiny.train(&["--from", "nowhere", "--device", "cpu"]);
+    assert_code(&nothing, 2);
+    assert!(last_words(&nothing, tiny.path()).contains("nowhere holds no checkpoint"));
+}
