@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use anyhow::{Context, bail};
-use backend_offload::{DeviceMemory, OffloadConfig, Offloadable, probe, stats};
+use backend_offload::{DeviceFacts, DeviceMemory, OffloadConfig, Offloadable, probe, stats};
 use burn::backend::{Flex, flex::FlexDevice};
 
 use crate::config::{Config, MemorySection};
@@ -12,7 +12,7 @@ use crate::exit::BadInput;
 /// What the user asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum DeviceChoice {
-    /// CUDA where its driver is found, else the CPU.
+    /// CUDA where it is complete, else the CPU.
     #[default]
     Auto,
     Cuda(usize),
@@ -61,27 +61,44 @@ pub(crate) trait Work {
 /// Opens the device and does the work there.
 pub(crate) fn with<W: Work>(choice: DeviceChoice, setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     match choice {
-        DeviceChoice::Auto if has_cuda() => cuda(0, setup, work),
-        DeviceChoice::Auto | DeviceChoice::Cpu => open::<Flex, W>(&FlexDevice, true, setup, work),
+        DeviceChoice::Auto => auto(setup, work),
+        DeviceChoice::Cpu => cpu(setup, work),
         DeviceChoice::Cuda(index) => cuda(index, setup, work),
         DeviceChoice::Vulkan => vulkan(setup, work),
     }
 }
 
+fn cpu<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
+    open::<Flex, W>(&FlexDevice, probe::<Flex>(&FlexDevice)?, true, setup, work)
+}
+
+/// Many machines have NVIDIA's driver and nothing to compile kernels with. That is said and no reason to stop.
 #[cfg(feature = "cuda")]
-fn has_cuda() -> bool {
-    backend_offload::cuda_driver_found()
+fn auto<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
+    use burn::backend::{Cuda, cuda::CudaDevice};
+    if !backend_offload::cuda_driver_found() {
+        return cpu(setup, work);
+    }
+    let device = CudaDevice::new(0);
+    match probe::<Cuda>(&device) {
+        Ok(facts) => open::<Cuda, W>(&device, facts, false, setup, work),
+        Err(error) => {
+            eprintln!("working on the CPU, because {error}");
+            cpu(setup, work)
+        }
+    }
 }
 
 #[cfg(not(feature = "cuda"))]
-fn has_cuda() -> bool {
-    false
+fn auto<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
+    cpu(setup, work)
 }
 
 #[cfg(feature = "cuda")]
 fn cuda<W: Work>(index: usize, setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     use burn::backend::{Cuda, cuda::CudaDevice};
-    open::<Cuda, W>(&CudaDevice::new(index), false, setup, work)
+    let device = CudaDevice::new(index);
+    open::<Cuda, W>(&device, probe::<Cuda>(&device)?, false, setup, work)
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -92,7 +109,8 @@ fn cuda<W: Work>(_: usize, _: &Setup, _: W) -> anyhow::Result<W::Output> {
 #[cfg(feature = "vulkan")]
 fn vulkan<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     use burn::backend::{Wgpu, wgpu::WgpuDevice};
-    open::<Wgpu, W>(&WgpuDevice::DefaultDevice, false, setup, work)
+    let device = WgpuDevice::DefaultDevice;
+    open::<Wgpu, W>(&device, probe::<Wgpu>(&device)?, false, setup, work)
 }
 
 #[cfg(not(feature = "vulkan"))]
@@ -110,11 +128,11 @@ fn missing(feature: &str) -> BadInput {
 
 fn open<I: Offloadable, W: Work>(
     device: &I::Device,
+    facts: DeviceFacts,
     shares_host: bool,
     setup: &Setup,
     work: W,
 ) -> anyhow::Result<W::Output> {
-    let facts = probe::<I>(device)?;
     let mut config = OffloadConfig::new().exact_f32(!setup.tf32);
     if let Some(budget) = setup.memory.device_budget()? {
         config = config.device_budget(budget);

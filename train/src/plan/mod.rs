@@ -4,6 +4,7 @@
 //! Predictions err on the side of more memory; the table after the run puts them beside what was measured.
 
 mod demand;
+mod elsewhere;
 mod machine;
 mod measured;
 mod refusal;
@@ -11,6 +12,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use elsewhere::Elsewhere;
 pub(crate) use machine::Machine;
 pub(crate) use measured::Measured;
 

@@ -66,15 +66,15 @@ pub(crate) fn save<I: Backend, B: Backend>(
         let parts = [Some(&kept.first), kept.second.as_ref()];
         for (part, tensor) in PARTS.into_iter().zip(parts) {
             if let Some(tensor) = tensor {
-                let shape = tensor.shape().to_vec();
-                moments
-                    .insert(format!("{name}.{part}"), Moment::<'_, I> { tensor, shape, failure: &failure });
+                let (name, shape) = (format!("{name}.{part}"), tensor.shape().to_vec());
+                let moment = Moment::<'_, I> { name: name.clone(), tensor, shape, failure: &failure };
+                moments.insert(name, moment);
             }
         }
     }
     serialize_to_file(moments, None, &folder.join(MOMENTS)).context("writing the optimizer's moments")?;
     if let Some(failure) = failure.take() {
-        bail!("reading the optimizer's moments from the device: {failure}");
+        bail!("saving the optimizer's moments: {failure}");
     }
     let state = State {
         format: FORMAT,
@@ -204,6 +204,7 @@ pub(crate) fn restore<I: Backend>(
 
 /// One tensor of the file to be, fetched when it is written.
 struct Moment<'m, I: Backend> {
+    name: String,
     tensor: &'m FloatTensor<I>,
     shape: Vec<usize>,
     failure: &'m RefCell<Option<String>>,
@@ -220,22 +221,29 @@ impl<I: Backend> View for Moment<'_, I> {
 
     /// The interface knows no failure: zeros take the place of what could not be read, and the file is thrown away.
     fn data(&self) -> Cow<'_, [u8]> {
-        let data = try_read_sync(I::float_into_data(self.tensor.clone()));
-        Cow::Owned(match data {
-            Some(Ok(data)) => data.convert_dtype(DType::F32).into_bytes().to_vec(),
-            other => {
-                let reason = other.map_or("it cannot be read at once".to_owned(), |read| {
-                    read.expect_err("the other case is matched above").to_string()
-                });
-                self.failure.borrow_mut().get_or_insert(reason);
-                vec![0; self.data_len()]
-            }
-        })
+        let read = try_read_sync(I::float_into_data(self.tensor.clone()));
+        let bytes = match read {
+            Some(Ok(data)) => Ok(data.convert_dtype(DType::F32).into_bytes().to_vec()),
+            Some(Err(error)) => Err(format!("`{}` cannot be read from the device: {error}", self.name)),
+            None => Err(format!("`{}` cannot be read at once", self.name)),
+        };
+        let usable = bytes.and_then(|bytes| finite(&self.name, &bytes).map(|()| bytes));
+        Cow::Owned(usable.unwrap_or_else(|failure| {
+            self.failure.borrow_mut().get_or_insert(failure);
+            vec![0; self.data_len()]
+        }))
     }
 
     fn data_len(&self) -> usize {
         self.shape.iter().product::<usize>() * size_of::<f32>()
     }
+}
+
+/// A moment that is no number makes every later weight none.
+fn finite(name: &str, numbers: &[u8]) -> Result<(), String> {
+    let (numbers, _) = numbers.as_chunks();
+    let whole = numbers.iter().all(|number| f32::from_le_bytes(*number).is_finite());
+    if whole { Ok(()) } else { Err(format!("`{name}` holds NaN or infinity")) }
 }
 
 /// A file of tensors, read one tensor at a time.
@@ -281,6 +289,7 @@ impl TensorFile {
         let mut bytes = vec![0; to - from];
         self.file.seek(SeekFrom::Start(self.begin + from as u64))?;
         self.file.read_exact(&mut bytes).with_context(|| format!("reading {name}"))?;
+        finite(name, &bytes).map_err(BadInput)?;
         let data = TensorData::from_bytes_vec(bytes, info.shape.clone(), DType::F32);
         Ok(Some(I::float_from_data(data, device)))
     }

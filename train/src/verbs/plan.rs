@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::data::{Data, TrainingWindows};
 use crate::device::{self, DeviceChoice, Place, Setup, Work};
 use crate::machine;
-use crate::plan::{Epoch, Plan};
+use crate::plan::{Elsewhere, Epoch, Machine, Plan};
 use crate::run_directory::DEFAULT;
 
 #[derive(Debug, clap::Args)]
@@ -21,6 +21,10 @@ pub(crate) struct Args {
     /// auto, cuda, cuda:N, vulkan or cpu.
     #[arg(long, default_value_t)]
     device: DeviceChoice,
+    /// Plan for a machine that is not here: a known card and the host's memory, or the sizes of device and host with the
+    /// link's and the arithmetic's speed (rtx-4090,64GiB or 24GiB,128GiB,25GB/s,80TFLOP/s).
+    #[arg(long, value_name = "MACHINE", conflicts_with = "device")]
+    on: Option<Elsewhere>,
     /// Print the plan as JSON.
     #[arg(long)]
     json: bool,
@@ -29,6 +33,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let ConfigArgs { config, set } = &args.config;
     let config = Config::load(config.as_deref().unwrap_or(DEFAULT), set)?;
+    if let Some(elsewhere) = &args.on {
+        return show(&config, &elsewhere.machine(&config)?, args.json);
+    }
     let setup = Setup::from(&config);
     device::with(args.device, &setup, Planning { config, json: args.json })
 }
@@ -42,17 +49,20 @@ impl Work for Planning {
     type Output = ();
 
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<()> {
-        let footprint = Footprint::of(&self.config.model)?;
         let machine = machine::survey::<I>(device, place, self.config.model.compute, Path::new("."));
-        let mut plan = Plan::new(&self.config, &footprint, &machine);
-        plan.data = epoch(&self.config)?;
-        if self.json {
-            println!("{}", serde_json::to_string_pretty(&plan).context("describing the plan")?);
-        } else {
-            println!("{plan}");
-        }
-        refuse(&plan)
+        show(&self.config, &machine, self.json)
     }
+}
+
+fn show(config: &Config, machine: &Machine, json: bool) -> anyhow::Result<()> {
+    let mut plan = Plan::new(config, &Footprint::of(&config.model)?, machine);
+    plan.data = epoch(config)?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&plan).context("describing the plan")?);
+    } else {
+        println!("{plan}");
+    }
+    refuse(&plan)
 }
 
 /// The training data that one epoch sees, where the shards are there already.

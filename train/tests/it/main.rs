@@ -19,6 +19,8 @@ mod tiny;
 mod tokenizer_train;
 mod toy;
 
+#[cfg(all(target_os = "linux", feature = "cuda"))]
+mod device;
 #[cfg(unix)]
 mod disk;
 #[cfg(unix)]

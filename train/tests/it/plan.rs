@@ -74,3 +74,25 @@ fn what_cannot_work_is_refused_before_it_begins() {
     insta::assert_snapshot!(last_words(&output, tiny.path()));
     assert!(!tiny.join("run").exists());
 }
+
+#[test]
+fn a_machine_that_is_not_here_is_planned_for_without_opening_one() {
+    let tiny = Tiny::new();
+    let asked = |machine: &'static str| {
+        tiny.train(&["plan", "--config", "gpt-1.5b", "--on", machine, "--set", "memory.device_budget=auto"])
+    };
+    let output = asked("rtx-4090,128GiB");
+    assert_success(&output);
+    let said = stdout(&output);
+    for part in
+        ["on a card like rtx-4090 (data sheet, not measured)", "21.60 GiB, 24.00 GiB free", "25.0 GB/s"]
+    {
+        assert!(said.contains(part), "{part:?} is not in\n{said}");
+    }
+    let small = asked("6GiB,8GiB,12GB/s,10TFLOP/s");
+    assert_code(&small, 2);
+    assert!(last_words(&small, tiny.path()).contains("of host memory are needed"));
+    let unknown = asked("rtx-1,8GiB");
+    assert_code(&unknown, 2);
+    assert!(last_words(&unknown, tiny.path()).contains("rtx-4090"));
+}

@@ -117,6 +117,33 @@ fn a_checkpoint_with_nan_weights_is_not_saved() {
 }
 
 #[test]
+fn moments_that_are_no_numbers_are_neither_saved_nor_resumed() {
+    let run = tempfile::tempdir().expect("a folder");
+    let config = config();
+    let gpt = Gpt::<Tape>::new(&config.model, 3, &FlexDevice).expect("a valid shape");
+    let moment = |value: f32| {
+        burn::tensor::Tensor::<Flex, 2>::full([264, 4], value, &FlexDevice).into_primitive().tensor()
+    };
+    let mut optimizer = Optimizer::<Flex>::new(&config.train);
+    let moments = Moments { time: 1, first: moment(0.0), second: Some(moment(f32::INFINITY)) };
+    optimizer.moments.insert("wte".to_owned(), moments);
+    let words = Tokenizer::bytes(&tokenizer::CHAT_SPECIALS);
+    let saved = save(run.path(), &gpt, &optimizer, &config, &Progress::start(1), &words);
+    let said = format!("{:#}", saved.expect_err("it is broken"));
+    assert!(said.contains("`wte.second` holds NaN or infinity"), "{said}");
+
+    write(run.path(), &config).expect("saved");
+    let path = run.path().join(MOMENTS);
+    let mut bytes = fs::read(&path).expect("read");
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&path, bytes).expect("written");
+    let resumed = restore::<Flex>(run.path(), &config, &FlexDevice).map(|_| ());
+    let said = format!("{:#}", resumed.expect_err("it is broken"));
+    assert!(said.contains("`wte.second` holds NaN or infinity"), "{said}");
+}
+
+#[test]
 fn rotary_tables_longer_than_memory_are_refused_before_they_are_made() {
     let model = r#"{"preset": "nanochat", "n_positions": 100000000000}"#;
     let said = tables_fit(&GptConfig::from_json(model).expect("it can be counted")).expect_err("too long");
