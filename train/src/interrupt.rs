@@ -35,6 +35,24 @@ pub(crate) fn flag(said: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
+/// For a program that answers: while this is unset, Ctrl-C sets it and asks for the end of an answer. While it is set,
+/// between answers or after the first Ctrl-C, another ends the program as it does by itself.
+#[cfg(unix)]
+pub(crate) fn of_an_answer() -> anyhow::Result<Arc<AtomicBool>> {
+    use signal_hook::{consts::SIGINT, flag};
+    let set = Arc::new(AtomicBool::new(true));
+    // In this order: the signal that sets it finds it unset.
+    flag::register_conditional_default(SIGINT, Arc::clone(&set)).context("listening for signals")?;
+    flag::register(SIGINT, Arc::clone(&set)).context("listening for signals")?;
+    Ok(set)
+}
+
+#[cfg(not(unix))]
+#[expect(clippy::unnecessary_wraps, reason = "elsewhere it can fail")]
+pub(crate) fn of_an_answer() -> anyhow::Result<Arc<AtomicBool>> {
+    Ok(Arc::default())
+}
+
 /// Without what usually happens at the end: other threads are in the middle of their work. Files are written aside and
 /// renamed, so none is half done.
 #[cfg(unix)]

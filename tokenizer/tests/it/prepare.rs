@@ -92,6 +92,10 @@ fn by_position_the_end_of_the_text_is_measured_with() {
     fs::write(&input, &text).expect("writing");
     let bytes = Tokenizer::bytes(&[]);
     let manifest = written(&preparation(&input, &out, SplitRule::Position { val_fraction: 0.1 }), &bytes);
+    // A single document has no others to be told apart from.
+    let alone = preparation(&input, &folder.path().join("alone"), by_document(0.1));
+    assert_eq!(written(&alone, &bytes), manifest);
+    assert!(matches!(run(&alone, &bytes), Ok(Outcome::AlreadyThere(_))));
     let train_bytes = (text.len() as f64 * 0.9) as u64;
     assert_eq!((manifest.train.tokens, manifest.val.tokens), (train_bytes, text.len() as u64 - train_bytes));
     let all: Vec<u8> =

@@ -311,17 +311,6 @@ impl Refusals {
                 self.add(&[chat_keys[0], chat_keys[1], "eval.questions"], text);
             }
         }
-        if eval.quiz > 0 && data.source != DataSource::Dialogues {
-            self.add(
-                &["eval.quiz", "data.source"],
-                format!(
-                    "`eval.quiz` = {} asks about the embedded corpus, which `data.source` = {} does not teach; \
-                     set `eval.quiz` to 0, or `data.source` to \"dialogues\"",
-                    eval.quiz,
-                    json(&data.source)
-                ),
-            );
-        }
     }
 
     fn memory(&mut self, Config { memory, .. }: &Config) {

@@ -80,6 +80,11 @@ impl Config {
         self.train.sequence.unwrap_or(self.model.n_positions)
     }
 
+    /// Questions about the embedded corpus, asked only of who learns from it.
+    pub(crate) fn quiz(&self) -> usize {
+        if self.data.source == DataSource::Dialogues { self.eval.quiz } else { 0 }
+    }
+
     /// Tokens that one optimizer step learns from.
     pub(crate) fn tokens_per_step(&self) -> u64 {
         (self.train.micro_batch * self.train.accumulate * self.sequence()) as u64

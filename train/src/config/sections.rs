@@ -66,7 +66,7 @@ pub(crate) enum DataSource {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum SplitKind {
-    /// A seeded hash of each document's text decides.
+    /// A seeded hash of each document's text decides; of a single text file, its end.
     Document,
     /// The end of the text.
     Position,

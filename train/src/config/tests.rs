@@ -256,9 +256,8 @@ fn conversations_need_their_control_tokens() {
       `eval.questions` needs control tokens, which `tokenizer.chat` = false leaves out; set that to true, or `eval.questions` to []
     "#);
     assert_snapshot!(refused(&format!(r#"{chatless} "data": {{"source": "text", "path": "a.txt"}}"#)), @r#"
-    run.json has 2 problems:
+    run.json has 1 problem:
       `eval.questions` needs control tokens, which `tokenizer.chat` = false leaves out; set that to true, or `eval.questions` to []
-      `eval.quiz` = 3 asks about the embedded corpus, which `data.source` = "text" does not teach; set `eval.quiz` to 0, or `data.source` to "dialogues"
     "#);
     // A tokenizer that is read may have them, whatever `chat` says.
     let set = ["tokenizer.kind=file", "tokenizer.path=tokenizer", "tokenizer.chat=false"];

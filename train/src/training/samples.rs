@@ -3,10 +3,11 @@
 use std::fmt;
 use std::io::Write;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use burn::tensor::backend::Backend;
-use models::{Completion, Gpt, Overflow, Request, Sampling, generate};
+use models::{Completion, Gpt, Overflow, Request, Sampling, Stop, generate};
 use serde::Serialize;
 use tokenizer::{Message, Role, Tokenizer};
 
@@ -19,6 +20,8 @@ pub(crate) struct Speaker<'a, B: Backend> {
     pub(crate) tokenizer: &'a Tokenizer,
     pub(crate) sampling: Sampling,
     pub(crate) max_new_tokens: usize,
+    /// Any of these ends a text, which lacks it.
+    pub(crate) stop: &'a [String],
 }
 
 /// One text of a run's samples.
@@ -60,7 +63,7 @@ impl<'a, B: Backend> Speaker<'a, B> {
     pub(crate) fn sampling(gpt: &'a Gpt<B>, tokenizer: &'a Tokenizer, eval: &EvalSection, seed: u64) -> Self {
         let sampling =
             Sampling { temperature: eval.temperature, top_k: eval.top_k, seed, ..Sampling::default() };
-        Self { gpt, tokenizer, sampling, max_new_tokens: eval.max_new_tokens }
+        Self { gpt, tokenizer, sampling, max_new_tokens: eval.max_new_tokens, stop: &[] }
     }
 
     /// The ids of a text to continue. One without text begins as a document does.
@@ -80,9 +83,11 @@ impl<'a, B: Backend> Speaker<'a, B> {
         mut show: impl FnMut(&[u32]) -> ControlFlow<()>,
     ) -> anyhow::Result<Vec<Completion>> {
         let ends: Vec<u32> = self.tokenizer.eos().into_iter().chain(self.tokenizer.bos()).collect();
+        let decode = |ids: &[u32]| self.words(ids).unwrap_or_default();
         let request = Request {
             sampling: self.sampling,
             end_tokens: &ends,
+            stop: (!self.stop.is_empty()).then_some(Stop { strings: self.stop, decode: &decode }),
             overflow: Overflow::Slide,
             ..Request::new(prompts, self.max_new_tokens)
         };
@@ -92,8 +97,13 @@ impl<'a, B: Backend> Speaker<'a, B> {
         Ok(completions)
     }
 
-    /// Continues a prompt as it is written to `out`; returns what was said.
-    pub(crate) fn aloud(&self, prompt: &[Vec<u32>], out: &mut impl Write) -> anyhow::Result<String> {
+    /// Continues a prompt as it is written to `out`, until `silenced`; returns what was said.
+    pub(crate) fn aloud(
+        &self,
+        prompt: &[Vec<u32>],
+        out: &mut impl Write,
+        silenced: &AtomicBool,
+    ) -> anyhow::Result<String> {
         let mut stream = self.tokenizer.decode_stream();
         let (mut said, mut failure) = (String::new(), None);
         let show = |ids: &[u32]| {
@@ -108,13 +118,19 @@ impl<'a, B: Backend> Speaker<'a, B> {
                 Ok(text) => said += &text,
                 Err(error) => failure = Some(error),
             }
-            if failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            let ends = failure.is_some() || silenced.load(Ordering::Relaxed);
+            if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        self.speak(prompt, show)?;
+        let completions = self.speak(prompt, show)?;
         if let Some(failure) = failure {
             return Err(failure);
         }
-        let rest = stream.finish()?;
+        let mut rest = stream.finish()?;
+        // A stop string may begin within a token, the beginning of which is still to be said.
+        let whole = completions.first().and_then(|completion| completion.text.as_deref());
+        if let Some(left) = whole.and_then(|whole| whole.strip_prefix(said.as_str())) {
+            left.clone_into(&mut rest);
+        }
         write!(out, "{rest}")?;
         Ok(said + &rest)
     }
@@ -173,7 +189,7 @@ pub(crate) fn quiz<B: Backend>(
     count: usize,
     max_new_tokens: usize,
 ) -> anyhow::Result<QuizScore> {
-    let speaker = Speaker { gpt, tokenizer, sampling: Sampling::greedy(), max_new_tokens };
+    let speaker = Speaker { gpt, tokenizer, sampling: Sampling::greedy(), max_new_tokens, stop: &[] };
     let [held_out, unseen] = questions(tokenizer, count)?;
     Ok(QuizScore { held_out: speaker.right(&held_out)?, unseen_phrasings: speaker.right(&unseen)? })
 }

@@ -51,7 +51,7 @@ pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session)
     evaluate(&inner, validation, &data.tokenizer, TRIAL_BATCHES, |_| {})?;
     let speaker = Speaker::sampling(&inner.gpt, &data.tokenizer, &config.eval, config.train.seed);
     let words = speaker.prompts(&config.eval).and_then(|_| {
-        let asks = config.eval.quiz > 0;
+        let asks = config.quiz() > 0;
         Ok(asks.then(|| questions(&data.tokenizer, 1)).transpose()?)
     });
     words

@@ -58,6 +58,9 @@ pub(crate) struct SamplingArgs {
     /// Fixes the random choices.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Ends the text before this one; may be repeated.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
     /// Tokens at most.
     #[arg(long, default_value_t = 128, value_parser = RangedU64ValueParser::<usize>::new().range(..=MOST_NEW_TOKENS))]
     pub(crate) max_new_tokens: usize,

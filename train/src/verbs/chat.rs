@@ -1,6 +1,7 @@
 //! `train chat`: a conversation on the terminal, or line by line from a pipe.
 
 use std::io::{BufRead, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::bail;
 use backend_offload::{Offload, Offloadable};
@@ -10,6 +11,7 @@ use tokenizer::{Message, Role};
 use super::{CheckpointArgs, SamplingArgs};
 use crate::device::{self, Place, Setup, Work};
 use crate::exit::BadInput;
+use crate::interrupt;
 use crate::trained::Trained;
 use crate::training::Speaker;
 
@@ -20,6 +22,9 @@ pub(crate) struct Args {
     /// One question, one answer, and out.
     #[arg(short, long)]
     prompt: Option<String>,
+    /// Instructions that stand before the first question, and stay when older questions are forgotten.
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
     #[command(flatten)]
     sampling: SamplingArgs,
 }
@@ -46,18 +51,20 @@ impl Work for Conversation<'_> {
             tokenizer: &trained.tokenizer,
             sampling: args.sampling.sampling(),
             max_new_tokens: args.sampling.max_new_tokens,
+            stop: &args.sampling.stop,
         };
         let mut out = std::io::stdout();
+        let mut history = History::beginning_with(args.system.as_deref());
+        let silenced = interrupt::of_an_answer()?;
         if let Some(question) = &args.prompt {
-            answer(&speaker, &mut vec![Message::new(Role::User, question.clone())], &mut out)?;
-            return Ok(());
+            return history.answer(question, &speaker, &mut out, &silenced);
         }
         let input = std::io::stdin();
         let talks = input.is_terminal();
         if talks {
-            println!("{}; /clear forgets, /quit ends", trained.checkpoint.path.display());
+            let path = trained.checkpoint.path.display();
+            println!("{path}; /clear forgets, /quit ends, Ctrl-C ends an answer");
         }
-        let mut history: Vec<Message> = Vec::new();
         loop {
             if talks {
                 print!("> ");
@@ -70,48 +77,66 @@ impl Work for Conversation<'_> {
             match line.trim() {
                 "" => {}
                 "/quit" | "/exit" => return Ok(()),
-                "/clear" => history.clear(),
-                question => {
-                    history.push(Message::new(Role::User, question));
-                    match answer(&speaker, &mut history, &mut out) {
-                        Err(error) if talks && error.is::<BadInput>() => println!("{error}"),
-                        answered => answered?,
-                    }
-                }
+                "/clear" => history = History::beginning_with(args.system.as_deref()),
+                question => match history.answer(question, &speaker, &mut out, &silenced) {
+                    Err(error) if talks && error.is::<BadInput>() => println!("{error}"),
+                    answered => answered?,
+                },
             }
         }
     }
 }
 
-/// Answers the last message of `history` and adds the answer to it. A question that cannot be answered is forgotten.
-fn answer<B: Backend>(
-    speaker: &Speaker<'_, B>,
-    history: &mut Vec<Message>,
-    out: &mut impl Write,
-) -> anyhow::Result<()> {
-    let window = speaker.gpt.config().n_positions;
-    let ids = loop {
-        let ids = speaker.tokenizer.encode_prompt(history)?;
-        if ids.len() <= window {
-            break ids;
-        }
-        if history.len() < 3 {
-            history.clear();
-            bail!(BadInput(format!(
-                "the question has {} tokens and the model reads {window} at once; ask shorter",
-                ids.len()
-            )));
-        }
-        // The oldest question and its answer are forgotten first.
-        history.drain(..2);
-    };
-    let said = speaker.aloud(&[ids], out)?;
-    writeln!(out)?;
-    out.flush()?;
-    if said.is_empty() {
-        history.pop();
-    } else {
-        history.push(Message::new(Role::Assistant, said));
+/// What was said so far and still fits, instructions first.
+struct History {
+    messages: Vec<Message>,
+    /// Messages at the beginning that are never forgotten.
+    kept: usize,
+}
+
+impl History {
+    fn beginning_with(system: Option<&str>) -> Self {
+        let messages: Vec<_> = system.map(|text| Message::new(Role::System, text)).into_iter().collect();
+        Self { kept: messages.len(), messages }
     }
-    Ok(())
+
+    /// Answers until `silenced` is set, and remembers both. A question that cannot be answered is forgotten.
+    fn answer<B: Backend>(
+        &mut self,
+        question: &str,
+        speaker: &Speaker<'_, B>,
+        out: &mut impl Write,
+        silenced: &AtomicBool,
+    ) -> anyhow::Result<()> {
+        self.messages.push(Message::new(Role::User, question));
+        let window = speaker.gpt.config().n_positions;
+        let ids = loop {
+            let ids = speaker.tokenizer.encode_prompt(&self.messages)?;
+            if ids.len() <= window {
+                break ids;
+            }
+            if self.messages.len() < self.kept + 3 {
+                self.messages.truncate(self.kept);
+                let instructions = if self.kept > 0 { ", instructions included," } else { "" };
+                bail!(BadInput(format!(
+                    "the question has {} tokens{instructions} and the model reads {window} at once; ask shorter",
+                    ids.len()
+                )));
+            }
+            // The oldest question and its answer are forgotten first.
+            self.messages.drain(self.kept..self.kept + 2);
+        };
+        silenced.store(false, Ordering::Relaxed);
+        let said = speaker.aloud(&[ids], out, silenced);
+        silenced.store(true, Ordering::Relaxed);
+        let said = said?;
+        writeln!(out)?;
+        out.flush()?;
+        if said.is_empty() {
+            self.messages.pop();
+        } else {
+            self.messages.push(Message::new(Role::Assistant, said));
+        }
+        Ok(())
+    }
 }

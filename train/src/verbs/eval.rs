@@ -6,7 +6,6 @@ use backend_offload::{Offload, Offloadable};
 use serde_json::json;
 
 use super::CheckpointArgs;
-use crate::config::DataSource;
 use crate::data::{Data, ValidationWindows};
 use crate::device::{self, Place, Setup, Work};
 use crate::trained::Trained;
@@ -45,9 +44,8 @@ impl Work for Measuring {
         let windows = ValidationWindows::open(&config, &data, config.eval.sequences)?;
         let learner = Learner::new(gpt, &config);
         let evaluation = evaluate(&learner, &windows, &data.tokenizer, usize::MAX, |_| {})?;
-        let asked = config.data.source == DataSource::Dialogues && config.eval.quiz > 0;
-        let score = asked
-            .then(|| quiz(&learner.gpt, &data.tokenizer, config.eval.quiz, config.eval.max_new_tokens))
+        let score = (config.quiz() > 0)
+            .then(|| quiz(&learner.gpt, &data.tokenizer, config.quiz(), config.eval.max_new_tokens))
             .transpose()?;
         if self.json {
             let mut record = json!(evaluation);

@@ -52,7 +52,7 @@ enum BadRecord {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Split {
-    /// A seeded hash of each document's text decides.
+    /// A seeded hash of each document's text decides; of a single text file, its end.
     Document,
     /// The end of the input, as nanoGPT divides a single file.
     Position,

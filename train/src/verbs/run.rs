@@ -252,11 +252,16 @@ fn quiz<B: Backend>(
     session: &Session,
     journal: &mut Journal,
 ) -> anyhow::Result<Option<training::QuizScore>> {
-    let eval = &session.config.eval;
-    if eval.quiz == 0 {
+    let Session { config, data, .. } = session;
+    if config.quiz() == 0 {
+        if config.eval.quiz > 0 {
+            eprintln!(
+                "`eval.quiz` asks about the embedded corpus, which this run did not learn from: nothing was asked"
+            );
+        }
         return Ok(None);
     }
-    let score = training::quiz(&learner.gpt, &session.data.tokenizer, eval.quiz, eval.max_new_tokens)?;
+    let score = training::quiz(&learner.gpt, &data.tokenizer, config.quiz(), config.eval.max_new_tokens)?;
     let mut record = json!(score);
     record["step"] = json!(session.progress.step);
     journal.write("quiz", &record)?;

@@ -2,10 +2,11 @@
 
 use std::io::Write;
 use std::ops::ControlFlow;
+use std::sync::atomic::AtomicBool;
 
 use backend_offload::{Offload, Offloadable};
 use burn::tensor::backend::Backend;
-use models::Sampling;
+use models::{Completion, Sampling};
 use serde_json::json;
 use tokenizer::{Message, Role};
 
@@ -57,6 +58,7 @@ impl Work for Sampled<'_> {
             tokenizer: &trained.tokenizer,
             sampling,
             max_new_tokens: args.sampling.max_new_tokens,
+            stop: &args.sampling.stop,
         };
         let mut prompts = Vec::new();
         let begin =
@@ -95,7 +97,8 @@ fn say<B: Backend>(
 ) -> anyhow::Result<()> {
     if json {
         let completions = speaker.speak(&[ids.to_vec()], |_| ControlFlow::Continue(()))?;
-        let said = speaker.words(&completions[0].tokens)?;
+        let Completion { tokens, text: cut, .. } = &completions[0];
+        let said = cut.clone().map_or_else(|| speaker.words(tokens), Ok)?;
         let finish = format!("{:?}", completions[0].finish).to_lowercase();
         println!(
             "{}",
@@ -104,7 +107,7 @@ fn say<B: Backend>(
         return Ok(());
     }
     print!("{text}{between}");
-    speaker.aloud(&[ids.to_vec()], &mut std::io::stdout())?;
+    speaker.aloud(&[ids.to_vec()], &mut std::io::stdout(), &AtomicBool::new(false))?;
     println!("\n");
     std::io::stdout().flush()?;
     Ok(())

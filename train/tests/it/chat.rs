@@ -1,8 +1,9 @@
 //! `train chat`.
 
-use std::process::Output;
+use std::io::{Read, Write};
+use std::process::{Command, Output, Stdio};
 
-use crate::program::{assert_success, stdout, train_with_input};
+use crate::program::{PROGRAM, assert_code, assert_success, json, stderr, stdout, train_with_input};
 use crate::tiny::Tiny;
 
 const GREEDY: [&str; 8] =
@@ -56,4 +57,69 @@ fn a_long_conversation_forgets_its_oldest_questions() {
     let tiny = Tiny::trained(&[]);
     let lines = "What is 3 plus 4?\n".repeat(6);
     assert_eq!(answers(&talk(&tiny, &lines)).len(), 6);
+}
+
+#[test]
+fn instructions_stand_before_every_conversation() {
+    let tiny = Tiny::trained(&["train.steps=100", "train.lr=0.01"]);
+    let question = "What is 2 plus 2?\n";
+    let told = |system: &str, lines: &str| {
+        answers(&train_with_input(tiny.path(), &[&GREEDY[..], &["--system", system]].concat(), lines))
+    };
+    let alone = answers(&talk(&tiny, question));
+    let system = (0..30).map(|n| format!("Count to {n}.")).find(|system| told(system, question) != alone);
+    let system = system.expect("some instructions change the answer");
+    let answer = &told(&system, question)[0];
+    let lines = format!("{question}/clear\n{question}What day comes after Monday?\n{}", question.repeat(4));
+    let said = told(&system, &lines);
+    assert_eq!((said.len(), &said[0], &said[1]), (7, answer, answer), "they stay when the rest is forgotten");
+    let long =
+        train_with_input(tiny.path(), &[&GREEDY[..], &["--system", &"Wait. ".repeat(20)]].concat(), question);
+    assert_code(&long, 2);
+    assert!(
+        stderr(&long).contains("tokens, instructions included, and the model reads 64"),
+        "{}",
+        stderr(&long)
+    );
+}
+
+#[test]
+fn a_stop_text_ends_the_answer_before_it() {
+    let tiny = Tiny::trained(&["train.steps=30", "train.lr=0.01"]);
+    let sample = ["sample", "--from", "run", "--device", "cpu", "--prompt", "What", "--temperature", "1"];
+    let said = |more: &[&str]| {
+        let output = tiny.train(&[&sample[..], &["--max-new-tokens", "40"], more].concat());
+        assert_success(&output);
+        output
+    };
+    let whole = json(&said(&["--json"]))["text"].as_str().expect("a text").to_owned();
+    let from =
+        whole.char_indices().map(|(at, _)| at).filter(|at| *at > 0).nth(3).expect("a text of some length");
+    let stop: String = whole[from..].chars().take(2).collect();
+    let expected = whole.split(&stop).next().expect("there is a beginning");
+    let cut = json(&said(&["--json", "--stop", &stop]));
+    assert_eq!((cut["text"].as_str(), cut["finish"].as_str()), (Some(expected), Some("stopstring")));
+    assert_eq!(stdout(&said(&["--stop", &stop])), format!("What{expected}\n\n"));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_the_answer_and_not_the_conversation() {
+    let tiny = Tiny::trained(&[]);
+    let endless =
+        ["chat", "--from", "run", "--device", "cpu", "--max-new-tokens=60000", "--temperature", "0"];
+    let mut command = Command::new(PROGRAM);
+    command.args(endless).current_dir(tiny.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    let mut input = child.stdin.take().expect("it is piped");
+    let mut output = child.stdout.take().expect("it is piped");
+    writeln!(input, "What is 3 plus 4?").expect("it listens");
+    output.read_exact(&mut [0; 8]).expect("it begins to answer");
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().expect("a shell's command").success());
+    writeln!(input, "/quit").expect("it still listens");
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).expect("it says the rest");
+    assert!(child.wait().expect("it ends").success());
+    assert!(rest.chars().count() < 50_000, "the answer was cut short");
 }

@@ -40,9 +40,9 @@ fn one_command_turns_text_into_shards() {
 #[test]
 fn failures_end_with_what_to_do() {
     let folder = tempfile::tempdir().expect("a folder");
-    write_text(&folder.path().join("in.txt"), 10);
+    fs::write(folder.path().join("in.jsonl"), "{\"text\": \"one\"}\n").expect("writing");
     let said = |arguments: &[&str]| failure(&train(folder.path(), arguments), folder.path());
-    let prepare = ["prepare", "--input", "in.txt", "--out", "set", "--tokenizer"];
+    let prepare = ["prepare", "--input", "in.jsonl", "--out", "set", "--tokenizer"];
     insta::assert_snapshot!("no_tokenizer", said(&[&prepare[..], &["absent"]].concat()));
     insta::assert_snapshot!("one_document", said(&[&prepare[..], &["bytes"]].concat()));
     insta::assert_snapshot!("fraction", said(&[&prepare[..], &["bytes", "--val-fraction", "1.5"]].concat()));

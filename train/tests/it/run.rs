@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::program::{assert_success, json, stderr, stdout};
+use crate::program::{assert_success, json, stderr, stdout, write_text};
 use crate::tiny::{Tiny, bits};
 
 #[test]
@@ -61,6 +61,18 @@ fn questions_of_the_corpus_are_asked_at_the_end_where_that_is_wanted() {
     let quiz = &summary["quiz"];
     assert_eq!((&quiz["held_out"]["asked"], &quiz["unseen_phrasings"]["asked"]), (&3.into(), &3.into()));
     assert_eq!(tiny.records("some", "quiz")[0]["held_out"], quiz["held_out"]);
+}
+
+#[test]
+fn own_text_needs_no_more_than_its_path() {
+    let tiny = Tiny::new();
+    write_text(&tiny.join("book.txt"), 200);
+    let output = tiny.attempt("own", &[r#"data={"source":"text","path":"book.txt"}"#, "eval.quiz=3"]);
+    assert_success(&output);
+    assert!(stderr(&output).contains("`eval.quiz` asks about the embedded corpus"), "{}", stderr(&output));
+    let summary = json(&output);
+    assert_eq!(summary["quiz"], Value::Null);
+    assert!(summary["val_loss"].as_f64().is_some_and(f64::is_finite), "{summary}");
 }
 
 #[test]

@@ -23,7 +23,7 @@ use staging::Staging;
 
 use crate::{
     data::{
-        corpus::{Corpus, Part},
+        corpus::{Corpus, Format, Part},
         dataset::Split,
         shard::{Content, Header, Input, Manifest, SplitRule, SplitWriter, TokenizerEntry},
     },
@@ -121,7 +121,7 @@ impl Preparation {
                 bos: tokenizer.bos(),
             },
             inputs: inputs.map(|file| Input { name: file.name.clone(), bytes: file.bytes }).collect(),
-            split: self.split,
+            split: self.rule(corpus),
             shard_tokens: self.shard_tokens,
             loss_mask: false,
             train: crate::data::shard::SplitEntry::default(),
@@ -139,7 +139,8 @@ impl Preparation {
         stop: &AtomicBool,
         mut observe: impl FnMut(Progress),
     ) -> Result<Manifest, Error> {
-        let cut = self.cut(corpus);
+        let split = manifest.split;
+        let cut = cut(split, corpus);
         let writer = |split: Split| {
             let content = Content::for_vocabulary(tokenizer.vocab_size());
             let mark = tokenizer.fingerprint().short();
@@ -152,7 +153,7 @@ impl Preparation {
             scope.spawn(move || read(corpus.parts(cut), &to_encoder));
             let written = scope.spawn(move || write(encoded, train, val));
             let mut progress = Progress { input_bytes: corpus.bytes(), ..Progress::default() };
-            let mut encoder = Encoder::new(tokenizer, corpus, self.split, cut, self.on_bad_record);
+            let mut encoder = Encoder::new(tokenizer, corpus, split, cut, self.on_bad_record);
             let encoding = || {
                 // The channels are moved in, so that leaving early ends the other stages too.
                 let to_writer: SyncSender<EncodedBatch> = to_writer;
@@ -185,13 +186,15 @@ impl Preparation {
         })
     }
 
-    /// The position at which the part to measure with begins, for [`SplitRule::Position`].
-    fn cut(&self, corpus: &Corpus) -> Option<u64> {
-        match self.split {
-            SplitRule::Position { val_fraction } => {
-                Some((corpus.bytes() as f64 * (1.0 - val_fraction)) as u64)
+    /// The rule as it applies to `corpus`: where there is one document alone, its end is measured with.
+    fn rule(&self, corpus: &Corpus) -> SplitRule {
+        match (self.split, corpus.files()) {
+            (SplitRule::Document { val_fraction, .. }, [file])
+                if val_fraction > 0.0 && matches!(file.format, Format::Text | Format::Bytes) =>
+            {
+                SplitRule::Position { val_fraction }
             }
-            SplitRule::Document { .. } => None,
+            (rule, _) => rule,
         }
     }
 
@@ -207,6 +210,14 @@ impl Preparation {
             return Err(Error::EmptySplit { split: Split::Val.name(), documents });
         }
         Ok(())
+    }
+}
+
+/// The position at which the part to measure with begins, for [`SplitRule::Position`].
+fn cut(split: SplitRule, corpus: &Corpus) -> Option<u64> {
+    match split {
+        SplitRule::Position { val_fraction } => Some((corpus.bytes() as f64 * (1.0 - val_fraction)) as u64),
+        SplitRule::Document { .. } => None,
     }
 }
 

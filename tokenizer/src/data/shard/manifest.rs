@@ -67,7 +67,8 @@ pub struct Input {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase", tag = "by")]
 pub enum SplitRule {
-    /// A hash of each document's text decides, so that copies of a document stay together.
+    /// A hash of each document's text decides, so that copies of a document stay together. An input of one document
+    /// alone is divided by [`Position`](Self::Position).
     Document {
         /// The share that is measured with.
         val_fraction: f64,
