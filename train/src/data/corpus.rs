@@ -47,10 +47,6 @@ impl Data {
     pub(crate) fn ready(config: &Config) -> Result<Option<Self>, tokenizer::Error> {
         let shards = config.data.path.as_ref().filter(|path| path.exists());
         let (DataSource::Shards, Some(shards)) = (config.data.source, shards) else { return Ok(None) };
-        // A run that begins with another's weights has yet to put its vocabulary there.
-        if config.tokenizer.path.as_ref().is_some_and(|path| !path.exists()) {
-            return Ok(None);
-        }
         let tokenizer = given_tokenizer(&config.tokenizer)?;
         Ok(tokenizer.map(|tokenizer| Self { tokenizer, shards: shards.clone() }))
     }

@@ -29,7 +29,7 @@ const fn card(name: &'static str, gib: u64, link: f64, tf32: f64, bf16: f64) -> 
     Card { name, bytes: gib * GIB, link: link * 1e9, tf32: tf32 * 1e12, bf16: bf16 * 1e12 }
 }
 
-/// Links: 12 GB/s over eight lanes of PCIe 4 or sixteen of PCIe 3, 25 over sixteen of PCIe 4, 50 of PCIe 5.
+// Links: 12 GB/s over eight lanes of PCIe 4 or sixteen of PCIe 3, 25 over sixteen of PCIe 4, 50 of PCIe 5.
 const CARDS: [Card; 9] = [
     card("rtx-3060", 12, 25.0, 12.7, 25.5),
     card("rtx-3090", 24, 25.0, 35.6, 71.0),

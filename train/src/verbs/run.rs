@@ -90,7 +90,10 @@ impl Work for Training<'_> {
         let footprint = Footprint::of(&config.model)?;
         let machine = machine::survey::<I>(device, place, config.model.compute, &run);
         let mut plan = Plan::new(&config, &footprint, &machine);
-        plan.data = epoch(&config)?;
+        // With another run's weights comes its vocabulary, which is not there yet.
+        if directory.pretrained.is_none() {
+            plan.data = epoch(&config)?;
+        }
         eprintln!("{plan}");
         if args.dry_run {
             if args.json {

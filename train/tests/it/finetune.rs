@@ -94,6 +94,17 @@ fn the_old_runs_weights_are_where_the_new_one_begins() {
 }
 
 #[test]
+fn shards_are_read_with_the_vocabulary_they_were_cut_with() {
+    let tiny = pretrained();
+    let prepare = ["prepare", "--input", "book.txt", "--tokenizer", "base/tokenizer", "--out", "set"];
+    assert_success(&tiny.train(&prepare));
+    let settings = [r#"data={"source":"shards","path":"set"}"#, "tokenizer.chat=true", "train.steps=2"];
+    let output = tiny.train(&begin("cut", &settings));
+    assert_success(&output);
+    assert!(!stderr(&output).contains("control tokens"), "{}", stderr(&output));
+}
+
+#[test]
 fn what_the_weights_decide_cannot_be_changed_and_a_refused_start_leaves_nothing() {
     let tiny = pretrained();
     let refusals = [
