@@ -20,6 +20,8 @@ pub(crate) const FILE: &str = "metrics.jsonl";
 pub(crate) struct Journal {
     path: PathBuf,
     file: File,
+    /// Spent up to the last step that was kept.
+    seconds: f64,
     /// The last line may have been cut off.
     torn: bool,
 }
@@ -28,13 +30,16 @@ impl Journal {
     /// Keeps the lines up to and including step `kept`, of an earlier part of the run.
     pub(crate) fn open(run: &Path, kept: u64) -> anyhow::Result<Self> {
         let path = run.join(FILE);
-        let attempt = || -> std::io::Result<File> {
+        let mut seconds = 0.0;
+        let mut attempt = || -> std::io::Result<File> {
             if path.exists() {
                 let shortened = run.join("metrics.jsonl.partial");
                 let mut out = File::create(&shortened)?;
                 for line in BufReader::new(File::open(&path)?).split(b'\n') {
                     let line = line?;
-                    if step_of(&line).is_some_and(|step| step <= kept) {
+                    let record = serde_json::from_slice::<Value>(&line).unwrap_or_default();
+                    if record["step"].as_u64().is_some_and(|step| step <= kept) {
+                        seconds = record["seconds"].as_f64().unwrap_or(seconds);
                         out.write_all(&line)?;
                         out.write_all(b"\n")?;
                     }
@@ -45,7 +50,12 @@ impl Journal {
             OpenOptions::new().create(true).append(true).open(&path)
         };
         let file = attempt().with_context(|| format!("opening {}", path.display()))?;
-        Ok(Self { path, file, torn: false })
+        Ok(Self { path, file, seconds, torn: false })
+    }
+
+    /// Spent by the earlier part of the run.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.seconds
     }
 
     /// Adds a line. `kind` comes first in it.
@@ -70,11 +80,6 @@ struct Line<'a, T> {
     record: &'a T,
 }
 
-/// The step of a line; `None` for one that is torn or not ours.
-fn step_of(line: &[u8]) -> Option<u64> {
-    serde_json::from_slice::<Value>(line).ok()?.get("step")?.as_u64()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,7 +90,10 @@ mod tests {
         let mut journal = Journal::open(run.path(), 0).expect("a file");
         for step in 1..=4 {
             journal
-                .write("step", &serde_json::json!({ "bytes": 7, "step": step, "loss": f32::NAN }))
+                .write(
+                    "step",
+                    &serde_json::json!({ "seconds": 7.5 * f64::from(step), "step": step, "loss": f32::NAN }),
+                )
                 .expect("written");
         }
         fs::write(
@@ -94,12 +102,13 @@ mod tests {
         )
         .expect("torn");
         let mut journal = Journal::open(run.path(), 2).expect("a file");
+        assert_eq!(journal.seconds().to_bits(), 15f64.to_bits());
         journal.write("step", &serde_json::json!({ "step": 3 })).expect("written");
         let text = fs::read_to_string(run.path().join(FILE)).expect("text");
         assert_eq!(
             text,
-            "{\"kind\":\"step\",\"bytes\":7,\"loss\":null,\"step\":1}\n\
-             {\"kind\":\"step\",\"bytes\":7,\"loss\":null,\"step\":2}\n\
+            "{\"kind\":\"step\",\"loss\":null,\"seconds\":7.5,\"step\":1}\n\
+             {\"kind\":\"step\",\"loss\":null,\"seconds\":15.0,\"step\":2}\n\
              {\"kind\":\"step\",\"step\":3}\n"
         );
     }

@@ -43,7 +43,9 @@ pub(crate) struct Progress {
     pub(crate) cursor: Cursor,
     /// Of what was learned from; absent before step 1.
     pub(crate) data: Option<Fingerprint>,
-    /// Spent in all, evaluations and checkpoints included.
+    /// Spent in all, evaluations and checkpoints included. The journal keeps them, so that equal runs leave equal
+    /// checkpoints.
+    #[serde(default, skip_serializing)]
     pub(crate) seconds: f64,
     pub(crate) best: Option<Best>,
     /// Steps in a row whose update was withheld.

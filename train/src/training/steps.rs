@@ -67,7 +67,7 @@ impl<I: Offloadable> Run<I> {
         device: I::Device,
         display: Display,
     ) -> Self {
-        let before = session.progress.seconds;
+        let before = journal.seconds();
         let checkpoints = Checkpoints::in_run(&session.run);
         Self {
             session,

@@ -91,9 +91,7 @@ impl Work for Training<'_> {
         let machine = machine::survey::<I>(device, place, config.model.compute, &run);
         let mut plan = Plan::new(&config, &footprint, &machine);
         // With another run's weights comes its vocabulary, which is not there yet.
-        if directory.pretrained.is_none() {
-            plan.data = epoch(&config)?;
-        }
+        plan.data = if directory.pretrained.is_none() { epoch(&config)? } else { None };
         eprintln!("{plan}");
         if args.dry_run {
             if args.json {

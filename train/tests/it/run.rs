@@ -1,5 +1,6 @@
 //! `train` and what it leaves.
 
+use std::ffi::OsString;
 use std::fs;
 
 use serde_json::Value;
@@ -61,6 +62,26 @@ fn questions_of_the_corpus_are_asked_at_the_end_where_that_is_wanted() {
     let quiz = &summary["quiz"];
     assert_eq!((&quiz["held_out"]["asked"], &quiz["unseen_phrasings"]["asked"]), (&3.into(), &3.into()));
     assert_eq!(tiny.records("some", "quiz")[0]["held_out"], quiz["held_out"]);
+}
+
+#[test]
+fn equal_runs_leave_equal_checkpoints() {
+    let tiny = Tiny::new();
+    let files = |out: &str| {
+        tiny.run(out, &[]);
+        let folder = tiny.join(out).join("checkpoints/step-00000004");
+        let entries =
+            fs::read_dir(folder).expect("a checkpoint").map(|entry| entry.expect("readable").path());
+        let files = entries.filter(|path| path.is_file());
+        let mut files: Vec<_> = files
+            .map(|path| (path.file_name().map(OsString::from), fs::read(&path).expect("reading")))
+            .collect();
+        files.sort();
+        files
+    };
+    let first = files("first");
+    assert!(first.len() >= 5, "weights, moments, state, configuration, manifest");
+    assert!(files("second") == first);
 }
 
 #[test]
