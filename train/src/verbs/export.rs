@@ -1,14 +1,17 @@
 //! `train export`: a checkpoint as others read it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use backend_offload::{Offload, Offloadable};
 use clap::ValueEnum;
 use models::weights::{self, Layout, Stored};
+use serde_json::{Value, json};
+use tokenizer::Tokenizer;
 
 use super::CheckpointArgs;
 use crate::device::{self, Place, Setup, Work};
+use crate::durable;
 use crate::exit::BadInput;
 use crate::trained::Trained;
 use crate::training::WEIGHTS;
@@ -79,7 +82,30 @@ impl Work for Exporting<'_> {
             Names::Native => weights::save(&gpt, &args.out.join(WEIGHTS), Layout::Native, stored)?,
         }
         trained.tokenizer.save(&args.out)?;
+        if args.layout == Names::HuggingFace {
+            describe_control_tokens(&args.out, &trained.tokenizer)?;
+        }
         println!("{}: weights and tokenizer of step {}", args.out.display(), trained.checkpoint.step);
         Ok(())
     }
+}
+
+/// Says where `transformers` looks for it what opens a text, and what ends an answer: the same tokens as here.
+fn describe_control_tokens(folder: &Path, tokenizer: &Tokenizer) -> anyhow::Result<()> {
+    let (bos, eos) = (tokenizer.bos(), tokenizer.eos());
+    let path = folder.join("config.json");
+    let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+    let mut description: Value =
+        serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))?;
+    description["bos_token_id"] = json!(bos);
+    description["eos_token_id"] = json!(eos);
+    let mut ends: Vec<u32> = eos.into_iter().chain(bos).collect();
+    ends.dedup();
+    let ends = if ends.is_empty() { Value::Null } else { json!(ends) };
+    let generation = json!({ "bos_token_id": bos, "eos_token_id": ends, "pad_token_id": eos });
+    for (path, description) in [(path, description), (folder.join("generation_config.json"), generation)] {
+        durable::write(&path, format!("{description:#}\n").as_bytes())
+            .with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
 }

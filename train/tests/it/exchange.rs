@@ -22,6 +22,11 @@ fn an_exported_model_comes_back_with_the_same_loss_and_learns_on() {
         serde_json::from_slice(&fs::read(tiny.join("published/config.json")).expect("reading"))
             .expect("JSON");
     assert_eq!((&described["model_type"], &described["n_embd"]), (&"gpt2".into(), &64.into()));
+    // The 256 bytes, then the control tokens: the last ends an answer, the first begins a document.
+    assert_eq!((&described["bos_token_id"], &described["eos_token_id"]), (&256.into(), &260.into()));
+    let generation = fs::read(tiny.join("published/generation_config.json")).expect("reading");
+    let generation: Value = serde_json::from_slice(&generation).expect("JSON");
+    assert_eq!(generation["eos_token_id"], serde_json::json!([260, 256]));
     assert!(tiny.join("published/tokenizer.json").is_file());
 
     let import = ["import", "--from", "published", "--out", "imported", "--config", "tiny.json"];
