@@ -349,7 +349,7 @@ fn empty<T: Target>(_: &Facts) -> Facts {
     assert!(before >= MIB, "freed memory is kept for what comes next");
     let nothing = Tensor::<Spilling<T>, 2>::empty([0, 3], &device);
     // Burn puts a tensor without elements in its place meanwhile.
-    kept.inplace(|kept| kept.neg());
+    kept.inplace(Tensor::neg);
     Spilling::<T>::sync(&device).expect("the kernels run");
     assert_eq!(nothing.into_data().shape.as_slice(), [0, 3]);
     assert_eq!(spare(), before, "nobody needed it");
