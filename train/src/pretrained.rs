@@ -45,11 +45,11 @@ impl Pretrained {
     /// The configuration of a run in `run` that begins here: the named one, or else the one this was trained by, with
     /// this model and this vocabulary. Where the run is to learn conversations, the vocabulary gets what it lacks.
     pub(crate) fn describe(
-        &mut self,
+        mut self,
         run: &Path,
         name: Option<&str>,
         set: &[String],
-    ) -> anyhow::Result<Config> {
+    ) -> anyhow::Result<(Self, Config)> {
         if let Some(fixed) = set.iter().find(|given| is_fixed(given)) {
             let path = self.checkpoint.path.display();
             return Err(BadInput(format!(
@@ -69,27 +69,25 @@ impl Pretrained {
         let mut config = Config::load(name, &[&given, set].concat())?;
         // Shards were cut with the vocabulary that they name.
         if config.tokenizer.chat && config.data.source != DataSource::Shards {
-            self.learn_to_converse()?;
+            self = self.learn_to_converse()?;
         }
         let known = self.tokenizer.vocab_size() as usize;
         if known > config.model.vocab_size {
             config.model.vocab_size = known.next_multiple_of(ROWS);
         }
-        Ok(config)
+        Ok((self, config))
     }
 
-    fn learn_to_converse(&mut self) -> anyhow::Result<()> {
+    fn learn_to_converse(mut self) -> anyhow::Result<Self> {
         let known = self.tokenizer.vocab_size();
-        let path = &self.checkpoint.path;
-        let tokenizer = Tokenizer::load(path.join(TOKENIZER))?.with_chat();
-        self.tokenizer = tokenizer.with_context(|| {
+        self.tokenizer = self.tokenizer.with_chat().with_context(|| {
             format!(
                 "adding control tokens to the vocabulary of {}; `--set tokenizer.chat=false` leaves it as it is",
-                path.display()
+                self.checkpoint.path.display()
             )
         })?;
         self.added = self.tokenizer.vocab_size() - known;
-        Ok(())
+        Ok(self)
     }
 
     /// Puts the vocabulary where the run in `run` looks for it.

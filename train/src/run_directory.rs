@@ -34,7 +34,7 @@ pub(crate) enum Resume {
     From(PathBuf),
 }
 
-/// What a run begins with, of which at most one is given; with neither it begins with nothing.
+/// The checkpoint that a run begins with: at most one of the two. Without either the weights are drawn.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Beginning<'a> {
     pub(crate) resume: Option<&'a Resume>,
@@ -156,20 +156,22 @@ impl RunDirectory {
         path: PathBuf,
         name: Option<&str>,
         set: &[String],
-        mut pretrained: Option<Pretrained>,
+        pretrained: Option<Pretrained>,
     ) -> anyhow::Result<Self> {
-        let mut config = match &mut pretrained {
-            Some(pretrained) => pretrained.describe(&path, name, set)?,
-            None => Config::load(name.unwrap_or(DEFAULT), set)?,
+        let (pretrained, mut config) = match pretrained {
+            Some(pretrained) => {
+                let (pretrained, config) = pretrained.describe(&path, name, set)?;
+                (Some(pretrained), config)
+            }
+            None => (None, Config::load(name.unwrap_or(DEFAULT), set)?),
         };
         config.resolve_paths()?;
         // Before anything is made: a run directory of a mistyped path would be in the way of the corrected command.
-        let made_here = pretrained.as_ref().map(|_| "tokenizer.path");
-        let mut dead = config.dead_paths().into_iter().filter(|(key, _)| Some(*key) != made_here);
-        if let Some((key, dead)) = dead.next() {
+        // The vocabulary that comes with another run's weights is put there by the start.
+        let is_expected = |key: &str| pretrained.is_none() || key != "tokenizer.path";
+        if let Some((key, dead)) = config.dead_paths().into_iter().find(|(key, _)| is_expected(key)) {
             return Err(BadInput(format!("`{key}` leads nowhere: there is no {}", dead.display())).into());
         }
-        drop(dead);
         Ok(Self { path, config, from: None, pretrained })
     }
 

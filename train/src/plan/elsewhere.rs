@@ -10,7 +10,7 @@ use crate::config::Config;
 
 const GIB: u64 = 1 << 30;
 
-/// What `auto` takes of what is free, as the library does where it can ask.
+/// The shares of free memory that `auto` takes, as the library does where it can ask.
 const DEVICE_SHARE: Budget = Budget::Share(0.9);
 const HOST_SHARE: Budget = Budget::Share(0.8);
 
@@ -49,7 +49,7 @@ pub(crate) struct Elsewhere {
     device_bytes: u64,
     host_bytes: u64,
     link: Option<f64>,
-    /// Of f32 and of bf16 factors.
+    /// FLOP/s of products of f32 factors, and of narrower ones.
     arithmetic: Option<[f64; 2]>,
 }
 

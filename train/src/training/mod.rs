@@ -12,7 +12,7 @@ mod strategy;
 pub(crate) use evaluation::evaluate;
 pub(crate) use learner::Learner;
 pub(crate) use report::{Report, Validation};
-pub(crate) use samples::{QuizScore, Speaker, quiz};
+pub(crate) use samples::{QuizScore, Speaker, ends, quiz};
 pub(crate) use session::{Progress, Session};
 pub(crate) use snapshot::{CONFIG, TOKENIZER, WEIGHTS, check, load_weights, restore, save, tables_fit};
 pub(crate) use steps::{Run, trial};

@@ -82,7 +82,7 @@ impl<'a, B: Backend> Speaker<'a, B> {
         prompts: &[Vec<u32>],
         mut show: impl FnMut(&[u32]) -> ControlFlow<()>,
     ) -> anyhow::Result<Vec<Completion>> {
-        let ends: Vec<u32> = self.tokenizer.eos().into_iter().chain(self.tokenizer.bos()).collect();
+        let ends = ends(self.tokenizer);
         let decode = |ids: &[u32]| self.words(ids).unwrap_or_default();
         let request = Request {
             sampling: self.sampling,
@@ -178,6 +178,13 @@ impl<'a, B: Backend> Speaker<'a, B> {
         let bytes = self.tokenizer.decode_bytes(&known)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
+}
+
+/// The control tokens at which an answer ends, without repetition.
+pub(crate) fn ends(tokenizer: &Tokenizer) -> Vec<u32> {
+    let mut ends: Vec<u32> = tokenizer.eos().into_iter().chain(tokenizer.bos()).collect();
+    ends.dedup();
+    ends
 }
 
 const QUESTIONS_AT_ONCE: usize = 32;

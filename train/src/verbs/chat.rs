@@ -87,7 +87,7 @@ impl Work for Conversation<'_> {
     }
 }
 
-/// What was said so far and still fits, instructions first.
+/// The part of a conversation that still fits, instructions first.
 struct History {
     messages: Vec<Message>,
     /// Messages at the beginning that are never forgotten.

@@ -14,7 +14,7 @@ use crate::device::{self, Place, Setup, Work};
 use crate::durable;
 use crate::exit::BadInput;
 use crate::trained::Trained;
-use crate::training::WEIGHTS;
+use crate::training::{WEIGHTS, ends};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -99,8 +99,7 @@ fn describe_control_tokens(folder: &Path, tokenizer: &Tokenizer) -> anyhow::Resu
         serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))?;
     description["bos_token_id"] = json!(bos);
     description["eos_token_id"] = json!(eos);
-    let mut ends: Vec<u32> = eos.into_iter().chain(bos).collect();
-    ends.dedup();
+    let ends = ends(tokenizer);
     let ends = if ends.is_empty() { Value::Null } else { json!(ends) };
     let generation = json!({ "bos_token_id": bos, "eos_token_id": ends, "pad_token_id": eos });
     for (path, description) in [(path, description), (folder.join("generation_config.json"), generation)] {

@@ -9,7 +9,7 @@ use burn_cubecl::CubeBackend;
 use burn_fusion::Fusion;
 use cubecl_core::Runtime;
 use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
-use std::fmt::{self, Debug};
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 #[cfg(feature = "cuda")]
