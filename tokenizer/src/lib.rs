@@ -43,7 +43,6 @@
 //! trained here and nearly every one published since GPT-2, runs on an encoder of this crate. It gives the same
 //! ids, several times faster: a DFA where theirs backtracks, no offsets, and caches that threads do not share.
 
-mod atomic;
 mod chat;
 mod data;
 mod encode;

@@ -3,8 +3,7 @@
 use std::{io, process::ExitCode};
 
 use backend_offload::OffloadError;
-
-use crate::checkpoint::CheckpointError;
+use runs::{BadInput, checkpoint::CheckpointError, config::ConfigError};
 
 /// How a verb that trains ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,11 +14,6 @@ pub(crate) enum Ending {
     /// Too many steps in a row without a usable gradient; a checkpoint of the last good weights was saved.
     Diverged,
 }
-
-/// Something the user gave that cannot work, as opposed to something that went wrong.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct BadInput(pub(crate) String);
 
 impl Ending {
     pub(crate) fn name(self) -> &'static str {
@@ -43,7 +37,7 @@ impl Ending {
 pub(crate) fn code_of(error: &anyhow::Error) -> ExitCode {
     let bad_input = error.chain().any(|cause| {
         cause.is::<BadInput>()
-            || cause.is::<crate::config::ConfigError>()
+            || cause.is::<ConfigError>()
             || cause.is::<backend_offload::BudgetError>()
             || cause.is::<models::ConfigError>()
             || matches!(cause.downcast_ref(), Some(CheckpointError::Absent { .. }))

@@ -4,8 +4,8 @@
 //! to that checkpoint. A resumed run drops the lines of steps it is about to repeat.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{BufRead, BufReader, Write},
+    fs::{File, OpenOptions},
+    io::{BufRead, BufReader, BufWriter, Write},
     path::{Path, PathBuf},
 };
 
@@ -33,19 +33,19 @@ impl Journal {
         let mut seconds = 0.0;
         let mut attempt = || -> std::io::Result<File> {
             if path.exists() {
-                let shortened = run.join("metrics.jsonl.partial");
-                let mut out = File::create(&shortened)?;
-                for line in BufReader::new(File::open(&path)?).split(b'\n') {
-                    let line = line?;
-                    let record = serde_json::from_slice::<Value>(&line).unwrap_or_default();
-                    if record["step"].as_u64().is_some_and(|step| step <= kept) {
-                        seconds = record["seconds"].as_f64().unwrap_or(seconds);
-                        out.write_all(&line)?;
-                        out.write_all(b"\n")?;
+                durable::write_with(&path, |shortened| {
+                    let mut out = BufWriter::new(File::create(shortened)?);
+                    for line in BufReader::new(File::open(&path)?).split(b'\n') {
+                        let line = line?;
+                        let record = serde_json::from_slice::<Value>(&line).unwrap_or_default();
+                        if record["step"].as_u64().is_some_and(|step| step <= kept) {
+                            seconds = record["seconds"].as_f64().unwrap_or(seconds);
+                            out.write_all(&line)?;
+                            out.write_all(b"\n")?;
+                        }
                     }
-                }
-                out.sync_all()?;
-                fs::rename(&shortened, &path)?;
+                    out.flush()
+                })?;
             }
             OpenOptions::new().create(true).append(true).open(&path)
         };
@@ -82,6 +82,8 @@ struct Line<'a, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -2,18 +2,23 @@
 
 use std::{path::Path, time::Instant};
 
-use backend_offload::{Offload, Offloadable, available_host_memory, stats};
+use backend_offload::{Offload, Offloadable, available_host_memory, reset_peaks, stats};
 use burn::tensor::{FloatDType, Tensor, TensorData, backend::Backend};
+use durable::free_bytes;
 use models::Compute;
+use runs::device::Place;
 
-use crate::device::Place;
-use crate::durable::free_bytes;
 use crate::plan::Machine;
 
-/// Side of the square matrices that are multiplied and bytes copied there and back, where memory allows. The device's
-/// counters see both, so they stay below what any model worth the name takes; a CPU needs less to show its speed.
-const ON_A_GPU: (usize, usize) = (2048, 64 << 20);
-const ON_THE_CPU: (usize, usize) = (384, 0);
+/// Sides of the square matrices that are multiplied and bytes copied there and back, where memory allows. A small product
+/// cannot occupy a fast GPU, and a large one takes minutes on a slow device: the larger side is only tried where the
+/// smaller is done in no time. A CPU needs less to show its speed.
+const ON_A_GPU: ([usize; 2], usize) = ([1024, 4096], 64 << 20);
+const ON_THE_CPU: ([usize; 2], usize) = ([384, 384], 0);
+/// Long enough for one wait not to count, and for a clock to be exact.
+const MEASURED: f64 = 0.05;
+/// Products queued before the one wait, at most.
+const QUEUED: f64 = 64.0;
 
 /// Asks the operating system, and the device by a short product and a short copy.
 pub(crate) fn survey<I: Offloadable>(
@@ -23,14 +28,17 @@ pub(crate) fn survey<I: Offloadable>(
     run: &Path,
 ) -> Machine {
     let room = place.budget.unwrap_or(u64::MAX);
-    let (side, copied) = if place.shares_host { ON_THE_CPU } else { ON_A_GPU };
-    let side = (side as u64).min(((room / 32) as f64).sqrt() as u64) as usize;
+    let (sides, copied) = if place.shares_host { ON_THE_CPU } else { ON_A_GPU };
+    let most = ((room / 32) as f64).sqrt() as usize;
+    let sides = sides.map(|side| side.min(most).max(16));
     let copied = (copied as u64).min(room / 4) as usize;
     let link_bytes_per_second =
         if place.shares_host { Some(host_copy()) } else { link::<Offload<I>>(device, copied) };
-    let flops_per_second = arithmetic::<Offload<I>>(device, side, compute);
+    let flops_per_second = arithmetic::<Offload<I>>(device, sides, compute);
     // A measurement that did not fit is no number, and no error for the run to trip over.
     let _told = Offload::<I>::sync(device);
+    // The run's own peaks are what its plan is compared with.
+    reset_peaks::<I>(device);
     Machine {
         device: place.name.clone(),
         device_total: place.memory.map(|memory| memory.total),
@@ -51,23 +59,38 @@ fn free_disk(path: &Path) -> Option<u64> {
     path.ancestors().find(|folder| folder.exists()).and_then(|folder| free_bytes(folder).ok())
 }
 
-/// The best of three, since the first waits for the kernel to be chosen and compiled.
-fn arithmetic<B: Backend>(device: &B::Device, side: usize, compute: Compute) -> Option<f64> {
-    let side = side.max(16);
-    let matrix = Tensor::<B, 2>::ones([side, side], device);
+/// The most of three attempts, each of many products that are queued together and waited for once.
+fn arithmetic<B: Backend>(device: &B::Device, sides: [usize; 2], compute: Compute) -> Option<f64> {
+    let [small, large] = sides;
+    // The first product of a shape waits for its kernel to be chosen and compiled.
+    products::<B>(device, small, compute, 1)?;
+    let mut seconds = products::<B>(device, small, compute, 1)?;
+    let mut side = small;
+    if large > small && seconds * (large as f64 / small as f64).powi(3) < MEASURED {
+        products::<B>(device, large, compute, 1)?;
+        seconds = products::<B>(device, large, compute, 1)?;
+        side = large;
+    }
+    let queued = (MEASURED / seconds.max(1e-9)).clamp(1.0, QUEUED) as usize;
+    let attempts = (0..3).map(|_| products::<B>(device, side, compute, queued));
+    let best = attempts.collect::<Option<Vec<_>>>()?.into_iter().fold(f64::INFINITY, f64::min);
+    Some(2.0 * (side as f64).powi(3) * queued as f64 / best)
+}
+
+/// Seconds of `count` products, each of which needs the one before.
+fn products<B: Backend>(device: &B::Device, side: usize, compute: Compute, count: usize) -> Option<f64> {
+    // A product of such matrices is the same matrix again, so no number grows out of its type.
+    let matrix = Tensor::<B, 2>::full([side, side], 1.0 / side as f64, device);
     let matrix = match compute {
         Compute::F32 => matrix,
         Compute::Bf16 => matrix.cast(FloatDType::BF16),
         Compute::F16 => matrix.cast(FloatDType::F16),
     };
-    let seconds = (0..3).map(|_| {
-        let begun = Instant::now();
-        let product = matrix.clone().matmul(matrix.clone());
-        product.slice([0..1, 0..1]).try_into_data().ok()?;
-        Some(begun.elapsed().as_secs_f64())
-    });
-    let best = seconds.collect::<Option<Vec<_>>>()?.into_iter().fold(f64::INFINITY, f64::min);
-    Some(2.0 * (side as f64).powi(3) / best)
+    B::sync(device).ok()?;
+    let begun = Instant::now();
+    let product = (0..count).fold(matrix.clone(), |product, _| product.matmul(matrix.clone()));
+    product.slice([0..1, 0..1]).try_into_data().ok()?;
+    Some(begun.elapsed().as_secs_f64())
 }
 
 /// Bytes per second of a copy within host memory, which is what a CPU's blocks move by. Larger than its caches.

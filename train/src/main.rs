@@ -1,10 +1,6 @@
 //! The trainer's command line: one verb, one file in `verbs/`. Without a verb it trains.
 
-mod checkpoint;
-mod config;
 mod data;
-mod device;
-mod durable;
 mod exit;
 mod figures;
 mod interrupt;
@@ -12,12 +8,9 @@ mod journal;
 mod machine;
 mod optimizer;
 mod plan;
-mod pretrained;
 mod progress;
 mod report;
-mod run_directory;
 mod summary;
-mod trained;
 mod training;
 mod verbs;
 

@@ -1,16 +1,16 @@
 //! What a run came to, in exact numbers.
 
-use std::{fmt, fs, io, path::Path};
+use std::{fmt, fs, path::Path};
 
 use anyhow::Context;
 use backend_offload::{Bytes, Offloadable, Stats};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Tensor, backend::Backend};
+use runs::{device::Place, directory::SUMMARY};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokenizer::Fingerprint;
 
-use crate::device::Place;
 use crate::exit::Ending;
 use crate::plan::Measured;
 use crate::training::{Learner, Outcome, QuizScore, Taken};
@@ -75,16 +75,6 @@ impl Typical {
     }
 }
 
-const FILE: &str = "summary.json";
-
-/// Takes away what an earlier part of a run came to.
-pub(crate) fn remove(run: &Path) -> anyhow::Result<()> {
-    match fs::remove_file(run.join(FILE)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed.with_context(|| format!("removing {}", run.join(FILE).display())),
-    }
-}
-
 impl Summary {
     pub(crate) fn of<I: Offloadable>(
         outcome: &Outcome<I>,
@@ -110,14 +100,14 @@ impl Summary {
             bits_per_byte: outcome.evaluation.and_then(|evaluation| evaluation.bits_per_byte),
             losses_sha256: progress.losses.clone(),
             weights_sha256: weights_digest(&outcome.learner)?,
-            peak_device_bytes: stats.device.peak,
-            peak_host_bytes: stats.host.peak,
+            peak_device_bytes: outcome.peaks.device,
+            peak_host_bytes: outcome.peaks.host,
             bytes_out: stats.bytes_out,
             bytes_in: stats.bytes_in,
             evictions: stats.evictions,
             restores: stats.restores,
             stall_seconds: stats.stall.as_secs_f64(),
-            largest_launch: stats.largest_launch,
+            largest_launch: outcome.peaks.largest_launch,
             device_budget: stats.device.budget,
             quiz: None,
             typical,
@@ -126,7 +116,7 @@ impl Summary {
     }
 
     pub(crate) fn write(&self, run: &Path) -> anyhow::Result<()> {
-        let path = run.join(FILE);
+        let path = run.join(SUMMARY);
         fs::write(&path, self.to_json()? + "\n").with_context(|| format!("writing {}", path.display()))
     }
 
@@ -181,7 +171,7 @@ impl fmt::Display for Summary {
 
 /// What a run said when it came to its end after `steps`.
 pub(crate) fn of_finished(run: &Path, steps: u64) -> Option<String> {
-    let text = fs::read_to_string(run.join(FILE)).ok()?;
+    let text = fs::read_to_string(run.join(SUMMARY)).ok()?;
     let told: serde_json::Value = serde_json::from_str(&text).ok()?;
     (told["outcome"] == Ending::Done.name() && told["steps"] == steps).then_some(text)
 }

@@ -80,7 +80,7 @@ fn findings() -> Result<Vec<Finding>> {
         if file.path == "README.md" {
             findings.extend(documents::measured_table(&file, &tree));
         }
-        if file.path.starts_with("train/configs/") && file.has_extension("json") {
+        if file.path.starts_with("train/runs/configs/") && file.has_extension("json") {
             findings.extend(documents::json_object(&file));
         }
         if members.iter().any(|member| member.manifest == file.path) {

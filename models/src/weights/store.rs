@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::rc::Rc;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
@@ -52,26 +53,27 @@ pub fn save<B: Backend>(
         // What `transformers` looks for before it trusts a file.
         Layout::HuggingFace => ("format".to_owned(), "pt".to_owned()),
     }]);
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".partial");
-    let beside = PathBuf::from(beside);
-    let written = match serialize_to_file(parts, Some(description), &beside) {
-        Ok(()) if unread.borrow().is_some() => {
-            // As below.
-            let _ = std::fs::remove_file(&beside);
-            return Err(unread.take().expect("it was just looked at"));
-        }
-        Ok(()) => {
-            File::open(&beside).and_then(|file| file.sync_all()).and_then(|()| std::fs::rename(&beside, path))
-        }
-        Err(SafeTensorError::IoError(error)) => Err(error),
-        Err(source) => return Err(WeightsError::Format { path: beside, source }),
-    };
-    if written.is_err() {
-        // Half a file is of no use to anybody; the first error is the one to report.
-        let _ = std::fs::remove_file(&beside);
+    durable::write_with(path, |beside| match serialize_to_file(parts, Some(description), beside) {
+        Ok(()) => unread.take().map_or(Ok(()), |unread| Err(Unwritten::Weights(unread))),
+        Err(SafeTensorError::IoError(error)) => Err(Unwritten::File(error)),
+        Err(source) => Err(Unwritten::Weights(WeightsError::Format { path: beside.to_owned(), source })),
+    })
+    .map_err(|unwritten| match unwritten {
+        Unwritten::Weights(error) => error,
+        Unwritten::File(error) => WeightsError::file("write weights to", path)(error),
+    })
+}
+
+/// Why a file of weights was not written.
+enum Unwritten {
+    Weights(WeightsError),
+    File(io::Error),
+}
+
+impl From<io::Error> for Unwritten {
+    fn from(error: io::Error) -> Self {
+        Self::File(error)
     }
-    written.map_err(WeightsError::file("write weights to", path))
 }
 
 /// Reads a model written in the native layout, shape and all.

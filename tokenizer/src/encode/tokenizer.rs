@@ -6,7 +6,6 @@ use rayon::prelude::*;
 use serde_json::json;
 
 use crate::{
-    atomic,
     chat::conversation::ChatTemplate,
     encode::{
         alphabet,
@@ -270,8 +269,13 @@ impl Tokenizer {
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<(), Error> {
         let folder = folder.as_ref();
         std::fs::create_dir_all(folder).map_err(Error::write(folder))?;
-        atomic::write(&folder.join("tokenizer.json"), &self.json)?;
-        atomic::write(&folder.join("tokenizer_config.json"), &self.config.to_json())
+        for (name, contents) in
+            [("tokenizer.json", &self.json), ("tokenizer_config.json", &self.config.to_json())]
+        {
+            let path = folder.join(name);
+            durable::write(&path, contents).map_err(Error::write(&path))?;
+        }
+        Ok(())
     }
 }
 

@@ -7,18 +7,18 @@ use std::{
 };
 
 use anyhow::Context;
+use runs::BadInput;
+use runs::checkpoint::TOKENIZER;
+use runs::config::{
+    AlignKind, Config, DataSource, OnBadRecordKind, SplitKind, TokenizerKind, TokenizerSection,
+};
 use tokenizer::{
     Align, BpeTraining, CHAT_SPECIALS, Manifest, OnBadRecord, Outcome, Preparation, SplitRule, Tokenizer,
     WindowPlan, dialogues,
 };
 
 use super::vocabulary::{learn_bpe, learn_characters};
-use crate::config::{
-    AlignKind, Config, DataSource, OnBadRecordKind, SplitKind, TokenizerKind, TokenizerSection,
-};
-use crate::exit::BadInput;
 use crate::progress::InputBar;
-use crate::training::TOKENIZER;
 
 /// What a run reads.
 #[derive(Debug)]

@@ -7,10 +7,10 @@
 use std::sync::{Mutex, PoisonError};
 
 use burn_dataset::Dataset;
+use runs::config::Config;
 use tokenizer::{Cursor, Fingerprint, Split, Targets, TokenDataset, Window};
 
 use super::corpus::Data;
-use crate::config::Config;
 
 /// Sequences that pass through the network at once, row by row.
 #[derive(Debug, Clone, PartialEq)]

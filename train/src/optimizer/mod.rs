@@ -14,6 +14,7 @@ mod tests;
 
 pub(crate) use moments::Moments;
 pub(crate) use norm::global_norm;
+pub(crate) use schedule::rate_share;
 
 use std::collections::BTreeMap;
 
@@ -24,8 +25,7 @@ use burn::tensor::{
     backend::{AutodiffBackend, Backend},
 };
 use models::Gpt;
-
-use crate::config::{OptimizerKind, TrainSection};
+use runs::config::{OptimizerKind, TrainSection};
 
 /// The optimizer of a run: its settings, and the moments of every parameter stepped so far, by name.
 #[derive(Debug)]

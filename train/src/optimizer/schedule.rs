@@ -1,25 +1,23 @@
 //! The learning rate over the steps, as a share of its peak. A function of the step alone, so nothing of it is saved.
 
-use crate::config::{ScheduleKind, ScheduleSection};
+use runs::config::{ScheduleKind, ScheduleSection};
 
-impl ScheduleSection {
-    /// The share in force at `step`, counted from 1, of a run of `steps`.
-    pub(crate) fn share(&self, step: u64, steps: u64) -> f64 {
-        if step <= self.warmup {
-            return step as f64 / self.warmup as f64;
+/// The share in force at `step`, counted from 1, of a run of `steps`.
+pub(crate) fn rate_share(schedule: &ScheduleSection, step: u64, steps: u64) -> f64 {
+    if step <= schedule.warmup {
+        return step as f64 / schedule.warmup as f64;
+    }
+    let between = |done: f64| schedule.floor + (1.0 - schedule.floor) * done;
+    let past = |begin: f64, end: f64| ((step as f64 - begin) / (end - begin).max(1.0)).clamp(0.0, 1.0);
+    match schedule.kind {
+        ScheduleKind::Constant => 1.0,
+        ScheduleKind::Cosine => {
+            let past = past(schedule.warmup as f64, steps as f64);
+            between(0.5 + 0.5 * (std::f64::consts::PI * past).cos())
         }
-        let between = |done: f64| self.floor + (1.0 - self.floor) * done;
-        let past = |begin: f64, end: f64| ((step as f64 - begin) / (end - begin).max(1.0)).clamp(0.0, 1.0);
-        match self.kind {
-            ScheduleKind::Constant => 1.0,
-            ScheduleKind::Cosine => {
-                let past = past(self.warmup as f64, steps as f64);
-                between(0.5 + 0.5 * (std::f64::consts::PI * past).cos())
-            }
-            ScheduleKind::Linear => {
-                let begin = (steps as f64 * (1.0 - self.decay)).max(self.warmup as f64);
-                between(1.0 - past(begin, steps as f64))
-            }
+        ScheduleKind::Linear => {
+            let begin = (steps as f64 * (1.0 - schedule.decay)).max(schedule.warmup as f64);
+            between(1.0 - past(begin, steps as f64))
         }
     }
 }
@@ -30,7 +28,7 @@ mod tests {
 
     fn shares(kind: ScheduleKind, at: &[u64]) -> Vec<f64> {
         let schedule = ScheduleSection { kind, warmup: 10, decay: 0.5, floor: 0.1 };
-        at.iter().map(|step| (schedule.share(*step, 110) * 1e6).round() / 1e6).collect()
+        at.iter().map(|step| (rate_share(&schedule, *step, 110) * 1e6).round() / 1e6).collect()
     }
 
     #[test]
@@ -48,6 +46,6 @@ mod tests {
     fn without_warm_up_the_first_step_is_at_the_peak() {
         let schedule =
             ScheduleSection { warmup: 0, kind: ScheduleKind::Linear, ..ScheduleSection::default() };
-        assert!((schedule.share(1, 100) - 1.0).abs() < 1e-12);
+        assert!((rate_share(&schedule, 1, 100) - 1.0).abs() < 1e-12);
     }
 }

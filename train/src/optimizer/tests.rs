@@ -4,9 +4,9 @@ use burn::backend::{Autodiff, Flex, flex::FlexDevice};
 use burn::module::ModuleVisitor;
 use burn::tensor::TensorData;
 use models::GptConfig;
+use runs::config::TrainSection;
 
 use super::*;
-use crate::config::TrainSection;
 
 type Tape = Autodiff<Flex>;
 

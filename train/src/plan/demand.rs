@@ -10,8 +10,7 @@
 //! furthest-next-use eviction moves in a simulation of the same step.
 
 use models::{Chunks, Footprint};
-
-use crate::config::{Config, OptimizerKind};
+use runs::config::{Config, OptimizerKind};
 
 const WIDE: u64 = 4;
 

@@ -4,9 +4,9 @@ use std::str::FromStr;
 
 use backend_offload::{Budget, BudgetError};
 use models::Compute;
+use runs::config::Config;
 
 use super::Machine;
-use crate::config::Config;
 
 const GIB: u64 = 1 << 30;
 

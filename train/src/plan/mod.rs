@@ -16,11 +16,10 @@ pub(crate) use elsewhere::Elsewhere;
 pub(crate) use machine::Machine;
 pub(crate) use measured::Measured;
 
-use models::Footprint;
-use serde::Serialize;
-
-use crate::config::Config;
 use demand::{Demand, state_bytes};
+use models::Footprint;
+use runs::config::Config;
+use serde::Serialize;
 
 /// What a run will take, and whether this machine has it.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -4,10 +4,10 @@
 
 use backend_offload::Bytes;
 use models::{Compute, Footprint};
+use runs::config::Config;
 
 use super::Plan;
 use super::demand::Demand;
-use crate::config::Config;
 
 pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint: &Footprint) -> Vec<String> {
     let machine = &plan.machine;

@@ -1,6 +1,6 @@
 //! One step as one line.
 
-use crate::training::Report;
+use super::Report;
 use backend_offload::Bytes;
 
 /// `step 00120/05000 (2.4%) | loss 4.8312 | …`.
@@ -24,6 +24,10 @@ pub(crate) fn line(report: &Report) -> String {
         parts.push(format!("host {}", Bytes(report.host_bytes)));
         parts.push(format!("moved {}", Bytes(report.bytes_in + report.bytes_out)));
         parts.push(format!("stall {:.0}%", 100.0 * report.stall_ms / report.ms.max(1e-9)));
+    }
+    let waiting = 100.0 * report.data_ms / report.ms.max(1e-9);
+    if waiting >= 1.0 {
+        parts.push(format!("data {waiting:.0}%"));
     }
     parts.push(format!("eta {}", clock(remaining(report))));
     parts.join(" | ")
@@ -83,6 +87,12 @@ mod tests {
             ..report()
         };
         insta::assert_snapshot!(line(&report), @"step 00120/05000 (2.4%) | loss 4.8312 | lr 1.9e-2 | gnorm 0.71 | 812 ms | 40.3k tok/s | mfu 38.1% | device 5.80 GiB/6.00 GiB | host 21.40 GiB | moved 3.10 GiB | stall 4% | eta 1h06m");
+    }
+
+    #[test]
+    fn a_step_that_waits_for_its_data_says_so() {
+        let report = Report { mfu: None, device_budget: None, data_ms: 162.4, ..report() };
+        insta::assert_snapshot!(line(&report), @"step 00120/05000 (2.4%) | loss 4.8312 | lr 1.9e-2 | gnorm 0.71 | 812 ms | 40.3k tok/s | device 5.80 GiB | data 20% | eta 1h06m");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use burn_train::metric::{
 };
 
 use super::line;
-use crate::training::{Report, Validation};
+use super::{Report, Validation};
 
 /// One number of `T`.
 #[derive(Clone)]

@@ -4,9 +4,11 @@ mod input_bar;
 mod line;
 mod metrics;
 mod renderer;
+mod report;
 pub(crate) mod terminal;
 
 pub(crate) use input_bar::InputBar;
 pub(crate) use line::line;
 pub(crate) use metrics::{Lines, train_scalars, valid_loss};
 pub(crate) use renderer::{NoLogger, PlainRenderer};
+pub(crate) use report::{Report, Validation};

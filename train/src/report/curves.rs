@@ -60,7 +60,7 @@ fn second_half(mut loss: Chart) -> Chart {
 
 fn memory(steps: &[Update]) -> Chart {
     let mut curves = vec![
-        ("device, the most so far", Look::First, bytes(steps, |step| step.device_bytes)),
+        ("device, the most of a step", Look::First, bytes(steps, |step| step.device_bytes)),
         ("device budget", Look::Limit, bytes(steps, |step| step.device_budget)),
     ];
     let host = bytes(steps, |step| step.host_bytes);

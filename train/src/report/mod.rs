@@ -18,7 +18,6 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use crate::durable;
 use history::History;
 
 const FILE: &str = "report.html";

@@ -36,8 +36,9 @@ pub(super) fn facts(history: &History) -> Vec<(&'static str, String)> {
         tell("Time", last.seconds.map(duration));
         tell("Last loss", last.loss.map(|loss| format!("{loss:.4}")));
         tell("Share of the arithmetic used", last.mfu.map(|mfu| format!("{:.1} %", 100.0 * mfu)));
-        tell("Most device memory", last.device_bytes.map(|bytes| Bytes(bytes).to_string()));
     }
+    let device = history.steps.iter().filter_map(|step| step.device_bytes).max();
+    tell("Most device memory", device.map(|bytes| Bytes(bytes).to_string()));
     let host = history.steps.iter().filter_map(|step| step.host_bytes).max();
     tell("Most spilled to the host", host.filter(|bytes| *bytes > 0).map(|bytes| Bytes(bytes).to_string()));
     let best = history.evals.iter().rfind(|eval| eval.best);

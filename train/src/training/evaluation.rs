@@ -1,14 +1,26 @@
 //! The validation loss over fixed sequences.
 
 use anyhow::{bail, ensure};
+use backend_offload::Offloadable;
+use burn::data::dataloader::Progress as Items;
+use burn::module::AutodiffModule;
 use burn::tensor::backend::Backend;
 use burn_dataset::Dataset;
-use burn_train::InferenceStep;
+use burn_train::{EventProcessorTraining, InferenceStep, LearnerEvent, TrainingItem};
+use runs::BadInput;
 use serde::Serialize;
+use serde_json::json;
 use tokenizer::Tokenizer;
 
-use super::{Learner, Validation};
-use crate::data::ValidationWindows;
+use super::samples::{prompts, speaker};
+use super::session::Best;
+use super::strategy::{Events, Tape};
+use super::{Learner, Run, Session};
+use crate::data::{ValidationWindows, questions};
+use crate::progress::Validation;
+
+/// Batches validated before step 1, so that a lack of memory there does not wait for the first evaluation.
+const TRIAL_BATCHES: usize = 2;
 
 /// What was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -50,6 +62,55 @@ pub(crate) fn evaluate<B: Backend>(
     Ok(Evaluation { loss, perplexity: loss.exp(), bits_per_byte, sequences })
 }
 
+/// Finds out before a run is begun what would otherwise end it at its first evaluation.
+pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session) -> anyhow::Result<()> {
+    let Session { config, data, validation, .. } = session;
+    let inner = model.valid();
+    evaluate(&inner, validation, &data.tokenizer, TRIAL_BATCHES, |_| {})?;
+    let speaker = speaker(&inner.gpt, &data.tokenizer, &config.eval, config.train.seed);
+    let words = prompts(&speaker, &config.eval).and_then(|_| {
+        let asks = config.quiz() > 0;
+        Ok(asks.then(|| questions(&data.tokenizer, 1)).transpose()?)
+    });
+    words
+        .map_err(|error| BadInput(format!("the tokenizer cannot express what `eval` asks for: {error:#}")))?;
+    Ok(())
+}
+
+impl<I: Offloadable> Run<I> {
+    /// The loss, if it is the lowest so far.
+    pub(super) fn evaluate(
+        &mut self,
+        model: &Learner<Tape<I>>,
+        events: &mut Events<I>,
+    ) -> anyhow::Result<Option<Best>> {
+        let Session { data, validation, progress, .. } = &self.session;
+        let step = progress.step;
+        let (mut seen, all) = (0, validation.len());
+        let show = |validation: &Validation| {
+            seen += 1;
+            let items = Items::new(seen, all);
+            let item = TrainingItem::new(validation.clone(), items.clone(), items, Some(step as usize), None);
+            events.process_valid(LearnerEvent::ProcessedItem(item));
+        };
+        let evaluation = evaluate(&model.valid(), validation, &data.tokenizer, usize::MAX, show)?;
+        let better = progress.better(evaluation.loss);
+        let bits = evaluation.bits_per_byte.map_or(String::new(), |bits| format!(" | {bits:.4} bits/byte"));
+        self.say(&format!(
+            "step {step}: validation loss {:.4} | perplexity {:.2}{bits}{}",
+            evaluation.loss,
+            evaluation.perplexity,
+            if better.is_some() { " | best so far" } else { "" }
+        ));
+        let mut record = json!(evaluation);
+        record["step"] = json!(step);
+        record["best"] = json!(better.is_some());
+        self.tell("eval", &record);
+        self.evaluation = Some(evaluation);
+        Ok(better)
+    }
+}
+
 /// Bytes of the text that `ids` stand for; control tokens stand for none.
 fn bytes(tokenizer: &Tokenizer, ids: impl Iterator<Item = u32>) -> Result<usize, tokenizer::Error> {
     let words: Vec<u32> = ids.filter(|id| !tokenizer.specials().contains(*id)).collect();
@@ -65,8 +126,8 @@ mod tests {
     use models::Gpt;
 
     use super::*;
-    use crate::config::Config;
     use crate::data;
+    use runs::config::Config;
 
     #[test]
     fn bits_per_byte_count_the_bytes_of_the_text_and_not_its_tokens() {

@@ -2,18 +2,18 @@
 
 mod evaluation;
 mod learner;
-mod report;
+mod run;
 mod samples;
+mod saving;
 mod session;
 mod snapshot;
 mod steps;
 mod strategy;
 
-pub(crate) use evaluation::evaluate;
+pub(crate) use evaluation::{evaluate, trial};
 pub(crate) use learner::Learner;
-pub(crate) use report::{Report, Validation};
-pub(crate) use samples::{QuizScore, Speaker, ends, quiz};
+pub(crate) use run::{Peaks, Run};
+pub(crate) use samples::{QuizScore, quiz};
 pub(crate) use session::{Progress, Session};
-pub(crate) use snapshot::{CONFIG, TOKENIZER, WEIGHTS, check, load_weights, restore, save, tables_fit};
-pub(crate) use steps::{Run, trial};
+pub(crate) use snapshot::{check, restore, save};
 pub(crate) use strategy::{Display, Outcome, Taken, Tape, launch};

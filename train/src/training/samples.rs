@@ -1,28 +1,21 @@
-//! What the model says: continuations, answers, and how many answers are right.
+//! What the model says during a run: its samples, and how many answers of the embedded corpus are right.
 
 use std::fmt;
-use std::io::Write;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context;
+use backend_offload::Offloadable;
+use burn::module::AutodiffModule;
 use burn::tensor::backend::Backend;
-use models::{Completion, Gpt, Overflow, Request, Sampling, Stop, generate};
+use models::{Gpt, Sampling};
+use runs::config::EvalSection;
+use runs::{Speaker, TEXTS_AT_ONCE};
 use serde::Serialize;
+use serde_json::json;
 use tokenizer::{Message, Role, Tokenizer};
 
-use crate::config::EvalSection;
+use super::strategy::Tape;
+use super::{Learner, Run};
 use crate::data::{Question, questions};
-
-/// A model with its words.
-pub(crate) struct Speaker<'a, B: Backend> {
-    pub(crate) gpt: &'a Gpt<B>,
-    pub(crate) tokenizer: &'a Tokenizer,
-    pub(crate) sampling: Sampling,
-    pub(crate) max_new_tokens: usize,
-    /// Any of these ends a text, which lacks it.
-    pub(crate) stop: &'a [String],
-}
 
 /// One text of a run's samples.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -58,136 +51,48 @@ impl fmt::Display for QuizScore {
     }
 }
 
-impl<'a, B: Backend> Speaker<'a, B> {
-    /// As a run's samples are made.
-    pub(crate) fn sampling(gpt: &'a Gpt<B>, tokenizer: &'a Tokenizer, eval: &EvalSection, seed: u64) -> Self {
-        let sampling =
-            Sampling { temperature: eval.temperature, top_k: eval.top_k, seed, ..Sampling::default() };
-        Self { gpt, tokenizer, sampling, max_new_tokens: eval.max_new_tokens, stop: &[] }
-    }
-
-    /// The ids of a text to continue. One without text begins as a document does.
-    pub(crate) fn opening(&self, text: &str) -> anyhow::Result<Vec<u32>> {
-        let mut ids: Vec<u32> = self.tokenizer.bos().into_iter().collect();
-        ids.extend(self.tokenizer.encode(text)?);
-        if ids.is_empty() {
-            ids = self.tokenizer.encode("\n").context("an empty prompt begins with a line break")?;
-        }
-        Ok(ids)
-    }
-
-    /// Continues `prompts`, showing the pieces of the first as they come.
-    pub(crate) fn speak(
-        &self,
-        prompts: &[Vec<u32>],
-        mut show: impl FnMut(&[u32]) -> ControlFlow<()>,
-    ) -> anyhow::Result<Vec<Completion>> {
-        let ends = ends(self.tokenizer);
-        let decode = |ids: &[u32]| self.words(ids).unwrap_or_default();
-        let request = Request {
-            sampling: self.sampling,
-            end_tokens: &ends,
-            stop: (!self.stop.is_empty()).then_some(Stop { strings: self.stop, decode: &decode }),
-            overflow: Overflow::Slide,
-            ..Request::new(prompts, self.max_new_tokens)
-        };
-        let completions = generate(self.gpt, &request, |piece| {
-            if piece.prompt == 0 { show(piece.tokens) } else { ControlFlow::Continue(()) }
-        })?;
-        Ok(completions)
-    }
-
-    /// Continues a prompt as it is written to `out`, until `silenced`; returns what was said.
-    pub(crate) fn aloud(
-        &self,
-        prompt: &[Vec<u32>],
-        out: &mut impl Write,
-        silenced: &AtomicBool,
-    ) -> anyhow::Result<String> {
-        let mut stream = self.tokenizer.decode_stream();
-        let (mut said, mut failure) = (String::new(), None);
-        let show = |ids: &[u32]| {
-            let piece = || -> anyhow::Result<String> {
-                let known = ids.iter().filter(|id| **id < self.tokenizer.vocab_size());
-                let text = known.map(|id| stream.push(*id)).collect::<Result<String, _>>()?;
-                write!(out, "{text}")?;
-                out.flush()?;
-                Ok(text)
-            };
-            match { piece }() {
-                Ok(text) => said += &text,
-                Err(error) => failure = Some(error),
-            }
-            let ends = failure.is_some() || silenced.load(Ordering::Relaxed);
-            if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        };
-        let completions = self.speak(prompt, show)?;
-        if let Some(failure) = failure {
-            return Err(failure);
-        }
-        let mut rest = stream.finish()?;
-        // A stop string may begin within a token, the beginning of which is still to be said.
-        let whole = completions.first().and_then(|completion| completion.text.as_deref());
-        if let Some(left) = whole.and_then(|whole| whole.strip_prefix(said.as_str())) {
-            left.clone_into(&mut rest);
-        }
-        write!(out, "{rest}")?;
-        Ok(said + &rest)
-    }
-
-    /// What a run's configuration asks to be continued, as text and ids.
-    pub(crate) fn prompts(&self, eval: &EvalSection) -> anyhow::Result<Vec<(String, Vec<u32>)>> {
-        let mut prompts = Vec::new();
-        for text in &eval.prompts {
-            prompts.push((text.clone(), self.opening(text)?));
-        }
-        for question in &eval.questions {
-            let message = Message::new(Role::User, question.clone());
-            prompts.push((question.clone(), self.tokenizer.encode_prompt(&[message])?));
-        }
-        Ok(prompts)
-    }
-
-    /// The texts that a run's configuration asks for.
-    pub(crate) fn samples(&self, eval: &EvalSection) -> anyhow::Result<Vec<Sample>> {
-        let prompts = self.prompts(eval)?;
-        let mut samples = Vec::with_capacity(prompts.len());
-        for (prompt, ids) in prompts {
-            let completions = self.speak(&[ids], |_| ControlFlow::Continue(()))?;
-            let text = self.words(&completions[0].tokens)?;
-            samples.push(Sample { prompt, text });
-        }
-        Ok(samples)
-    }
-
-    fn right(&self, questions: &[Question]) -> anyhow::Result<Score> {
-        let mut score = Score { right: 0, asked: questions.len() };
-        for questions in questions.chunks(QUESTIONS_AT_ONCE) {
-            let prompts: Vec<Vec<u32>> = questions.iter().map(|question| question.prompt.clone()).collect();
-            let completions = self.speak(&prompts, |_| ControlFlow::Continue(()))?;
-            for (question, completion) in questions.iter().zip(completions) {
-                score.right += usize::from(self.words(&completion.tokens)? == question.answer);
-            }
-        }
-        Ok(score)
-    }
-
-    /// Ids beyond the vocabulary, which an embedding larger than it can produce, are no words.
-    pub(crate) fn words(&self, ids: &[u32]) -> anyhow::Result<String> {
-        let known: Vec<u32> = ids.iter().copied().filter(|id| *id < self.tokenizer.vocab_size()).collect();
-        let bytes = self.tokenizer.decode_bytes(&known)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    }
+/// The model as a run's samples hear it.
+pub(crate) fn speaker<'a, B: Backend>(
+    gpt: &'a Gpt<B>,
+    tokenizer: &'a Tokenizer,
+    eval: &EvalSection,
+    seed: u64,
+) -> Speaker<'a, B> {
+    let sampling = Sampling { temperature: eval.temperature, top_k: eval.top_k, seed, ..Sampling::default() };
+    Speaker { gpt, tokenizer, sampling, max_new_tokens: eval.max_new_tokens, stop: &[] }
 }
 
-/// The control tokens at which an answer ends, without repetition.
-pub(crate) fn ends(tokenizer: &Tokenizer) -> Vec<u32> {
-    let mut ends: Vec<u32> = tokenizer.eos().into_iter().chain(tokenizer.bos()).collect();
-    ends.dedup();
-    ends
+/// The prompts of a run's configuration, as text and ids.
+pub(crate) fn prompts<B: Backend>(
+    speaker: &Speaker<'_, B>,
+    eval: &EvalSection,
+) -> anyhow::Result<Vec<(String, Vec<u32>)>> {
+    let mut prompts = Vec::new();
+    for text in &eval.prompts {
+        prompts.push((text.clone(), speaker.opening(text)?));
+    }
+    for question in &eval.questions {
+        let message = Message::new(Role::User, question.clone());
+        prompts.push((question.clone(), speaker.tokenizer.encode_prompt(&[message])?));
+    }
+    Ok(prompts)
 }
 
-const QUESTIONS_AT_ONCE: usize = 32;
+/// The samples that a run's configuration asks for.
+pub(crate) fn samples<B: Backend>(
+    speaker: &Speaker<'_, B>,
+    eval: &EvalSection,
+) -> anyhow::Result<Vec<Sample>> {
+    let mut samples = Vec::new();
+    for prompts in prompts(speaker, eval)?.chunks(TEXTS_AT_ONCE) {
+        let ids: Vec<_> = prompts.iter().map(|(_, ids)| ids.clone()).collect();
+        let completions = speaker.speak(&ids, |_| ControlFlow::Continue(()))?;
+        for ((prompt, _), completion) in prompts.iter().zip(&completions) {
+            samples.push(Sample { prompt: prompt.clone(), text: speaker.text(completion)? });
+        }
+    }
+    Ok(samples)
+}
 
 /// Asks `count` questions of either kind and takes the likeliest answer.
 pub(crate) fn quiz<B: Backend>(
@@ -198,5 +103,47 @@ pub(crate) fn quiz<B: Backend>(
 ) -> anyhow::Result<QuizScore> {
     let speaker = Speaker { gpt, tokenizer, sampling: Sampling::greedy(), max_new_tokens, stop: &[] };
     let [held_out, unseen] = questions(tokenizer, count)?;
-    Ok(QuizScore { held_out: speaker.right(&held_out)?, unseen_phrasings: speaker.right(&unseen)? })
+    Ok(QuizScore { held_out: right(&speaker, &held_out)?, unseen_phrasings: right(&speaker, &unseen)? })
+}
+
+fn right<B: Backend>(speaker: &Speaker<'_, B>, questions: &[Question]) -> anyhow::Result<Score> {
+    let mut score = Score { right: 0, asked: questions.len() };
+    for questions in questions.chunks(TEXTS_AT_ONCE) {
+        let prompts: Vec<Vec<u32>> = questions.iter().map(|question| question.prompt.clone()).collect();
+        let completions = speaker.speak(&prompts, |_| ControlFlow::Continue(()))?;
+        for (question, completion) in questions.iter().zip(completions) {
+            score.right += usize::from(speaker.words(&completion.tokens)? == question.answer);
+        }
+    }
+    Ok(score)
+}
+
+impl<I: Offloadable> Run<I> {
+    /// Shows and keeps the samples that the configuration asks for.
+    pub(super) fn sample(&mut self, model: &Learner<Tape<I>>) -> anyhow::Result<()> {
+        let (step, eval) = (self.session.progress.step, &self.session.config.eval);
+        let inner = model.valid();
+        let seed = self.session.config.train.seed.wrapping_add(step);
+        let speaker = speaker(&inner.gpt, &self.session.data.tokenizer, eval, seed);
+        let samples = samples(&speaker, eval)?;
+        let mut text = String::new();
+        for sample in &samples {
+            self.say(&format!("  {} → {}", sample.prompt, sample.text));
+            for part in [&sample.prompt, "\n", &sample.text, "\n\n"] {
+                text.push_str(part);
+            }
+            let mut record = json!(sample);
+            record["step"] = json!(step);
+            self.tell("sample", &record);
+        }
+        if !samples.is_empty() {
+            let folder = self.session.run.join("samples");
+            let path = folder.join(format!("step-{step:08}.txt"));
+            let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, text));
+            if let Err(error) = written {
+                self.say(&format!("writing {}: {error}; training goes on", path.display()));
+            }
+        }
+        Ok(())
+    }
 }

@@ -8,11 +8,11 @@ use std::{
     },
 };
 
+use runs::config::Config;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokenizer::{Cursor, Fingerprint};
 
-use crate::config::Config;
 use crate::data::{Data, TrainingWindows, ValidationWindows};
 
 /// A run as the loop sees it.
@@ -27,7 +27,7 @@ pub(crate) struct Session {
     pub(crate) parameters: u64,
     /// Floating-point operations that one optimizer step is worth; recomputation is not worth any.
     pub(crate) flops_per_step: f64,
-    /// Those per second of a plain product on this device.
+    /// The most FLOP/s this device has shown, in large products and in steps of the run.
     pub(crate) flops_per_second: Option<f64>,
     /// Raised by the first signal.
     pub(crate) stop: Arc<AtomicBool>,

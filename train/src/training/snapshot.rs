@@ -16,29 +16,23 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
-use backend_offload::{Bytes, available_host_memory};
 use burn::backend::{Flex, flex::FlexDevice};
 use burn::tensor::{DType, TensorData, TensorMetadata, backend::Backend, ops::FloatTensor, try_read_sync};
 use models::{
-    Footprint, Gpt, GptConfig,
+    Gpt,
     weights::{self, Layout, Stored},
 };
+use runs::BadInput;
+use runs::checkpoint::{CONFIG, MOMENTS, STATE, TOKENIZER, WEIGHTS};
+use runs::config::{Config, OptimizerKind};
 use safetensors::{Dtype, View, serialize_to_file, tensor::Metadata};
 use serde::{Deserialize, Serialize};
 use tokenizer::Tokenizer;
 
 use super::Progress;
-use crate::config::{Config, OptimizerKind};
-use crate::exit::BadInput;
 use crate::optimizer::{Moments, Optimizer, keeps_second_moment};
 
-/// The files of a checkpoint.
-pub(crate) const WEIGHTS: &str = "model.safetensors";
-pub(crate) const CONFIG: &str = "config.json";
-pub(crate) const TOKENIZER: &str = "tokenizer";
 const PARTS: [&str; 2] = ["first", "second"];
-const MOMENTS: &str = "optimizer.safetensors";
-const STATE: &str = "state.json";
 const FORMAT: u32 = 1;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -86,42 +80,6 @@ pub(crate) fn save<I: Backend, B: Backend>(
     fs::write(folder.join(CONFIG), config.to_json()).context("writing the configuration")?;
     tokenizer.save(folder.join(TOKENIZER))?;
     Ok(())
-}
-
-/// The weights in `folder`, whose bytes were checked before.
-pub(crate) fn load_weights<B: Backend>(
-    folder: &Path,
-    wanted: &GptConfig,
-    device: &B::Device,
-) -> anyhow::Result<Gpt<B>> {
-    tables_fit(wanted)?;
-    let path = folder.join(WEIGHTS);
-    // Products may be computed in another type than before; the weights are the same.
-    let stored = GptConfig { compute: wanted.compute, ..weights::native_config(&path)? };
-    if stored != *wanted {
-        return Err(BadInput(format!(
-            "the checkpoint {} holds another model than the configuration describes; take the configuration in its \
-             config.json",
-            folder.display()
-        ))
-        .into());
-    }
-    Ok(weights::load(wanted, &[&path], Layout::Native, device)?)
-}
-
-/// Rotary tables are as long as a description says, whatever the weights beside it take.
-pub(crate) fn tables_fit(model: &GptConfig) -> anyhow::Result<()> {
-    let tables = Footprint::of(model)?.rotary_bytes();
-    match available_host_memory().filter(|free| *free < tables) {
-        Some(free) => Err(BadInput(format!(
-            "the rotary tables of `n_positions` = {} take {} and {} of memory are free; lower `n_positions`",
-            model.n_positions,
-            Bytes(tables),
-            Bytes(free)
-        ))
-        .into()),
-        None => Ok(()),
-    }
 }
 
 /// Whether `folder`, whose bytes were checked before, holds the tensors that its configuration and its optimizer ask

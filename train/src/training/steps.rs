@@ -1,89 +1,32 @@
-//! Step after step: learn, measure, sample, save, until done or asked to stop.
+//! The loop: forward, backward, norm, update; then whatever is due between two steps.
+//!
+//! Memory failures surface where a result is read. So a step's loss and the norm of its gradients are read before its
+//! update is made, and a failure is found with them.
 
-use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, anyhow};
-use backend_offload::{Offload, Offloadable, mark_step, stats};
-use burn::data::dataloader::{DataLoader, Progress as Items};
-use burn::module::AutodiffModule;
-use burn::tensor::backend::Backend;
-use burn_dataset::Dataset;
-use burn_train::{EventProcessorTraining, Interrupter, LearnerEvent, TrainStep, TrainingItem};
-use serde::Serialize;
-use serde_json::json;
+use anyhow::anyhow;
+use backend_offload::{Offload, Offloadable, mark_step, reset_peaks, stats};
+use burn::backend::Autodiff;
+use burn::data::dataloader::DataLoader;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{
+    Tensor,
+    backend::{AutodiffBackend, Backend},
+};
+use burn_train::{Interrupter, TrainOutput, TrainStep};
+use models::{Batch, Chunks, DropoutKey, Lean, PassOptions, recompute};
 
-use super::evaluation::{Evaluation, evaluate};
-use super::samples::Speaker;
-use super::session::Best;
-use super::snapshot;
-use super::strategy::{Display, Events, Taken, Tape};
-use super::{Learner, Report, Session, Validation};
-use crate::checkpoint::{CheckpointError, Checkpoints};
-use crate::data::{StepData, questions};
-use crate::exit::{BadInput, Ending};
-use crate::journal::Journal;
-use crate::optimizer::{Optimizer, Stride};
-
-/// Batches validated before step 1, so that a lack of memory there does not wait for the first evaluation.
-const TRIAL_BATCHES: usize = 2;
-
-/// A run in progress.
-pub(crate) struct Run<I: Offloadable> {
-    pub(crate) session: Session,
-    pub(crate) optimizer: Optimizer<Offload<I>>,
-    pub(crate) journal: Journal,
-    pub(crate) device: I::Device,
-    pub(super) taken: Vec<Taken>,
-    pub(super) checkpoint_bytes: Option<u64>,
-    pub(super) evaluation: Option<Evaluation>,
-    checkpoints: Checkpoints,
-    pub(super) display: Display,
-    begun: Instant,
-    /// Seconds spent by earlier parts of the run.
-    before: f64,
-}
-
-/// Finds out before a run is begun what would otherwise end it at its first evaluation.
-pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session) -> anyhow::Result<()> {
-    let Session { config, data, validation, .. } = session;
-    let inner = model.valid();
-    evaluate(&inner, validation, &data.tokenizer, TRIAL_BATCHES, |_| {})?;
-    let speaker = Speaker::sampling(&inner.gpt, &data.tokenizer, &config.eval, config.train.seed);
-    let words = speaker.prompts(&config.eval).and_then(|_| {
-        let asks = config.quiz() > 0;
-        Ok(asks.then(|| questions(&data.tokenizer, 1)).transpose()?)
-    });
-    words
-        .map_err(|error| BadInput(format!("the tokenizer cannot express what `eval` asks for: {error:#}")))?;
-    Ok(())
-}
+use super::strategy::{Events, Tape};
+use super::{Learner, Run};
+use crate::data::StepData;
+use crate::exit::Ending;
+use crate::optimizer::{Stride, global_norm, rate_share};
+use crate::progress::Report;
 
 impl<I: Offloadable> Run<I> {
-    pub(crate) fn new(
-        session: Session,
-        optimizer: Optimizer<Offload<I>>,
-        journal: Journal,
-        device: I::Device,
-        display: Display,
-    ) -> Self {
-        let before = journal.seconds();
-        let checkpoints = Checkpoints::in_run(&session.run);
-        Self {
-            session,
-            optimizer,
-            journal,
-            device,
-            taken: Vec::new(),
-            checkpoint_bytes: None,
-            evaluation: None,
-            checkpoints,
-            display,
-            begun: Instant::now(),
-            before,
-        }
-    }
-
+    /// Trains until the last step, a stop or a failure.
     pub(super) fn all_steps(
         &mut self,
         mut model: Learner<Tape<I>>,
@@ -91,95 +34,49 @@ impl<I: Offloadable> Run<I> {
         events: &mut Events<I>,
         interrupter: &Interrupter,
     ) -> (Learner<Tape<I>>, anyhow::Result<Ending>) {
-        let mut items = loader.iter();
-        loop {
-            if self.session.progress.step >= self.session.steps() {
-                let ending = self.finish(&model, events);
-                return (model, ending);
-            }
-            let Some(data) = items.next() else {
+        let mut batches = loader.iter();
+        while self.session.progress.step < self.session.steps() {
+            let before = stats::<I>(&self.device);
+            self.peaks.include(&before);
+            reset_peaks::<I>(&self.device);
+            let begun = Instant::now();
+            let Some(data) = batches.next() else {
                 let failure = self.session.training.failure();
                 let error = failure.map_or_else(|| anyhow!("the training data ended early"), Into::into);
                 return (model, Err(error));
             };
-            let done;
-            (model, done) = self.step(model, data, events);
-            let ending = done.and_then(|()| self.between_steps(&model, events, interrupter));
-            match ending {
+            let waited = begun.elapsed();
+            let step = data.step;
+            let TrainOutput { grads, item: mut report } = TrainStep::step(&model, data);
+            if let Some(failure) = report.failure.take() {
+                return (model, Err(anyhow!("step {step} could not run: {failure}")));
+            }
+            let settings = &self.session.config.train;
+            let share = rate_share(&settings.schedule, step, self.session.steps());
+            report.lr = settings.lr * share;
+            if report.is_usable() {
+                let stride = Stride::clipped(share, f64::from(report.gnorm), settings.grad_clip);
+                model = model.map_gpt(|gpt| self.optimizer.step(gpt, grads, stride));
+            }
+            // An update that could not run is told here; no later step may use its weights.
+            if let Err(error) = Offload::<I>::sync(&self.device) {
+                return (model, Err(anyhow!("the update of step {step} could not run: {error}")));
+            }
+            report.time(begun.elapsed(), waited);
+            mark_step::<I>(&self.device);
+            report.memory(&before, &stats::<I>(&self.device));
+            self.account(report, events);
+            match self.between_steps(&model, events, interrupter) {
                 Ok(None) => {}
                 Ok(Some(ending)) => return (model, Ok(ending)),
                 Err(error) => return (model, Err(error)),
             }
         }
+        let ending = self.finish(&model, events);
+        (model, ending)
     }
 
-    /// One update, or none where its numbers are no numbers.
-    fn step(
-        &mut self,
-        model: Learner<Tape<I>>,
-        data: StepData,
-        events: &mut Events<I>,
-    ) -> (Learner<Tape<I>>, anyhow::Result<()>) {
-        let before = stats::<I>(&self.device);
-        let begun = Instant::now();
-        let step = data.step;
-        let output = TrainStep::step(&model, data);
-        let mut report = output.item;
-        if let Some(failure) = report.failure.take() {
-            return (model, Err(anyhow!("step {step} could not run: {failure}")));
-        }
-        let share = self.session.config.train.schedule.share(step, self.session.steps());
-        let usable = report.loss.is_finite() && report.gnorm.is_finite();
-        let model = if usable {
-            let limit = self.session.config.train.grad_clip;
-            let stride = Stride::clipped(share, f64::from(report.gnorm), limit);
-            let optimizer = &mut self.optimizer;
-            model.map_gpt(|gpt| optimizer.step(gpt, output.grads, stride))
-        } else {
-            model
-        };
-        // Where an update could not run, here is who is told; no later step may use its weights.
-        if let Err(error) = Offload::<I>::sync(&self.device) {
-            return (model, Err(anyhow!("the update of step {step} could not run: {error}")));
-        }
-        let seconds = begun.elapsed().as_secs_f64();
-        mark_step::<I>(&self.device);
-        report.lr = self.session.config.train.lr * share;
-        report.memory(&before, &stats::<I>(&self.device));
-        self.account(report, seconds, usable, events);
-        (model, Ok(()))
-    }
-
-    fn account(&mut self, mut report: Report, seconds: f64, usable: bool, events: &mut Events<I>) {
-        let session = &mut self.session;
-        session.progress.advance(report.loss, session.training.cursor(report.step));
-        session.progress.seconds = self.before + self.begun.elapsed().as_secs_f64();
-        let Report { loss, bytes_in, bytes_out, .. } = report;
-        self.taken.push(Taken { loss, seconds, bytes_in, bytes_out });
-        let tokens = session.config.tokens_per_step();
-        report.steps = session.steps();
-        report.ms = seconds * 1e3;
-        report.tokens = tokens * report.step;
-        report.tokens_per_second = tokens as f64 / seconds;
-        report.mfu = session.flops_per_second.map(|possible| session.flops_per_step / seconds / possible);
-        report.seconds = session.progress.seconds;
-        self.tell("step", &report);
-        if usable {
-            self.session.progress.withheld = 0;
-        } else {
-            self.session.progress.withheld += 1;
-            let reason = "the loss or a gradient is not a finite number; the weights are as before";
-            let (step, loss, gnorm) = (report.step, report.loss, report.gnorm);
-            self.say(&format!("step {step}: loss {loss}, gradient norm {gnorm}: {reason}"));
-            self.tell("withheld", &json!({ "step": step, "loss": loss, "gnorm": gnorm, "reason": reason }));
-        }
-        let items = Items::new(report.step as usize, report.steps as usize);
-        let (step, lr) = (report.step as usize, report.lr);
-        let item = TrainingItem::new(report, items.clone(), items, Some(step), Some(lr));
-        events.process_train(LearnerEvent::ProcessedItem(item));
-    }
-
-    /// What is due after a step; an ending if it was the last one for whatever reason.
+    /// Evaluates, samples and saves where that is due; an ending if the step was the last one for whatever reason.
     fn between_steps(
         &mut self,
         model: &Learner<Tape<I>>,
@@ -218,127 +115,76 @@ impl<I: Offloadable> Run<I> {
         }
         Ok(Ending::Done)
     }
+}
 
-    /// The loss, if it is the lowest so far.
-    fn evaluate(&mut self, model: &Learner<Tape<I>>, events: &mut Events<I>) -> anyhow::Result<Option<Best>> {
-        let Session { data, validation, progress, .. } = &self.session;
-        let step = progress.step;
-        let (mut seen, all) = (0, validation.len());
-        let show = |validation: &Validation| {
-            seen += 1;
-            let items = Items::new(seen, all);
-            let item = TrainingItem::new(validation.clone(), items.clone(), items, Some(step as usize), None);
-            events.process_valid(LearnerEvent::ProcessedItem(item));
+impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
+    type Input = StepData;
+    type Output = Report;
+
+    /// Gradients of all micro-batches together, as those of one large batch: each weighs as much as it has targets.
+    fn step(&self, data: StepData) -> TrainOutput<Report> {
+        let divisor = data.counted();
+        let device = self.gpt.wte.device();
+        let mut grads = GradientsParams::new();
+        let mut numbers = Vec::with_capacity(data.micro_batches.len() + 1);
+        for (n, micro_batch) in data.micro_batches.iter().enumerate() {
+            let key = DropoutKey { seed: self.pass.seed, step: data.step, micro_batch: n as u64 };
+            let options =
+                PassOptions { dropout: Some(key), z_loss: self.pass.z_loss, divisor: Some(divisor) };
+            numbers.push(self.forward_backward(micro_batch.upload::<I>(&device), &options, &mut grads));
+        }
+        let losses = numbers.len();
+        numbers.push(global_norm(&self.gpt, &grads));
+        let item = match Tensor::cat(numbers, 0).try_into_data() {
+            Ok(numbers) => {
+                let numbers: Vec<f32> = numbers.iter::<f32>().collect();
+                let loss = numbers[..losses].iter().sum();
+                Report { step: data.step, loss, gnorm: numbers[losses], ..Report::default() }
+            }
+            Err(error) => Report { step: data.step, failure: Some(error.to_string()), ..Report::default() },
         };
-        let evaluation = evaluate(&model.valid(), validation, &data.tokenizer, usize::MAX, show)?;
-        let better = progress.better(evaluation.loss);
-        let bits = evaluation.bits_per_byte.map_or(String::new(), |bits| format!(" | {bits:.4} bits/byte"));
-        self.say(&format!(
-            "step {step}: validation loss {:.4} | perplexity {:.2}{bits}{}",
-            evaluation.loss,
-            evaluation.perplexity,
-            if better.is_some() { " | best so far" } else { "" }
-        ));
-        let mut record = json!(evaluation);
-        record["step"] = json!(step);
-        record["best"] = json!(better.is_some());
-        self.tell("eval", &record);
-        self.evaluation = Some(evaluation);
-        Ok(better)
+        TrainOutput { grads, item }
     }
+}
 
-    fn sample(&mut self, model: &Learner<Tape<I>>) -> anyhow::Result<()> {
-        let (step, eval) = (self.session.progress.step, &self.session.config.eval);
-        let inner = model.valid();
-        let seed = self.session.config.train.seed.wrapping_add(step);
-        let speaker = Speaker::sampling(&inner.gpt, &self.session.data.tokenizer, eval, seed);
-        let samples = speaker.samples(eval)?;
-        let mut text = String::new();
-        for sample in &samples {
-            self.say(&format!("  {} → {}", sample.prompt, sample.text));
-            for part in [&sample.prompt, "\n", &sample.text, "\n\n"] {
-                text.push_str(part);
-            }
-            let mut record = json!(sample);
-            record["step"] = json!(step);
-            self.tell("sample", &record);
+impl<I: Backend> Learner<Autodiff<I>> {
+    /// Adds a micro-batch's gradients to `sum`; returns its share of the loss.
+    fn forward_backward(
+        &self,
+        batch: Batch<I>,
+        options: &PassOptions,
+        sum: &mut GradientsParams,
+    ) -> Tensor<I, 1> {
+        let kernels = Lean(Chunks::default());
+        if let Some(every) = self.pass.recompute {
+            let (_, loss) =
+                recompute::sweep(self.gpt.clone(), batch, options, kernels, every, |gpt, mut part| {
+                    gpt.visit(&mut Add { from: &mut part, to: sum });
+                    gpt
+                });
+            return loss;
         }
-        if !samples.is_empty() {
-            let folder = self.session.run.join("samples");
-            let path = folder.join(format!("step-{step:08}.txt"));
-            let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, text));
-            if let Err(error) = written {
-                self.say(&format!("writing {}: {error}; training goes on", path.display()));
-            }
-        }
-        Ok(())
+        let loss = self.gpt.loss(Batch::from_inner(batch), options, &kernels);
+        let value = loss.clone().inner();
+        let mut part = GradientsParams::from_grads(loss.backward(), &self.gpt);
+        self.gpt.visit(&mut Add { from: &mut part, to: sum });
+        value
     }
+}
 
-    /// Saves a checkpoint, as the best one if it is. If that fails, the one before is still the best.
-    fn save(&mut self, model: &Learner<Tape<I>>, better: Option<Best>) -> anyhow::Result<()> {
-        let begun = Instant::now();
-        let best_before = self.session.progress.best;
-        if better.is_some() {
-            self.session.progress.best = better;
-        }
-        let session = &self.session;
-        let step = session.progress.step;
-        let bytes = self.optimizer.bytes() + session.parameters * size_of::<f32>() as u64;
-        let write = |folder: &Path| {
-            let (config, progress) = (&session.config, &session.progress);
-            snapshot::save(folder, &model.gpt, &self.optimizer, config, progress, &session.data.tokenizer)
+/// Adds some parameters' gradients to the whole set.
+struct Add<'a> {
+    from: &'a mut GradientsParams,
+    to: &'a mut GradientsParams,
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Add<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let Some(part) = self.from.remove::<B::InnerBackend, D>(param.id) else { return };
+        let sum = match self.to.remove::<B::InnerBackend, D>(param.id) {
+            Some(sum) => sum + part,
+            None => part,
         };
-        // What the journal tells up to this step is not to be lost once the checkpoint is there.
-        let saved = self.journal.sync().and_then(|()| Ok(self.checkpoints.save(step, bytes, write)?));
-        match saved {
-            Ok(saved) => {
-                self.checkpoint_bytes = Some(saved.bytes);
-                let ms = begun.elapsed().as_secs_f64() * 1e3;
-                self.tell("checkpoint", &json!({ "step": step, "bytes": saved.bytes, "ms": ms }));
-            }
-            Err(error) => {
-                self.session.progress.best = best_before;
-                self.tell("checkpoint", &json!({ "step": step, "error": format!("{error:#}") }));
-                return Err(error.context(format!("step {step}: no checkpoint was saved")));
-            }
-        }
-        let rule = &self.session.config.checkpoint;
-        let marked = if better.is_some() { self.checkpoints.mark_best(step) } else { Ok(()) };
-        if let Err(error) = marked.and_then(|()| self.checkpoints.prune(rule.keep_last, rule.keep_every)) {
-            self.say(&format!("step {step}: the checkpoint was saved, but then: {error}"));
-        }
-        Ok(())
-    }
-
-    /// As [`save`](Self::save), where the run ends.
-    fn save_or_end(&mut self, model: &Learner<Tape<I>>, better: Option<Best>) -> anyhow::Result<()> {
-        self.save(model, better).context("the run ends without a checkpoint of its last step")
-    }
-
-    /// Lets `best` point where the checkpoint that was gone on from says: a run may have ended between a save and its
-    /// mark, or go on from before what was best. In another directory than it was saved in there is nothing to mark.
-    pub(crate) fn settle_best(&self) {
-        let Some(best) = self.session.progress.best else { return };
-        if self.checkpoints.best().ok().flatten() == Some(best.step) {
-            return;
-        }
-        match self.checkpoints.mark_best(best.step) {
-            Ok(()) | Err(CheckpointError::Absent { .. }) => {}
-            Err(error) => self.say(&format!("the best checkpoint so far cannot be marked: {error}")),
-        }
-    }
-
-    /// A line in the journal. A disk that is full does not end the run.
-    fn tell<T: Serialize>(&mut self, kind: &str, record: &T) {
-        if let Err(error) = self.journal.write(kind, record) {
-            self.say(&format!("{error:#}; training goes on"));
-        }
-    }
-
-    /// Between the lines of steps. The terminal interface owns the whole screen, so there the journal has to do.
-    fn say(&self, text: &str) {
-        if self.display == Display::Plain {
-            eprintln!("{text}");
-        }
+        self.to.register(param.id, sum);
     }
 }

@@ -4,10 +4,10 @@
 //! Burn for its metrics, renderers and interrupter; it takes the model, drops the learner that held it, and owns what
 //! steps it. Its error waits beside the strategy until Burn has returned.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
-use backend_offload::{Offload, Offloadable};
+use backend_offload::{Offload, Offloadable, stats};
 use burn::backend::Autodiff;
 use burn::lr_scheduler::constant::ConstantLr;
 use burn::optim::{Sgd, SgdConfig, adaptor::OptimizerAdaptor};
@@ -18,8 +18,7 @@ use burn_train::{
 };
 
 use super::evaluation::Evaluation;
-use super::steps::Run;
-use super::{Learner, Session};
+use super::{Learner, Peaks, Run, Session};
 use crate::data::StepLoader;
 use crate::exit::Ending;
 use crate::journal::Journal;
@@ -58,6 +57,8 @@ pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) evaluation: Option<Evaluation>,
     /// Every step taken here.
     pub(crate) taken: Vec<Taken>,
+    /// The most that was held here.
+    pub(crate) peaks: Peaks,
     /// Bytes of the last checkpoint saved here.
     pub(crate) checkpoint_bytes: Option<u64>,
 }
@@ -71,10 +72,8 @@ pub(crate) struct Taken {
     pub(crate) bytes_out: u64,
 }
 
-struct Strategy<I: Offloadable> {
-    run: Mutex<Option<Run<I>>>,
-    ended: Mutex<Option<(Run<I>, anyhow::Result<Ending>)>>,
-}
+/// Burn shares a strategy; the one thread that trains holds the run from its first step to its last.
+struct Strategy<I: Offloadable>(Mutex<Run<I>>);
 
 /// Trains `learner` under Burn's metrics, and shows it as asked.
 pub(crate) fn launch<I: Offloadable>(
@@ -87,7 +86,7 @@ pub(crate) fn launch<I: Offloadable>(
     let train = StepLoader::new(Arc::clone(&session.training), steps);
     let valid = StepLoader::new(Arc::clone(&session.validation), 0..session.validation.len());
     let directory = session.run.clone();
-    let strategy = Arc::new(Strategy { run: Mutex::new(Some(run)), ended: Mutex::new(None) });
+    let strategy = Arc::new(Strategy(Mutex::new(run)));
     let mut training: SupervisedTraining<Components<I>> =
         SupervisedTraining::new(directory, Arc::new(train), Arc::new(valid))
             .with_training_strategy(TrainingStrategy::Custom(Arc::clone(&strategy) as Arc<_>))
@@ -107,12 +106,16 @@ pub(crate) fn launch<I: Offloadable>(
     let trained = training.launch(burn_train::Learner::new(learner, unused, ConstantLr::new(0.0)));
     // The terminal is the user's again before anything else is printed.
     drop(trained.renderer);
-    let (run, ending) = lock(&strategy.ended).take().context("the training ended without a result")?;
+    let run = Arc::into_inner(strategy).context("the training ended and is still held")?.0;
+    let mut run = run.into_inner().unwrap_or_else(PoisonError::into_inner);
+    run.peaks.include(&stats::<I>(&run.device));
+    let ending = run.ending.context("the training ended without a result")??;
     Ok(Outcome {
         learner: trained.model,
         session: run.session,
         journal: run.journal,
-        ending: ending?,
+        ending,
+        peaks: run.peaks,
         evaluation: run.evaluation,
         taken: run.taken,
         checkpoint_bytes: run.checkpoint_bytes,
@@ -132,13 +135,9 @@ impl<I: Offloadable> SupervisedLearningStrategy<Components<I>> for Strategy<I> {
         // The only other holder of the weights: they are stepped in place of the old ones, not beside them.
         drop(learner);
         let mut events = components.event_processor;
-        let mut run = lock(&self.run).take().expect("a strategy is fitted once");
+        let mut run = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (model, ending) = run.all_steps(model, train.as_ref(), &mut events, &components.interrupter);
-        *lock(&self.ended) = Some((run, ending));
+        run.ending = Some(ending);
         (model, events)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

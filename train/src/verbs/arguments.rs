@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
 use models::Sampling;
-
-use crate::config::MOST_NEW_TOKENS;
-use crate::device::DeviceChoice;
+use runs::checkpoint::Which;
+use runs::config::MOST_NEW_TOKENS;
+use runs::device::DeviceChoice;
+use runs::{Trained, Wanted};
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct ConfigArgs {
@@ -36,6 +37,14 @@ pub(crate) struct CheckpointArgs {
     /// auto, cuda, cuda:N, vulkan or cpu.
     #[arg(long, default_value_t)]
     pub(crate) device: DeviceChoice,
+}
+
+impl CheckpointArgs {
+    pub(crate) fn open(&self) -> anyhow::Result<Trained> {
+        let ConfigArgs { config, set } = &self.config;
+        let which = if self.best { Some(Which::Best) } else { self.step.map(Which::Step) };
+        Trained::open(Wanted { from: self.from.as_deref(), which, config: config.as_deref(), set })
+    }
 }
 
 #[derive(Debug, clap::Args)]

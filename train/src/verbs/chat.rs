@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::bail;
 use backend_offload::{Offload, Offloadable};
 use burn::tensor::backend::Backend;
+use runs::BadInput;
+use runs::Speaker;
+use runs::Trained;
+use runs::device::{self, Place, Setup, Work};
 use tokenizer::{Message, Role};
 
 use super::{CheckpointArgs, SamplingArgs};
-use crate::device::{self, Place, Setup, Work};
-use crate::exit::BadInput;
 use crate::interrupt;
-use crate::trained::Trained;
-use crate::training::Speaker;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -30,7 +30,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let trained = Trained::open(&args.checkpoint)?;
+    let trained = args.checkpoint.open()?;
     let setup = Setup::from(&trained.config);
     device::with(args.checkpoint.device, &setup, Conversation { args, trained })
 }

@@ -3,12 +3,12 @@
 use std::sync::atomic::AtomicBool;
 
 use backend_offload::{Offload, Offloadable};
+use runs::Trained;
+use runs::device::{self, Place, Setup, Work};
 use serde_json::json;
 
 use super::CheckpointArgs;
 use crate::data::{Data, ValidationWindows};
-use crate::device::{self, Place, Setup, Work};
-use crate::trained::Trained;
 use crate::training::{Learner, evaluate, quiz};
 
 #[derive(Debug, clap::Args)]
@@ -21,7 +21,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let trained = Trained::open(&args.checkpoint)?;
+    let trained = args.checkpoint.open()?;
     let setup = Setup::from(&trained.config);
     device::with(args.checkpoint.device, &setup, Measuring { trained, json: args.json })
 }

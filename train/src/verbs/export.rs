@@ -6,15 +6,15 @@ use anyhow::Context;
 use backend_offload::{Offload, Offloadable};
 use clap::ValueEnum;
 use models::weights::{self, Layout, Stored};
+use runs::BadInput;
+use runs::Trained;
+use runs::checkpoint::WEIGHTS;
+use runs::device::{self, Place, Setup, Work};
+use runs::ends;
 use serde_json::{Value, json};
 use tokenizer::Tokenizer;
 
 use super::CheckpointArgs;
-use crate::device::{self, Place, Setup, Work};
-use crate::durable;
-use crate::exit::BadInput;
-use crate::trained::Trained;
-use crate::training::{WEIGHTS, ends};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if there.exists() {
         return Err(BadInput(format!("{} exists; choose another --out", there.display())).into());
     }
-    let trained = Trained::open(&args.checkpoint)?;
+    let trained = args.checkpoint.open()?;
     let setup = Setup::from(&trained.config);
     device::with(args.checkpoint.device, &setup, Exporting { args, trained })
 }

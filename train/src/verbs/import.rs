@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use backend_offload::{Offload, Offloadable};
 use burn::module::Module;
 use models::{GptConfig, weights};
+use runs::BadInput;
+use runs::checkpoint::{CONFIG, Checkpoints, TOKENIZER};
+use runs::config::{Config, TokenizerKind};
+use runs::device::{self, DeviceChoice, Place, Setup, Work};
+use runs::directory::RunDirectory;
 use serde_json::json;
 use tokenizer::Tokenizer;
 
 use super::ConfigArgs;
-use crate::checkpoint::Checkpoints;
-use crate::config::{Config, TokenizerKind};
-use crate::device::{self, DeviceChoice, Place, Setup, Work};
-use crate::exit::BadInput;
 use crate::optimizer::Optimizer;
-use crate::run_directory::RunDirectory;
 use crate::training::{self, Progress};
 
 #[derive(Debug, clap::Args)]
@@ -33,7 +33,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    if args.out.join(training::CONFIG).exists() {
+    if args.out.join(CONFIG).exists() {
         let out = args.out.display();
         return Err(BadInput(format!("{out} holds a run; choose another --out")).into());
     }
@@ -51,14 +51,19 @@ impl Work for Importing<'_> {
         let args = self.args;
         let source = args.tokenizer.as_ref().unwrap_or(&args.from);
         let tokenizer = Tokenizer::load(source)?;
-        training::tables_fit(&weights::pretrained_config(&args.from)?)?;
+        runs::weights::tables_fit(&weights::pretrained_config(&args.from)?)?;
         let gpt = weights::load_pretrained::<Offload<I>>(&args.from, device)?;
         let config = described(args, gpt.config(), source)?;
 
-        let directory =
-            RunDirectory { path: args.out.clone(), config: config.clone(), from: None, pretrained: None };
+        let directory = RunDirectory {
+            path: args.out.clone(),
+            config: config.clone(),
+            from: None,
+            pretrained: None,
+            changes: Vec::new(),
+        };
         let start = directory.start()?;
-        tokenizer.save(args.out.join(training::TOKENIZER))?;
+        tokenizer.save(args.out.join(TOKENIZER))?;
         let optimizer = Optimizer::<Offload<I>>::new(&config.train);
         let progress = Progress::start(config.train.seed);
         let bytes = models::Footprint::of(&config.model)?.weight_bytes();

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use backend_offload::Bytes;
 use models::Footprint;
+use runs::checkpoint::CONFIG;
+use runs::checkpoint::{Checkpoints, Verified};
+use runs::config::Config;
+use runs::directory::{is_checkpoint, neither};
 use serde_json::{Value, json};
 
-use crate::checkpoint::{Checkpoints, Verified};
-use crate::config::Config;
-use crate::run_directory::{is_checkpoint, neither};
-use crate::training::{self, CONFIG};
+use crate::training;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -5,14 +5,14 @@ use std::path::Path;
 use anyhow::Context;
 use backend_offload::Offloadable;
 use models::Footprint;
+use runs::config::Config;
+use runs::device::{self, DeviceChoice, Place, Setup, Work};
+use runs::directory::DEFAULT;
 
 use super::{ConfigArgs, run::refuse};
-use crate::config::Config;
 use crate::data::{Data, TrainingWindows};
-use crate::device::{self, DeviceChoice, Place, Setup, Work};
 use crate::machine;
 use crate::plan::{Elsewhere, Epoch, Machine, Plan};
-use crate::run_directory::DEFAULT;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -9,19 +9,20 @@ use backend_offload::{Offload, Offloadable, stats};
 use burn::tensor::backend::Backend;
 use burn_train::Interrupter;
 use models::{Footprint, Gpt};
+use runs::BadInput;
+use runs::Pretrained;
+use runs::device::{self, DeviceChoice, Place, Setup, Work};
+use runs::directory::{Beginning, Resume, RunDirectory};
 use serde_json::json;
 
 use super::ConfigArgs;
 use super::plan::epoch;
 use crate::data::{self, TrainingWindows, ValidationWindows};
-use crate::device::{self, DeviceChoice, Place, Setup, Work};
-use crate::exit::{BadInput, Ending};
+use crate::exit::Ending;
 use crate::journal::Journal;
 use crate::machine;
 use crate::optimizer::Optimizer;
 use crate::plan::Plan;
-use crate::pretrained::Pretrained;
-use crate::run_directory::{Beginning, Resume, RunDirectory};
 use crate::summary::{self, Summary};
 use crate::training::{self, Display, Learner, Progress, Run, Session, Tape};
 use crate::{interrupt, report};
@@ -132,9 +133,12 @@ impl Work for Training<'_> {
         );
 
         let (gpt, optimizer, mut progress) = if let Some(checkpoint) = checkpoint {
-            eprintln!("going on after step {} of {}", checkpoint.step, checkpoint.path.display());
+            eprintln!("resuming after step {} of {}", checkpoint.step, checkpoint.path.display());
+            for change in &directory.changes {
+                eprintln!("changed {change}");
+            }
             let (progress, optimizer) = training::restore(&checkpoint.path, &config, device)?;
-            let gpt = training::load_weights::<Tape<I>>(&checkpoint.path, &config.model, device)?;
+            let gpt = runs::weights::load::<Tape<I>>(&checkpoint.path, &config.model, device)?;
             (gpt, optimizer, progress)
         } else {
             let gpt = match &directory.pretrained {

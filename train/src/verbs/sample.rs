@@ -3,17 +3,22 @@
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::sync::atomic::AtomicBool;
+use std::{iter, slice};
 
 use backend_offload::{Offload, Offloadable};
 use burn::tensor::backend::Backend;
-use models::{Completion, Sampling};
+use clap::builder::RangedU64ValueParser;
+use models::Sampling;
+use runs::Trained;
+use runs::device::{self, Place, Setup, Work};
+use runs::{Speaker, TEXTS_AT_ONCE};
 use serde_json::json;
 use tokenizer::{Message, Role};
 
 use super::{CheckpointArgs, SamplingArgs};
-use crate::device::{self, Place, Setup, Work};
-use crate::trained::Trained;
-use crate::training::Speaker;
+
+/// Most continuations of one prompt.
+const MOST_TEXTS: u64 = 100_000;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -26,8 +31,8 @@ pub(crate) struct Args {
     #[arg(long)]
     question: Vec<String>,
     /// How often each is continued, with other random choices.
-    #[arg(long, default_value_t = 1)]
-    count: u64,
+    #[arg(long, default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_TEXTS))]
+    count: usize,
     #[command(flatten)]
     sampling: SamplingArgs,
     /// Print one JSON object per text.
@@ -36,7 +41,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let trained = Trained::open(&args.checkpoint)?;
+    let trained = args.checkpoint.open()?;
     let setup = Setup::from(&trained.config);
     device::with(args.checkpoint.device, &setup, Sampled { args, trained })
 }
@@ -65,20 +70,32 @@ impl Work for Sampled<'_> {
             if args.prompt.is_empty() && args.question.is_empty() { &[String::new()][..] } else { &[] };
         for text in args.prompt.iter().chain(begin) {
             let text = prompt(text)?;
-            prompts.push((speaker(base).opening(&text)?, text, ""));
+            prompts.push(Prompt { ids: speaker(base).opening(&text)?, text, between: "" });
         }
         for question in &args.question {
             let message = Message::new(Role::User, question.clone());
-            prompts.push((trained.tokenizer.encode_prompt(&[message])?, question.clone(), "\n"));
+            let ids = trained.tokenizer.encode_prompt(&[message])?;
+            prompts.push(Prompt { ids, text: question.clone(), between: "\n" });
         }
-        for (ids, text, between) in prompts {
-            for n in 0..args.count {
-                let speaker = speaker(Sampling { seed: base.seed.wrapping_add(n), ..base });
-                say(&speaker, &ids, (&text, between), args.json)?;
-            }
+        let texts: Vec<&Prompt> =
+            prompts.iter().flat_map(|prompt| iter::repeat_n(prompt, args.count)).collect();
+        if let ([only], false) = (texts.as_slice(), args.json) {
+            return aloud(&speaker(base), only);
+        }
+        for (n, texts) in texts.chunks(TEXTS_AT_ONCE).enumerate() {
+            let speaker = speaker(Sampling { seed: base.seed.wrapping_add(n as u64), ..base });
+            together(&speaker, texts, args.json)?;
         }
         Ok(())
     }
+}
+
+/// A text or a question to continue.
+struct Prompt {
+    ids: Vec<u32>,
+    text: String,
+    /// Printed between it and its continuation.
+    between: &'static str,
 }
 
 fn prompt(text: &str) -> anyhow::Result<String> {
@@ -89,26 +106,27 @@ fn prompt(text: &str) -> anyhow::Result<String> {
     }
 }
 
-fn say<B: Backend>(
-    speaker: &Speaker<'_, B>,
-    ids: &[u32],
-    (text, between): (&str, &str),
-    json: bool,
-) -> anyhow::Result<()> {
-    if json {
-        let completions = speaker.speak(&[ids.to_vec()], |_| ControlFlow::Continue(()))?;
-        let Completion { tokens, text: cut, .. } = &completions[0];
-        let said = cut.clone().map_or_else(|| speaker.words(tokens), Ok)?;
-        let finish = format!("{:?}", completions[0].finish).to_lowercase();
-        println!(
-            "{}",
-            json!({ "prompt": text, "text": said, "tokens": completions[0].tokens.len(), "finish": finish })
-        );
-        return Ok(());
-    }
+/// Writes one text as it comes.
+fn aloud<B: Backend>(speaker: &Speaker<'_, B>, Prompt { ids, text, between }: &Prompt) -> anyhow::Result<()> {
     print!("{text}{between}");
-    speaker.aloud(&[ids.to_vec()], &mut std::io::stdout(), &AtomicBool::new(false))?;
+    speaker.aloud(slice::from_ref(ids), &mut std::io::stdout(), &AtomicBool::new(false))?;
     println!("\n");
-    std::io::stdout().flush()?;
+    Ok(std::io::stdout().flush()?)
+}
+
+/// Writes several texts, each when all are complete.
+fn together<B: Backend>(speaker: &Speaker<'_, B>, prompts: &[&Prompt], json: bool) -> anyhow::Result<()> {
+    let ids: Vec<_> = prompts.iter().map(|prompt| prompt.ids.clone()).collect();
+    let completions = speaker.speak(&ids, |_| ControlFlow::Continue(()))?;
+    for (Prompt { text, between, .. }, completion) in prompts.iter().zip(&completions) {
+        let said = speaker.text(completion)?;
+        if json {
+            let finish = format!("{:?}", completion.finish).to_lowercase();
+            let tokens = completion.tokens.len();
+            println!("{}", json!({ "prompt": text, "text": said, "tokens": tokens, "finish": finish }));
+        } else {
+            println!("{text}{between}{said}\n");
+        }
+    }
     Ok(())
 }

@@ -3,13 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use runs::BadInput;
 use tokenizer::{BpeTraining, CHAT_SPECIALS, Tokenizer};
 
-use crate::{
-    data::{learn_bpe, learn_characters},
-    exit::BadInput,
-    interrupt,
-};
+use crate::data::{learn_bpe, learn_characters};
+use crate::interrupt;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::process::Output;
 
 use serde_json::Value;
 
@@ -53,12 +54,18 @@ fn answer(tiny: &Tiny, run: &str) -> String {
     stdout(&output)
 }
 
-#[test]
-fn a_pretrained_model_learns_to_converse_and_is_published() {
+/// A run `tuned` of a model that was pretrained on text and taught to converse.
+pub(crate) fn assistant() -> (Tiny, Output) {
     let tiny = pretrained();
     write_conversations(&tiny);
     let output = tiny.train(&begin("tuned", &CONVERSE));
     assert_success(&output);
+    (tiny, output)
+}
+
+#[test]
+fn a_pretrained_model_learns_to_converse_and_is_published() {
+    let (tiny, output) = assistant();
     let said = stderr(&output);
     assert!(said.contains("beginning with the weights of step 4 in "), "{said}");
     assert!(said.contains("added 5 control tokens"), "{said}");

@@ -12,6 +12,7 @@ mod inspect;
 mod plan;
 mod prepare;
 mod program;
+mod reference;
 mod refusals;
 mod run;
 mod sample;

@@ -2,7 +2,7 @@
 
 use std::{fs, ops::RangeInclusive};
 
-use crate::program::assert_code;
+use crate::program::{assert_code, assert_success, last_words, stderr};
 use crate::signals::Running;
 use crate::tiny::{TIGHT, Tiny, bits};
 
@@ -64,7 +64,7 @@ fn an_earlier_checkpoint_leads_to_the_same_end() {
     let settings = ["train.steps=6", "checkpoint.every=2", "checkpoint.keep_last=5"];
     let whole = tiny.run("run", &settings);
     let output = tiny.train(&["--resume", "run/checkpoints/step-00000002", "--device", "cpu"]);
-    crate::program::assert_success(&output);
+    assert_success(&output);
     let summary =
         serde_json::from_slice(&fs::read(tiny.join("run/summary.json")).expect("reading")).expect("JSON");
     assert_eq!(bits(&summary), bits(&whole));
@@ -83,4 +83,64 @@ fn a_finished_run_can_be_given_more_steps() {
     assert_eq!(bits(&finished), bits(&whole));
     assert_eq!((&finished["outcome"], &finished["val_loss"]), (&"done".into(), &whole["val_loss"]));
     assert!(tiny.join("run/summary.json").is_file());
+}
+
+#[test]
+fn a_step_divided_otherwise_goes_on_and_every_change_is_said() {
+    let tiny = Tiny::new();
+    tiny.run("run", &["train.steps=2", "train.micro_batch=2", "train.accumulate=2"]);
+    let output = tiny.train(&[
+        "--resume",
+        "run",
+        "--device",
+        "cpu",
+        "--set",
+        "train.micro_batch=4",
+        "--set",
+        "train.accumulate=1",
+        "--set",
+        "train.steps=3",
+        "--set",
+        "memory.device_budget=3MiB",
+    ]);
+    assert_success(&output);
+    let said = stderr(&output);
+    for change in [
+        "changed `memory.device_budget` from \"unlimited\" to \"3MiB\"",
+        "changed `train.accumulate` from 2 to 1",
+        "changed `train.micro_batch` from 2 to 4",
+        "changed `train.steps` from 2 to 3",
+    ] {
+        assert!(said.contains(change), "{change} is not in {said}");
+    }
+    let other = Tiny::new();
+    other.run("run", &["train.steps=3", "train.micro_batch=4", "train.accumulate=1"]);
+    let (divided, whole) = (tiny.losses("run"), other.losses("run"));
+    assert_eq!(divided.len(), 3);
+    for (step, (divided, whole)) in divided.iter().zip(&whole).enumerate() {
+        assert!((divided - whole).abs() < 1e-3, "step {step}: the same sequences give {divided} and {whole}");
+    }
+}
+
+#[test]
+fn a_named_configuration_is_compared_with_the_saved_one() {
+    let tiny = Tiny::new();
+    tiny.run("run", &["train.steps=2"]);
+    let resume = ["--resume", "auto", "--out", "run", "--config", "tiny.json", "--device", "cpu"];
+    let output = tiny.train(&resume);
+    assert_success(&output);
+    assert!(stderr(&output).contains("changed `train.steps` from 2 to 4"), "{}", stderr(&output));
+    assert_eq!(tiny.losses("run").len(), 4);
+
+    let description = fs::read_to_string(tiny.join("tiny.json")).expect("reading");
+    fs::write(tiny.join("tiny.json"), description.replace("\"n_embd\": 128", "\"n_embd\": 64"))
+        .expect("writing");
+    let refused = tiny.train(&resume);
+    assert_code(&refused, 2);
+    let said = last_words(&refused, tiny.path());
+    assert!(
+        said.contains("`model.n_embd` from 128 to 64") && said.contains("leave `--config tiny.json` out"),
+        "{said}"
+    );
+    assert!(tiny.whole_checkpoints("run").contains(&4), "nothing was lost");
 }

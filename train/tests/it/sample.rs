@@ -65,6 +65,21 @@ fn each_prompt_and_question_is_answered_as_often_as_asked() {
 }
 
 #[test]
+fn more_texts_than_are_continued_at_once_are_all_there() {
+    let tiny = Tiny::trained(&[]);
+    let greedy = ["--prompt", "What is", "--temperature", "0"];
+    let said = records(&tiny, &[&greedy[..], &["--count", "33"]].concat());
+    assert_eq!(said.len(), 33);
+    let alone = say(&tiny, &greedy);
+    for record in &said {
+        let text = record["text"].as_str().expect("a text");
+        assert_eq!(format!("What is{text}\n\n"), alone, "each is what it would be alone");
+    }
+    let several = say(&tiny, &[&greedy[..], &["--count", "2"]].concat());
+    assert_eq!(several, alone.repeat(2));
+}
+
+#[test]
 fn without_a_prompt_a_document_is_begun() {
     let tiny = Tiny::trained(&[]);
     let said = records(&tiny, &["--temperature", "0"]);

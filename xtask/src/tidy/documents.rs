@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn configurations_are_json_objects() {
         let check =
-            |text| json_object(&File { path: "train/configs/a.json", text }).map(|finding| finding.line);
+            |text| json_object(&File { path: "train/runs/configs/a.json", text }).map(|finding| finding.line);
         assert_eq!(check("{\"steps\": 1}"), None);
         assert_eq!(check("[1]"), Some(1));
         assert_eq!(check("{\n\"steps\": ,\n}"), Some(2));

@@ -13,14 +13,20 @@ struct Arrows {
 
 /// Which members a member may depend on. A member that is not listed is a finding: who it may know is decided
 /// when it is made.
-const ARROWS: [Arrows; 8] = [
+const ARROWS: [Arrows; 10] = [
     Arrows { from: "pager", to: &[], tests_to: &[] },
     Arrows { from: "backend-offload", to: &["pager"], tests_to: &[] },
     // Nobody may link it: programs load it at run time, or else the driver that it stands in for.
     Arrows { from: "stand-in", to: &[], tests_to: &[] },
-    Arrows { from: "models", to: &[], tests_to: &["backend-offload", "tokenizer"] },
-    Arrows { from: "tokenizer", to: &[], tests_to: &[] },
-    Arrows { from: "train", to: &["backend-offload", "models", "tokenizer"], tests_to: &[] },
+    Arrows { from: "durable", to: &[], tests_to: &[] },
+    Arrows { from: "models", to: &["durable"], tests_to: &["backend-offload", "tokenizer"] },
+    Arrows { from: "tokenizer", to: &["durable"], tests_to: &[] },
+    Arrows { from: "runs", to: &["backend-offload", "durable", "models", "tokenizer"], tests_to: &[] },
+    Arrows {
+        from: "train",
+        to: &["backend-offload", "durable", "models", "runs", "tokenizer"],
+        tests_to: &[],
+    },
     Arrows { from: "examples", to: &["backend-offload", "models", "tokenizer", "train"], tests_to: &[] },
     Arrows { from: "xtask", to: &["pager"], tests_to: &[] },
 ];
@@ -69,7 +75,8 @@ mod tests {
             dependencies: vec![Dependency { name: to.into(), dev }],
             ..bare(from)
         };
-        let ours = ["pager", "backend-offload", "models", "stand-in", "tokenizer", "train"];
+        let ours =
+            ["pager", "backend-offload", "durable", "models", "runs", "stand-in", "tokenizer", "train"];
         !arrows_of(&member, &ours.map(bare)).is_empty()
     }
 
@@ -115,6 +122,13 @@ mod tests {
             assert!(refused("tokenizer", other, false) && refused("tokenizer", other, true), "{other}");
         }
         assert!(!refused("tokenizer", "tokenizers", false));
+    }
+
+    #[test]
+    fn opening_a_trained_model_needs_nothing_of_training() {
+        assert!(refused("runs", "train", false) && refused("runs", "train", true));
+        assert!(!refused("train", "runs", false));
+        assert!(!refused("runs", "backend-offload", false));
     }
 
     #[test]

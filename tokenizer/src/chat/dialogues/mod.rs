@@ -11,7 +11,6 @@ use std::path::Path;
 use topics::TOPICS;
 
 use crate::{
-    atomic,
     chat::conversation::{Message, Role},
     error::Error,
     permutation::mix,
@@ -120,7 +119,8 @@ pub fn write_json_lines(path: impl AsRef<Path>, count: usize, seed: u64) -> Resu
         lines.extend_from_slice(line.to_string().as_bytes());
         lines.push(b'\n');
     }
-    atomic::write(path.as_ref(), &lines)
+    let path = path.as_ref();
+    durable::write(path, &lines).map_err(Error::write(path))
 }
 
 #[cfg(test)]

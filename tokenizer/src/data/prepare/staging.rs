@@ -12,7 +12,6 @@ use std::{
 
 use super::OnBadRecord;
 use crate::{
-    atomic,
     data::shard::{MANIFEST, Manifest},
     error::Error,
 };
@@ -75,7 +74,7 @@ fn difference(made: &Manifest, plan: &Manifest, on_bad_record: OnBadRecord) -> O
 
 impl Staging {
     pub(super) fn begin(out: &Path) -> Result<Self, Error> {
-        let folder = atomic::aside(out);
+        let folder = durable::aside(out);
         fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
         let lock_path = folder.join(LOCK);
         let lock = File::create(&lock_path).map_err(Error::write(&lock_path))?;
@@ -110,11 +109,12 @@ impl Staging {
 
     /// Writes the manifest last, then gives the folder its name.
     pub(super) fn publish(mut self, manifest: &Manifest) -> Result<(), Error> {
-        atomic::write(&self.folder.join(MANIFEST), &manifest.to_json())?;
+        let path = self.folder.join(MANIFEST);
+        durable::write(&path, &manifest.to_json()).map_err(Error::write(&path))?;
         let lock_path = self.folder.join(LOCK);
         fs::remove_file(&lock_path).map_err(Error::write(&lock_path))?;
-        atomic::sync_folder(&self.folder)?;
-        atomic::rename(&self.folder, &self.out)?;
+        durable::sync_folder(&self.folder).map_err(Error::write(&self.folder))?;
+        durable::rename(&self.folder, &self.out).map_err(Error::write(&self.out))?;
         self.lock = None;
         Ok(())
     }

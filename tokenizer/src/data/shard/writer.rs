@@ -9,7 +9,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use super::{Content, Header, MaskEntry, ShardEntry, SplitEntry};
-use crate::{atomic, error::Error, fingerprint::Fingerprint};
+use crate::{error::Error, fingerprint::Fingerprint};
 
 /// Bytes that are digested and written at once: few enough to be in the core's cache when they are copied out.
 const BUFFER: usize = 1 << 18;
@@ -130,7 +130,7 @@ impl OpenShard {
 
 impl Payload {
     fn create(path: PathBuf) -> Result<Self, Error> {
-        let file = File::create(atomic::aside(&path)).map_err(Error::write(&path))?;
+        let file = File::create(durable::aside(&path)).map_err(Error::write(&path))?;
         let mut payload =
             Self { path, file, digest: Sha256::new(), count: 0, bytes: Vec::new(), unsynced: 0 };
         payload.write(&[0; Header::BYTES])?;
@@ -167,7 +167,7 @@ impl Payload {
         self.file.seek(SeekFrom::Start(0)).map_err(Error::write(&self.path))?;
         self.write(&header.to_bytes())?;
         self.file.sync_all().map_err(Error::write(&self.path))?;
-        atomic::rename(&atomic::aside(&self.path), &self.path)?;
+        durable::rename(&durable::aside(&self.path), &self.path).map_err(Error::write(&self.path))?;
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok((name, Fingerprint::finish(self.digest)))
     }

@@ -2,10 +2,10 @@
 
 use burn::backend::Autodiff;
 use burn::module::Module;
+use runs::checkpoint::Checkpoints;
 use safetensors::{SafeTensors, serialize, tensor::TensorView};
 
 use super::*;
-use crate::checkpoint::Checkpoints;
 
 type Tape = Autodiff<Flex>;
 
@@ -93,7 +93,7 @@ fn moments_that_are_not_those_of_the_weights_are_refused() {
 fn weights_that_are_not_the_models_are_called_by_name() {
     let folder = tempfile::tempdir().expect("a folder");
     write(folder.path(), &config()).expect("saved");
-    let wider = Config { model: GptConfig { n_inner: Some(32), ..config().model }, ..config() };
+    let wider = Config { model: models::GptConfig { n_inner: Some(32), ..config().model }, ..config() };
     fs::write(folder.path().join(CONFIG), wider.to_json()).expect("written");
     let said = check(folder.path()).expect_err("another shape").to_string();
     assert!(said.contains("`blocks.0.mlp.up.weight` has shape [4, 16], the model needs [4, 32]"), "{said}");
@@ -141,15 +141,4 @@ fn moments_that_are_no_numbers_are_neither_saved_nor_resumed() {
     let resumed = restore::<Flex>(run.path(), &config, &FlexDevice).map(|_| ());
     let said = format!("{:#}", resumed.expect_err("it is broken"));
     assert!(said.contains("`wte.second` holds NaN or infinity"), "{said}");
-}
-
-#[test]
-fn rotary_tables_longer_than_memory_are_refused_before_they_are_made() {
-    let model = r#"{"preset": "nanochat", "n_positions": 100000000000}"#;
-    let said = tables_fit(&GptConfig::from_json(model).expect("it can be counted")).expect_err("too long");
-    assert!(
-        said.to_string().starts_with("the rotary tables of `n_positions` = 100000000000 take "),
-        "{said}"
-    );
-    tables_fit(&config().model).expect("there are none");
 }

@@ -6,33 +6,49 @@ use burn::tensor::backend::Backend;
 use models::Gpt;
 use tokenizer::Tokenizer;
 
-use crate::checkpoint::{Checkpoints, Verified, Which};
+use crate::BadInput;
+use crate::checkpoint::{CONFIG, Checkpoints, TOKENIZER, Verified, Which};
 use crate::config::Config;
-use crate::exit::BadInput;
-use crate::run_directory::{is_checkpoint, latest, latest_named};
-use crate::training::{CONFIG, TOKENIZER, load_weights};
-use crate::verbs::{CheckpointArgs, ConfigArgs};
+use crate::directory::{is_checkpoint, latest, latest_named};
+use crate::weights;
+
+/// Which checkpoint is asked for. Without anything it is the latest of the last run called as the default configuration.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wanted<'a> {
+    /// A run's directory or a checkpoint.
+    pub from: Option<&'a Path>,
+    /// One of a run's checkpoints; `None` is the latest.
+    pub which: Option<Which>,
+    /// A configuration to take in place of the saved one, or, without `from`, the name of the run.
+    pub config: Option<&'a str>,
+    /// Changes to the configuration, each `section.key=value`.
+    pub set: &'a [String],
+}
+
+/// A checkpoint whose every byte was checked, with the configuration and the tokenizer it was trained with.
 
 #[derive(Debug)]
-pub(crate) struct Trained {
+pub struct Trained {
     /// Where the run's shards are, if this is its checkpoint and the configuration still names its data.
-    pub(crate) data: Option<PathBuf>,
-    pub(crate) checkpoint: Verified,
-    pub(crate) config: Config,
-    pub(crate) tokenizer: Tokenizer,
+    pub data: Option<PathBuf>,
+    /// The checkpoint's folder and step.
+    pub checkpoint: Verified,
+    /// The configuration asked for, or the one it was trained with.
+    pub config: Config,
+    /// The tokenizer it was trained with.
+    pub tokenizer: Tokenizer,
 }
 
 impl Trained {
-    /// Finds what `args` name and checks every byte of it.
-    pub(crate) fn open(args: &CheckpointArgs) -> anyhow::Result<Self> {
-        let ConfigArgs { config: name, set } = &args.config;
-        let path = args.from.clone().unwrap_or_else(|| latest_named(name.as_deref()));
-        let which = if args.best { Some(Which::Best) } else { args.step.map(Which::Step) };
+    /// Finds the checkpoint and checks every byte of it.
+    pub fn open(wanted: Wanted<'_>) -> anyhow::Result<Self> {
+        let Wanted { from, which, config: name, set } = wanted;
+        let path = from.map_or_else(|| latest_named(name), Path::to_owned);
         let (run, checkpoint) = checkpoint(&path, which)?;
         let saved = checkpoint.path.join(CONFIG).to_string_lossy().into_owned();
         let learned = Config::load(&saved, &[])?;
         let mut config = match name {
-            Some(name) if args.from.is_some() => Config::load(name, set)?,
+            Some(name) if from.is_some() => Config::load(name, set)?,
             // The run that a name leads to is described by its own file.
             _ => Config::load(&saved, set)?,
         };
@@ -43,8 +59,9 @@ impl Trained {
         Ok(Self { data, checkpoint, config, tokenizer })
     }
 
-    pub(crate) fn weights<B: Backend>(&self, device: &B::Device) -> anyhow::Result<Gpt<B>> {
-        load_weights(&self.checkpoint.path, &self.config.model, device)
+    /// The weights on `device`.
+    pub fn weights<B: Backend>(&self, device: &B::Device) -> anyhow::Result<Gpt<B>> {
+        weights::load(&self.checkpoint.path, &self.config.model, device)
     }
 }
 

@@ -16,7 +16,7 @@ const MOST_DIALOGUES: usize = 1_000_000;
 const MOST_QUESTIONS: usize = 100_000;
 
 /// Most tokens of one continuation.
-pub(crate) const MOST_NEW_TOKENS: u64 = 1_000_000;
+pub const MOST_NEW_TOKENS: u64 = 1_000_000;
 
 /// All that is wrong with `config`.
 pub(super) fn combinations(config: &Config) -> Vec<Combination> {

@@ -6,18 +6,18 @@ use std::{
 };
 
 use anyhow::Context;
+use durable::{ASIDE, Aside};
 
 use super::manifest::{self, Manifest};
 use super::{
     BEST, CheckpointError, Checkpoints, LATEST, PREFIX, REPLACED, Saved, contents, name_of, pointer_text,
 };
-use crate::durable::{self, ASIDE, Aside};
 
 impl Checkpoints {
     /// Saves what `write` puts into the folder it is given, of about `expected_bytes`.
     ///
     /// If it fails, whatever the reason, the checkpoints that were there are as they were.
-    pub(crate) fn save(
+    pub fn save(
         &self,
         step: u64,
         expected_bytes: u64,

@@ -8,8 +8,10 @@ use std::{
 use backend_offload::Bytes;
 use tokenizer::Fingerprint;
 
+/// A checkpoint that could not be saved, found or used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CheckpointError {
+#[expect(missing_docs, reason = "each message says what its variant is and what its fields are")]
+pub enum CheckpointError {
     #[error(
         "saving step {step} in {}: {needed} bytes ({}) are needed, {free} bytes ({}) are free. Nothing was written; \
          make room, keep fewer checkpoints or use another disk",
@@ -40,7 +42,8 @@ pub(crate) enum CheckpointError {
 
 /// What is wrong with a file of a checkpoint.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Damage {
+#[expect(missing_docs, reason = "each message says what its variant is and what its fields are")]
+pub enum Damage {
     #[error("is missing")]
     Missing,
     #[error("is not in the manifest")]

@@ -20,13 +20,15 @@
 
 mod contents;
 mod error;
+mod files;
 mod manifest;
 mod retention;
 mod save;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use error::{CheckpointError, Damage};
+pub use error::{CheckpointError, Damage};
+pub use files::*;
 
 use std::{
     fs, io,
@@ -36,8 +38,6 @@ use std::{
 use contents::Fault;
 use retention::Rule;
 
-use crate::durable;
-
 const FOLDER: &str = "checkpoints";
 const LATEST: &str = "latest";
 const BEST: &str = "best";
@@ -46,35 +46,39 @@ const REPLACED: &str = ".replaced";
 
 /// The checkpoints of a run.
 #[derive(Debug, Clone)]
-pub(crate) struct Checkpoints {
+pub struct Checkpoints {
     folder: PathBuf,
 }
 
 /// Which checkpoint is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Which {
+pub enum Which {
     /// The one saved last, whatever its step.
     Latest,
     /// The one marked as best.
     Best,
+    /// The checkpoint of this step.
     Step(u64),
 }
 
 /// A checkpoint that was saved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Saved {
-    pub(crate) path: PathBuf,
-    /// Of all its files but the manifest.
-    pub(crate) bytes: u64,
+pub struct Saved {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Sizes of all its files but the manifest, added up.
+    pub bytes: u64,
 }
 
 /// A checkpoint whose every byte is as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Verified {
-    pub(crate) path: PathBuf,
-    pub(crate) step: u64,
-    /// Of all its files but the manifest.
-    pub(crate) bytes: u64,
+pub struct Verified {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Steps taken when it was saved.
+    pub step: u64,
+    /// Sizes of all its files but the manifest, added up.
+    pub bytes: u64,
 }
 
 /// A folder that has a checkpoint's name.
@@ -88,12 +92,12 @@ struct Candidate {
 
 impl Checkpoints {
     /// Those in the run directory `run`. Nothing is made before the first save.
-    pub(crate) fn in_run(run: &Path) -> Self {
+    pub fn in_run(run: &Path) -> Self {
         Self { folder: run.join(FOLDER) }
     }
 
     /// Whether `path` is a checkpoint or what is left of one.
-    pub(crate) fn is_one(path: &Path) -> bool {
+    pub fn is_one(path: &Path) -> bool {
         let named = std::path::absolute(path).ok().and_then(|path| {
             let name = path.file_name()?.to_string_lossy().into_owned();
             step_of(name.strip_suffix(REPLACED).unwrap_or(&name))
@@ -102,14 +106,14 @@ impl Checkpoints {
     }
 
     /// The run directory that the checkpoint `path` is in.
-    pub(crate) fn run_of(path: &Path) -> Option<PathBuf> {
+    pub fn run_of(path: &Path) -> Option<PathBuf> {
         let path = std::path::absolute(path).ok()?;
         let folder = path.parent()?;
         (folder.file_name()? == FOLDER).then_some(folder.parent()?.to_owned())
     }
 
     /// Reads every byte of the checkpoint `path`.
-    pub(crate) fn open(path: &Path) -> Result<Verified, CheckpointError> {
+    pub fn open(path: &Path) -> Result<Verified, CheckpointError> {
         let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
         let siblings = Self { folder: parent.to_owned() };
         if !path.is_dir() {
@@ -122,7 +126,7 @@ impl Checkpoints {
     /// Reads every byte of the checkpoint asked for.
     ///
     /// Where it is damaged, nothing else is taken in its place: the error names the latest that is whole.
-    pub(crate) fn find(&self, which: Which) -> Result<Verified, CheckpointError> {
+    pub fn find(&self, which: Which) -> Result<Verified, CheckpointError> {
         match which {
             Which::Latest => self.find_latest(),
             Which::Best => match self.best()? {
@@ -139,22 +143,22 @@ impl Checkpoints {
     }
 
     /// All of them, unchecked, the one saved last first.
-    pub(crate) fn folders(&self) -> Result<Vec<PathBuf>, CheckpointError> {
+    pub fn folders(&self) -> Result<Vec<PathBuf>, CheckpointError> {
         Ok(self.candidates()?.into_iter().map(|candidate| candidate.path).collect())
     }
 
     /// The step that `latest` names, unchecked.
-    pub(crate) fn latest(&self) -> Result<Option<u64>, CheckpointError> {
+    pub fn latest(&self) -> Result<Option<u64>, CheckpointError> {
         self.pointed(LATEST)
     }
 
     /// The step marked as best, unchecked.
-    pub(crate) fn best(&self) -> Result<Option<u64>, CheckpointError> {
+    pub fn best(&self) -> Result<Option<u64>, CheckpointError> {
         self.pointed(BEST)
     }
 
     /// Lets `best` name the checkpoint of `step`, which must be there.
-    pub(crate) fn mark_best(&self, step: u64) -> Result<(), CheckpointError> {
+    pub fn mark_best(&self, step: u64) -> Result<(), CheckpointError> {
         if !self.path_of(step).is_dir() {
             return Err(self.absent(format!("checkpoint of step {step}")));
         }
@@ -164,7 +168,7 @@ impl Checkpoints {
     }
 
     /// Removes checkpoints: all but the `keep_last` saved last, multiples of `keep_every`, the latest and the best.
-    pub(crate) fn prune(&self, keep_last: usize, keep_every: Option<u64>) -> Result<(), CheckpointError> {
+    pub fn prune(&self, keep_last: usize, keep_every: Option<u64>) -> Result<(), CheckpointError> {
         let rule = Rule { keep_last, keep_every, pointed: [self.latest()?, self.best()?] };
         let candidates = self.candidates()?;
         let steps: Vec<_> = candidates.iter().map(|candidate| candidate.step).collect();

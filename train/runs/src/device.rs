@@ -6,34 +6,39 @@ use anyhow::{Context, bail};
 use backend_offload::{DeviceFacts, DeviceMemory, OffloadConfig, Offloadable, probe, stats};
 use burn::backend::{Flex, flex::FlexDevice};
 
+use crate::BadInput;
 use crate::config::{Config, MemorySection};
-use crate::exit::BadInput;
 
 /// What the user asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum DeviceChoice {
+pub enum DeviceChoice {
     /// CUDA where it is complete, else the CPU.
     #[default]
     Auto,
+    /// An NVIDIA GPU, by its number.
     Cuda(usize),
+    /// The default device of the system's Vulkan driver.
     Vulkan,
+    /// The CPU, whose heap plays the device.
     Cpu,
 }
 
 /// A device that is ready.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
-    pub(crate) name: String,
-    pub(crate) memory: Option<DeviceMemory>,
-    /// `None` is no limit.
-    pub(crate) budget: Option<u64>,
+pub struct Place {
+    /// The device's own name.
+    pub name: String,
+    /// Device memory in all and free, where the runtime can tell.
+    pub memory: Option<DeviceMemory>,
+    /// Bytes that tensors may take on the device; `None` is no limit.
+    pub budget: Option<u64>,
     /// Whether the device's bytes are the host's too.
-    pub(crate) shares_host: bool,
+    pub shares_host: bool,
 }
 
 /// What a device is told before it starts.
 #[derive(Debug, Clone)]
-pub(crate) struct Setup {
+pub struct Setup {
     memory: MemorySection,
     tf32: bool,
 }
@@ -46,20 +51,22 @@ impl From<&Config> for Setup {
 
 impl Setup {
     /// Everything as the device would have it.
-    pub(crate) fn unlimited() -> Self {
+    pub fn unlimited() -> Self {
         Self { memory: MemorySection::default(), tf32: true }
     }
 }
 
 /// Something to do on a device, whichever it is.
-pub(crate) trait Work {
+pub trait Work {
+    /// The result of the work.
     type Output;
 
+    /// Does it on `device`.
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<Self::Output>;
 }
 
 /// Opens the device and does the work there.
-pub(crate) fn with<W: Work>(choice: DeviceChoice, setup: &Setup, work: W) -> anyhow::Result<W::Output> {
+pub fn with<W: Work>(choice: DeviceChoice, setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     match choice {
         DeviceChoice::Auto => auto(setup, work),
         DeviceChoice::Cpu => cpu(setup, work),

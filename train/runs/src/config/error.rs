@@ -11,7 +11,8 @@ use super::presets::presets;
 
 /// A description that cannot be run.
 #[derive(Debug, Error)]
-pub(crate) enum ConfigError {
+#[expect(missing_docs, reason = "each message says what its variant is and what its fields are")]
+pub enum ConfigError {
     #[error(
         "no configuration `{name}`: there is no such file, and the presets are {}",
         presets().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
@@ -33,7 +34,7 @@ fn listed(problems: &[Problem]) -> String {
 
 /// One thing wrong.
 #[derive(Debug, Error)]
-pub(crate) enum Problem {
+pub enum Problem {
     #[error("unknown key `{path}`{source_note}; the nearest known key is `{nearest}`")]
     UnknownKey { path: String, source_note: Source, nearest: String },
     #[error("`{path}`{source_note}: {reason}")]
@@ -48,7 +49,7 @@ pub(crate) enum Problem {
 
 /// Where a key was given. Nothing is said of the usual place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub enum Source {
     File,
     Set,
 }
@@ -64,7 +65,7 @@ impl fmt::Display for Source {
 
 /// Values that are fine alone and impossible together or out of their range.
 #[derive(Debug)]
-pub(crate) struct Combination {
+pub struct Combination {
     /// The keys whose values it depends on.
     pub(super) keys: Vec<&'static str>,
     pub(super) text: String,

@@ -1,5 +1,7 @@
 //! What a step tells: host numbers only, since Burn hands them to another thread.
 
+use std::time::Duration;
+
 use backend_offload::Stats;
 use burn_train::metric::{Adaptor, ItemLazy};
 use serde::Serialize;
@@ -13,15 +15,17 @@ pub(crate) struct Report {
     pub(crate) lr: f64,
     pub(crate) gnorm: f32,
     pub(crate) ms: f64,
+    /// Waiting for the step's data, within `ms`.
+    pub(crate) data_ms: f64,
     /// Learned from since step 1.
     pub(crate) tokens: u64,
     pub(crate) tokens_per_second: f64,
-    /// Share of the arithmetic that this device showed in a plain matrix product.
+    /// Share of the most arithmetic per second that this device has shown.
     pub(crate) mfu: Option<f64>,
-    /// The most bytes in use on the device so far.
+    /// The most bytes in use on the device during this step.
     pub(crate) device_bytes: u64,
     pub(crate) device_budget: Option<u64>,
-    /// Bytes of spilled tensors.
+    /// The most bytes of spilled tensors during this step.
     pub(crate) host_bytes: u64,
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
@@ -38,18 +42,29 @@ pub(crate) struct Report {
 /// Some validation sequences.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Validation {
-    /// Of the negative log-likelihoods.
+    /// Sum of the negative log-likelihoods of counted targets.
     pub(crate) sum: f64,
     pub(crate) counted: f64,
     pub(crate) failure: Option<String>,
 }
 
 impl Report {
-    /// What moved between two readings of the counters.
+    /// Whether the step's numbers may change a weight.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.loss.is_finite() && self.gnorm.is_finite()
+    }
+
+    /// The time of the whole step, and the part of it spent waiting for its data.
+    pub(crate) fn time(&mut self, step: Duration, data: Duration) {
+        self.ms = step.as_secs_f64() * 1e3;
+        self.data_ms = data.as_secs_f64() * 1e3;
+    }
+
+    /// Bytes held and moved between two readings of the counters, whose peaks began anew at the first.
     pub(crate) fn memory(&mut self, before: &Stats, after: &Stats) {
         self.device_bytes = after.device.peak;
         self.device_budget = after.device.budget;
-        self.host_bytes = after.host.in_use;
+        self.host_bytes = after.host.peak;
         self.bytes_out = after.bytes_out - before.bytes_out;
         self.bytes_in = after.bytes_in - before.bytes_in;
         self.evictions = after.evictions - before.evictions;

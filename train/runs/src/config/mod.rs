@@ -15,36 +15,43 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use check::MOST_NEW_TOKENS;
-pub(crate) use error::ConfigError;
-pub(crate) use presets::presets;
-pub(crate) use sections::*;
+pub use check::MOST_NEW_TOKENS;
+pub use continuity::{Change, Changes};
+pub use error::ConfigError;
+pub use presets::presets;
+pub use sections::*;
 
 use std::fs;
 use std::path::Path;
 
-use models::GptConfig;
-use serde::Serialize;
-
 use error::Problems;
+use models::GptConfig;
 use overrides::Overrides;
+use serde::Serialize;
 
 /// One run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Config {
-    pub(crate) model: GptConfig,
-    pub(crate) tokenizer: TokenizerSection,
-    pub(crate) data: DataSection,
-    pub(crate) train: TrainSection,
-    pub(crate) eval: EvalSection,
-    pub(crate) checkpoint: CheckpointSection,
-    pub(crate) memory: MemorySection,
+pub struct Config {
+    /// The network's shape.
+    pub model: GptConfig,
+    /// The vocabulary.
+    pub tokenizer: TokenizerSection,
+    /// The text.
+    pub data: DataSection,
+    /// Steps, batches, optimizer, schedule.
+    pub train: TrainSection,
+    /// Evaluations and samples.
+    pub eval: EvalSection,
+    /// Checkpoints that are kept.
+    pub checkpoint: CheckpointSection,
+    /// Budgets.
+    pub memory: MemorySection,
 }
 
 impl Config {
     /// Reads the file `name`, or else the preset of that name (`toy` or `toy.json`), and applies `set`, each of which
     /// is `section.key=value`.
-    pub(crate) fn load(name: &str, set: &[String]) -> Result<Self, ConfigError> {
+    pub fn load(name: &str, set: &[String]) -> Result<Self, ConfigError> {
         let path = Path::new(name);
         // A folder that happens to be called like a preset does not hide it.
         if path.exists() && !path.is_dir() {
@@ -60,7 +67,7 @@ impl Config {
     }
 
     /// Reads a description from `text`; `origin` is how errors call it.
-    pub(crate) fn from_text(text: &str, origin: &str, set: &[String]) -> Result<Self, ConfigError> {
+    pub fn from_text(text: &str, origin: &str, set: &[String]) -> Result<Self, ConfigError> {
         let mut tree = syntax::parse(text)
             .map_err(|source| ConfigError::Syntax { origin: origin.to_owned(), source })?;
         let mut problems = Problems::default();
@@ -71,22 +78,22 @@ impl Config {
     }
 
     /// Everything, with its defaults filled in. Read again it gives an equal description.
-    pub(crate) fn to_json(&self) -> String {
+    pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("numbers, texts and lists always serialise") + "\n"
     }
 
     /// Tokens in one sequence of a batch.
-    pub(crate) fn sequence(&self) -> usize {
+    pub fn sequence(&self) -> usize {
         self.train.sequence.unwrap_or(self.model.n_positions)
     }
 
     /// Questions about the embedded corpus, asked only of who learns from it.
-    pub(crate) fn quiz(&self) -> usize {
+    pub fn quiz(&self) -> usize {
         if self.data.source == DataSource::Dialogues { self.eval.quiz } else { 0 }
     }
 
     /// Tokens that one optimizer step learns from.
-    pub(crate) fn tokens_per_step(&self) -> u64 {
+    pub fn tokens_per_step(&self) -> u64 {
         (self.train.micro_batch * self.train.accumulate * self.sequence()) as u64
     }
 }

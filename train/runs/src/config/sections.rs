@@ -8,19 +8,21 @@ use serde::{Deserialize, Serialize};
 /// What the tokens are.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct TokenizerSection {
-    pub(crate) kind: TokenizerKind,
+pub struct TokenizerSection {
+    /// How ids are made of text.
+    pub kind: TokenizerKind,
     /// A tokenizer's folder or `tokenizer.json` (kind `file`).
-    pub(crate) path: Option<PathBuf>,
+    pub path: Option<PathBuf>,
     /// The most ids to learn (kind `bpe`).
-    pub(crate) vocab_size: usize,
+    pub vocab_size: usize,
     /// Whether the vocabulary has the control tokens of conversations (kinds other than `file`).
-    pub(crate) chat: bool,
+    pub chat: bool,
 }
 
+/// How ids are made of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum TokenizerKind {
+pub enum TokenizerKind {
     /// Byte-pair encoding, learned from the data before step 1.
     Bpe,
     /// One token per character that occurs.
@@ -34,27 +36,29 @@ pub(crate) enum TokenizerKind {
 /// What is learned from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct DataSection {
-    pub(crate) source: DataSource,
+pub struct DataSection {
+    /// Where the text comes from.
+    pub source: DataSource,
     /// A text file or folder (`text`); what `prepare` made, or a folder of llm.c's or nanoGPT's `.bin` files (`shards`).
-    pub(crate) path: Option<PathBuf>,
+    pub path: Option<PathBuf>,
     /// How many conversations are generated (`dialogues`).
-    pub(crate) dialogues: usize,
+    pub dialogues: usize,
     /// The share to measure with instead of learning from it (`text` and `dialogues`).
-    pub(crate) val_fraction: f64,
+    pub val_fraction: f64,
     /// How that share is chosen.
-    pub(crate) split: SplitKind,
+    pub split: SplitKind,
     /// Where sequences may begin.
-    pub(crate) align: AlignKind,
+    pub align: AlignKind,
     /// A new order of sequences every epoch.
-    pub(crate) shuffle: bool,
+    pub shuffle: bool,
     /// The fate of a record that cannot be used (`text`).
-    pub(crate) on_bad_record: OnBadRecordKind,
+    pub on_bad_record: OnBadRecordKind,
 }
 
+/// Where the text comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum DataSource {
+pub enum DataSource {
     /// The embedded corpus: short conversations, generated.
     Dialogues,
     /// Plain text, JSON lines or Parquet at `path`.
@@ -63,27 +67,30 @@ pub(crate) enum DataSource {
     Shards,
 }
 
+/// How validation text is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum SplitKind {
+pub enum SplitKind {
     /// A seeded hash of each document's text decides; of a single text file, its end.
     Document,
     /// The end of the text.
     Position,
 }
 
+/// Where sequences begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum AlignKind {
+pub enum AlignKind {
     /// Back to back.
     Anywhere,
     /// With a document.
     Document,
 }
 
+/// The fate of a record that cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum OnBadRecordKind {
+pub enum OnBadRecordKind {
     /// It is counted, named and left out, as long as nine of ten records are clean.
     Skip,
     /// It ends the preparation.
@@ -93,47 +100,51 @@ pub(crate) enum OnBadRecordKind {
 /// How it is learned.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct TrainSection {
+pub struct TrainSection {
     /// Optimizer steps.
-    pub(crate) steps: u64,
+    pub steps: u64,
     /// Sequences that pass through the network at once.
-    pub(crate) micro_batch: usize,
+    pub micro_batch: usize,
     /// Micro-batches per optimizer step.
-    pub(crate) accumulate: usize,
+    pub accumulate: usize,
     /// Tokens per sequence; `null` means the model's `n_positions`.
-    pub(crate) sequence: Option<usize>,
-    pub(crate) optimizer: OptimizerKind,
-    /// Peak learning rate. Of everything but hidden matrices under `muon`.
-    pub(crate) lr: f64,
+    pub sequence: Option<usize>,
+    /// The rule by which parameters are stepped.
+    pub optimizer: OptimizerKind,
+    /// Peak learning rate; under `muon` hidden matrices have their own.
+    pub lr: f64,
     /// Peak learning rate of hidden matrices (`muon`).
-    pub(crate) matrix_lr: f64,
+    pub matrix_lr: f64,
     /// Decay of the two moments (`adamw`).
-    pub(crate) betas: [f64; 2],
+    pub betas: [f64; 2],
     /// Added to the root of the second moment (`adamw`).
-    pub(crate) epsilon: f64,
+    pub epsilon: f64,
     /// Momentum (`sgd` and `muon`).
-    pub(crate) momentum: f64,
+    pub momentum: f64,
     /// Shrinks matrices, never vectors.
-    pub(crate) weight_decay: f64,
+    pub weight_decay: f64,
     /// Largest norm of all gradients together; `null` leaves them as they are.
-    pub(crate) grad_clip: Option<f64>,
-    pub(crate) schedule: ScheduleSection,
+    pub grad_clip: Option<f64>,
+    /// The learning rate over the steps.
+    pub schedule: ScheduleSection,
     /// Blocks that are run twice instead of kept, at a time; `null` keeps all.
-    pub(crate) recompute: Option<usize>,
+    pub recompute: Option<usize>,
     /// Whether a GPU may round the factors of f32 products to TF32, as Burn does by itself.
-    pub(crate) tf32: bool,
+    pub tf32: bool,
     /// Weight of the squared log-partition in the loss.
-    pub(crate) z_loss: f64,
-    pub(crate) seed: u64,
+    pub z_loss: f64,
+    /// Decides the first weights, the order of sequences and dropout.
+    pub seed: u64,
     /// Every step sees the first batch, to check that the model can learn at all.
-    pub(crate) overfit_one_batch: bool,
+    pub overfit_one_batch: bool,
     /// Steps in a row with a loss or gradient that is no number, after which the run ends.
-    pub(crate) bad_steps: u64,
+    pub bad_steps: u64,
 }
 
+/// The rule by which parameters are stepped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum OptimizerKind {
+pub enum OptimizerKind {
     /// Adam with decoupled weight decay.
     AdamW,
     /// Orthogonalised momentum for hidden matrices, `adamw` for the rest.
@@ -145,19 +156,21 @@ pub(crate) enum OptimizerKind {
 /// The learning rate over the steps, as a share of its peak.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct ScheduleSection {
-    pub(crate) kind: ScheduleKind,
+pub struct ScheduleSection {
+    /// The shape of its descent.
+    pub kind: ScheduleKind,
     /// Steps from nothing to the peak.
-    pub(crate) warmup: u64,
+    pub warmup: u64,
     /// Share of the steps that the final descent takes (`linear`).
-    pub(crate) decay: f64,
+    pub decay: f64,
     /// Where it ends, as a share of the peak.
-    pub(crate) floor: f64,
+    pub floor: f64,
 }
 
+/// The shape of the learning rate's descent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum ScheduleKind {
+pub enum ScheduleKind {
     /// Half a cosine from the peak to the floor.
     Cosine,
     /// At the peak, then a straight line to the floor.
@@ -169,49 +182,49 @@ pub(crate) enum ScheduleKind {
 /// How it is measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct EvalSection {
+pub struct EvalSection {
     /// Steps between evaluations; 0 for none but the last.
-    pub(crate) every: u64,
+    pub every: u64,
     /// Validation sequences per evaluation, always the same ones; `null` takes all.
-    pub(crate) sequences: Option<u64>,
+    pub sequences: Option<u64>,
     /// Steps between samples; 0 for none but the last.
-    pub(crate) sample_every: u64,
+    pub sample_every: u64,
     /// Texts to continue.
-    pub(crate) prompts: Vec<String>,
+    pub prompts: Vec<String>,
     /// Questions to answer, asked as a conversation.
-    pub(crate) questions: Vec<String>,
+    pub questions: Vec<String>,
     /// Held-out questions of the embedded corpus scored at the end (`dialogues`).
-    pub(crate) quiz: usize,
+    pub quiz: usize,
     /// Tokens per sample at most.
-    pub(crate) max_new_tokens: usize,
+    pub max_new_tokens: usize,
     /// 0 always takes the likeliest token.
-    pub(crate) temperature: f64,
+    pub temperature: f64,
     /// Tokens considered; `null` considers all.
-    pub(crate) top_k: Option<usize>,
+    pub top_k: Option<usize>,
 }
 
 /// What is kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct CheckpointSection {
+pub struct CheckpointSection {
     /// Steps between checkpoints; 0 for none but the last.
-    pub(crate) every: u64,
+    pub every: u64,
     /// How many of the latest are kept.
-    pub(crate) keep_last: usize,
+    pub keep_last: usize,
     /// Checkpoints at multiples of this are never removed.
-    pub(crate) keep_every: Option<u64>,
+    pub keep_every: Option<u64>,
     /// Whether the run ends with one. A run that is interrupted always does.
-    pub(crate) last: bool,
+    pub last: bool,
 }
 
 /// How much memory may be used.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct MemorySection {
+pub struct MemorySection {
     /// Bytes (`"6GiB"`), a share (`"80%"`), `"unlimited"` or `"auto"`.
-    pub(crate) device_budget: String,
+    pub device_budget: String,
     /// The same for spilled tensors in host memory.
-    pub(crate) host_budget: String,
+    pub host_budget: String,
 }
 
 impl Default for TokenizerSection {
@@ -297,12 +310,12 @@ impl Default for MemorySection {
 
 impl MemorySection {
     /// `None` leaves the choice to the environment and the device.
-    pub(crate) fn device_budget(&self) -> Result<Option<Budget>, BudgetError> {
+    pub fn device_budget(&self) -> Result<Option<Budget>, BudgetError> {
         budget(&self.device_budget)
     }
 
     /// As [`device_budget`](Self::device_budget), for host memory.
-    pub(crate) fn host_budget(&self) -> Result<Option<Budget>, BudgetError> {
+    pub fn host_budget(&self) -> Result<Option<Budget>, BudgetError> {
         budget(&self.host_budget)
     }
 }

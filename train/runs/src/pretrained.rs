@@ -7,18 +7,16 @@ use burn::tensor::backend::Backend;
 use models::{Gpt, GptConfig};
 use tokenizer::Tokenizer;
 
-use crate::checkpoint::Verified;
+use crate::checkpoint::{CONFIG, TOKENIZER, Verified};
 use crate::config::{Config, DataSource};
-use crate::exit::BadInput;
-use crate::trained;
-use crate::training::{CONFIG, TOKENIZER, load_weights};
+use crate::{BadInput, trained, weights};
 
 /// Matrices with a row for each token have a multiple of these: the kernels of GPUs like it.
 const ROWS: usize = 64;
 
 /// A checkpoint that another run begins with.
 #[derive(Debug)]
-pub(crate) struct Pretrained {
+pub struct Pretrained {
     checkpoint: Verified,
     /// The run it was saved by, where it lies in one.
     run: Option<PathBuf>,
@@ -30,7 +28,8 @@ pub(crate) struct Pretrained {
 }
 
 impl Pretrained {
-    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+    /// Finds the checkpoint at `path`, or the latest of the run there, and checks every byte of it.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
         let (run, checkpoint) = trained::checkpoint(path, None)?;
         let tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
         let saved = Config::load(&checkpoint.path.join(CONFIG).to_string_lossy(), &[])?;
@@ -38,13 +37,13 @@ impl Pretrained {
     }
 
     /// A name for runs that begin with it.
-    pub(crate) fn name(&self) -> Option<String> {
+    pub fn name(&self) -> Option<String> {
         Some(self.run.as_ref()?.file_name()?.to_string_lossy().into_owned())
     }
 
     /// The configuration of a run in `run` that begins here: the named one, or else the one this was trained by, with
     /// this model and this vocabulary. Where the run is to learn conversations, the vocabulary gets what it lacks.
-    pub(crate) fn describe(
+    pub fn describe(
         mut self,
         run: &Path,
         name: Option<&str>,
@@ -91,16 +90,12 @@ impl Pretrained {
     }
 
     /// Puts the vocabulary where the run in `run` looks for it.
-    pub(crate) fn save_vocabulary(&self, run: &Path) -> Result<(), tokenizer::Error> {
+    pub fn save_vocabulary(&self, run: &Path) -> Result<(), tokenizer::Error> {
         self.tokenizer.save(run.join(TOKENIZER))
     }
 
     /// The weights as the model that `wanted` describes.
-    pub(crate) fn weights<B: Backend>(
-        &self,
-        wanted: &GptConfig,
-        device: &B::Device,
-    ) -> anyhow::Result<Gpt<B>> {
+    pub fn weights<B: Backend>(&self, wanted: &GptConfig, device: &B::Device) -> anyhow::Result<Gpt<B>> {
         let (path, step) = (self.checkpoint.path.display(), self.checkpoint.step);
         eprintln!("beginning with the weights of step {step} in {path}");
         if self.added > 0 {
@@ -110,11 +105,12 @@ impl Pretrained {
             );
         }
         let stored = GptConfig { compute: wanted.compute, ..self.model.clone() };
-        let gpt = load_weights::<B>(&self.checkpoint.path, &stored, device)?;
+        let gpt = weights::load::<B>(&self.checkpoint.path, &stored, device)?;
         Ok(gpt.with_vocabulary(wanted.vocab_size))
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// The checkpoint's folder.
+    pub fn path(&self) -> &Path {
         &self.checkpoint.path
     }
 }

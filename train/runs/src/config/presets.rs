@@ -1,7 +1,7 @@
 //! The configurations that the binary carries.
 
 /// File name and text of each.
-pub(crate) fn presets() -> impl Iterator<Item = (&'static str, &'static str)> {
+pub fn presets() -> impl Iterator<Item = (&'static str, &'static str)> {
     [
         ("toy.json", include_str!("../../configs/toy.json")),
         ("shakespeare-char.json", include_str!("../../configs/shakespeare-char.json")),

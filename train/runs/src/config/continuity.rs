@@ -1,0 +1,161 @@
+//! Two configurations of one run: what may differ, and what paths mean wherever the program is started.
+
+use std::fmt;
+use std::path::Path;
+
+use anyhow::Context;
+use serde_json::Value;
+
+use super::Config;
+
+/// A key in which two configurations of a run differ.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// The whole key: `train.steps`.
+    pub key: String,
+    before: Value,
+    now: Value,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, before, now } = self;
+        write!(f, "`{key}` from {before} to {now}")
+    }
+}
+
+/// How a configuration differs from the one that a run was trained with so far.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// The run goes on with these.
+    pub allowed: Vec<Change>,
+    /// The run's weights, moments or order of data depend on these.
+    pub refused: Vec<Change>,
+}
+
+impl Config {
+    /// Compares this configuration with the one that led to what is there. A run that has not taken a step (`begun`)
+    /// depends on its model and vocabulary alone.
+    pub fn changes_since(&self, before: &Self, begun: bool) -> Changes {
+        let mut changes = Changes::default();
+        let [old, new] = [before, self]
+            .map(|config| serde_json::to_value(config).expect("numbers, texts and lists always serialise"));
+        for change in differences("", &old, &new) {
+            if change.key == "train.sequence" && self.sequence() == before.sequence() {
+                continue;
+            }
+            let kept = if self.may_change(&change.key, before, begun) {
+                &mut changes.allowed
+            } else {
+                &mut changes.refused
+            };
+            kept.push(change);
+        }
+        changes
+    }
+
+    fn may_change(&self, key: &str, before: &Self, begun: bool) -> bool {
+        let (ours, theirs) = (&self.train, &before.train);
+        let (section, _) = key.split_once('.').unwrap_or((key, ""));
+        match key {
+            // Weights are kept in f32, whatever products are computed in.
+            "model.compute" => true,
+            // What was learned from is compared by its digest, wherever it lies.
+            "data.path" | "data.on_bad_record" => true,
+            "train.micro_batch" | "train.accumulate" => {
+                !begun || ours.micro_batch * ours.accumulate == theirs.micro_batch * theirs.accumulate
+            }
+            "train.seed" | "train.sequence" | "train.optimizer" | "train.overfit_one_batch" => !begun,
+            _ => match section {
+                "model" | "tokenizer" => false,
+                "data" => !begun,
+                _ => true,
+            },
+        }
+    }
+
+    /// Makes paths absolute: a saved configuration is read from any folder.
+    pub fn resolve_paths(&mut self) -> anyhow::Result<()> {
+        for path in [&mut self.data.path, &mut self.tokenizer.path].into_iter().flatten() {
+            *path = std::path::absolute(&path).with_context(|| format!("resolving {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Keys whose path leads nowhere, with the path.
+    pub fn dead_paths(&self) -> Vec<(&'static str, &Path)> {
+        let paths = [("data.path", &self.data.path), ("tokenizer.path", &self.tokenizer.path)];
+        let given = paths.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?)));
+        given.filter(|(_, path)| !path.exists()).collect()
+    }
+}
+
+fn differences(key: &str, before: &Value, now: &Value) -> Vec<Change> {
+    if let (Value::Object(old), Value::Object(new)) = (before, now) {
+        let mut keys: Vec<_> = old.keys().chain(new.keys().filter(|key| !old.contains_key(*key))).collect();
+        keys.sort();
+        let within = |name: &String| if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+        let at = |name: &String| {
+            let [old, new] = [old, new].map(|values| values.get(name).unwrap_or(&Value::Null));
+            differences(&within(name), old, new)
+        };
+        return keys.into_iter().flat_map(at).collect();
+    }
+    if before == now {
+        return Vec::new();
+    }
+    vec![Change { key: key.to_owned(), before: before.clone(), now: now.clone() }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(set: &[&str]) -> Config {
+        let set: Vec<_> = set.iter().map(|given| (*given).to_owned()).collect();
+        Config::load("toy", &set).expect("a preset with valid values")
+    }
+
+    /// Keys that may and keys that may not change, by the settings of a resumed toy run.
+    fn changes(set: &[&str], begun: bool) -> [Vec<String>; 2] {
+        let Changes { allowed, refused } = config(set).changes_since(&config(&[]), begun);
+        [allowed, refused].map(|changes| changes.into_iter().map(|change| change.key).collect())
+    }
+
+    #[test]
+    fn a_run_goes_on_with_other_steps_measurements_and_budgets_and_says_which() {
+        let set = ["train.steps=7777", "eval.every=3", "memory.device_budget=9MiB", "model.compute=bf16"];
+        let [allowed, refused] = changes(&set, true);
+        assert_eq!(allowed, ["eval.every", "memory.device_budget", "model.compute", "train.steps"]);
+        assert!(refused.is_empty(), "{refused:?}");
+        let said = config(&set[..1]).changes_since(&config(&["train.steps=100"]), true).allowed;
+        assert_eq!(said[0].to_string(), "`train.steps` from 100 to 7777");
+    }
+
+    #[test]
+    fn the_sequences_of_a_step_may_be_divided_otherwise_and_no_others_taken() {
+        let before = config(&["train.micro_batch=8", "train.accumulate=2"]);
+        let otherwise = config(&["train.micro_batch=4", "train.accumulate=4"]);
+        assert!(otherwise.changes_since(&before, true).refused.is_empty());
+        let more = config(&["train.micro_batch=8", "train.accumulate=4"]);
+        let refused = more.changes_since(&before, true).refused;
+        assert_eq!(refused[0].to_string(), "`train.accumulate` from 2 to 4");
+        assert_eq!(more.changes_since(&before, false).refused, []);
+    }
+
+    #[test]
+    fn a_sequence_written_out_is_the_one_that_was_left_to_the_model() {
+        let left = config(&["train.sequence=null"]);
+        let written = config(&[&format!("train.sequence={}", left.model.n_positions)]);
+        let changes = written.changes_since(&left, true);
+        assert!(changes.allowed.is_empty() && changes.refused.is_empty(), "{changes:?}");
+    }
+
+    #[test]
+    fn the_model_and_the_words_never_change_and_the_data_not_after_the_first_step() {
+        let set = ["model.n_layer=9", "tokenizer.vocab_size=300", "train.seed=5", "data.val_fraction=0.2"];
+        let all = ["data.val_fraction", "model.n_layer", "tokenizer.vocab_size", "train.seed"];
+        assert_eq!(changes(&set, true)[1], all);
+        assert_eq!(changes(&set, false)[1], [all[1], all[2]]);
+    }
+}

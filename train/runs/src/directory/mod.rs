@@ -1,0 +1,184 @@
+//! Where a run lives, and whether it goes on or begins.
+//!
+//! A run that begins is described by a configuration. A run that goes on is described by the one it saved, or by one that
+//! is named again; where the two differ, the change is allowed and said, or refused by name.
+
+mod names;
+mod start;
+
+pub use names::{DEFAULT, is_checkpoint, latest, latest_named, neither};
+pub use start::{Lock, SUMMARY, Start};
+
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::{CONFIG, Checkpoints, Verified};
+use crate::config::{Change, Changes, Config};
+use crate::{BadInput, Pretrained};
+use names::unused;
+
+/// What `--resume` asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resume {
+    /// The run directory's latest checkpoint, if there is one.
+    Auto,
+    /// A run directory, or a checkpoint.
+    From(PathBuf),
+}
+
+/// The checkpoint that a run begins with: at most one of the two. Without either the weights are drawn.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Beginning<'a> {
+    /// The run that goes on.
+    pub resume: Option<&'a Resume>,
+    /// A run or a checkpoint whose weights a new run begins with.
+    pub pretrained: Option<&'a Path>,
+}
+
+/// A run that can be begun or gone on with.
+#[derive(Debug)]
+pub struct RunDirectory {
+    /// The directory, made by [`start`](Self::start).
+    pub path: PathBuf,
+    /// The run's configuration, complete.
+    pub config: Config,
+    /// The checkpoint to go on from, every byte of it checked.
+    pub from: Option<Verified>,
+    /// Another run's weights, where this one begins with them.
+    pub pretrained: Option<Pretrained>,
+    /// How a run that goes on is now described otherwise than before.
+    pub changes: Vec<Change>,
+}
+
+impl From<&str> for Resume {
+    fn from(text: &str) -> Self {
+        if text == "auto" { Self::Auto } else { Self::From(text.into()) }
+    }
+}
+
+impl RunDirectory {
+    /// Settles everything without writing anything. `name` is the configuration, if one was named.
+    pub fn find(
+        name: Option<&str>,
+        set: &[String],
+        out: Option<&Path>,
+        beginning: Beginning<'_>,
+    ) -> anyhow::Result<Self> {
+        match beginning.resume {
+            Some(Resume::From(path)) => Self::from_path(path, name, set, out),
+            Some(Resume::Auto) => {
+                let path = out.map_or_else(|| latest_named(name), Path::to_owned);
+                if path.join(CONFIG).exists() {
+                    Self::go_on(&path, name, set)
+                } else {
+                    Self::fresh(path, name, set, None)
+                }
+            }
+            None => {
+                let pretrained = beginning.pretrained.map(Pretrained::open).transpose()?;
+                let called = pretrained.as_ref().filter(|_| name.is_none()).and_then(Pretrained::name);
+                let path = out.map_or_else(|| unused(called.as_deref().or(name)), Path::to_owned);
+                if path.join(CONFIG).exists() {
+                    let path = path.display();
+                    return Err(BadInput(format!(
+                        "{path} holds a run; resume it with --resume auto, or choose another --out"
+                    ))
+                    .into());
+                }
+                Self::fresh(path, name, set, pretrained)
+            }
+        }
+    }
+
+    fn fresh(
+        path: PathBuf,
+        name: Option<&str>,
+        set: &[String],
+        pretrained: Option<Pretrained>,
+    ) -> anyhow::Result<Self> {
+        let (pretrained, mut config) = match pretrained {
+            Some(pretrained) => {
+                let (pretrained, config) = pretrained.describe(&path, name, set)?;
+                (Some(pretrained), config)
+            }
+            None => (None, Config::load(name.unwrap_or(DEFAULT), set)?),
+        };
+        config.resolve_paths()?;
+        // Before anything is made: a run directory of a mistyped path would be in the way of the corrected command.
+        // The vocabulary that comes with another run's weights is put there by the start.
+        let is_expected = |key: &str| pretrained.is_none() || key != "tokenizer.path";
+        if let Some((key, dead)) = config.dead_paths().into_iter().find(|(key, _)| is_expected(key)) {
+            return Err(BadInput(format!("`{key}` leads nowhere: there is no {}", dead.display())).into());
+        }
+        Ok(Self { path, config, from: None, pretrained, changes: Vec::new() })
+    }
+
+    fn go_on(run: &Path, name: Option<&str>, set: &[String]) -> anyhow::Result<Self> {
+        Self::with_base(run.to_owned(), &run.join(CONFIG), name, set, latest(run)?)
+    }
+
+    fn from_path(
+        path: &Path,
+        name: Option<&str>,
+        set: &[String],
+        out: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        if !is_checkpoint(path) {
+            if out.is_some_and(|out| out != path) {
+                let path = path.display();
+                return Err(BadInput(format!(
+                    "{path} is a run; it is resumed where it is. To begin another run with its weights, name it by --from"
+                ))
+                .into());
+            }
+            if !path.join(CONFIG).exists() {
+                return Err(neither(path).into());
+            }
+            return Self::go_on(path, name, set);
+        }
+        let checkpoint = Checkpoints::open(path)?;
+        let run = match out {
+            Some(out) if out.join(CONFIG).exists() => {
+                let out = out.display();
+                return Err(BadInput(format!("{out} holds a run; choose another --out")).into());
+            }
+            Some(out) => out.to_owned(),
+            None => Checkpoints::run_of(path).ok_or_else(|| {
+                BadInput(format!("{} is in no run's directory; say by --out where to go on", path.display()))
+            })?,
+        };
+        let saved = checkpoint.path.join(CONFIG);
+        Self::with_base(run, &saved, name, set, Some(checkpoint))
+    }
+
+    /// A run that goes on with the configuration named `name`, or else with the saved one.
+    fn with_base(
+        path: PathBuf,
+        saved: &Path,
+        name: Option<&str>,
+        set: &[String],
+        from: Option<Verified>,
+    ) -> anyhow::Result<Self> {
+        let mut config = Config::load(name.unwrap_or(&saved.to_string_lossy()), set)?;
+        config.resolve_paths()?;
+        // What the checkpoint was trained by, even where somebody edited the run's own file since.
+        let learned = from.as_ref().map_or_else(|| saved.to_owned(), |from| from.path.join(CONFIG));
+        let before = Config::load(&learned.to_string_lossy(), &[])?;
+        let begun = from.as_ref().is_none_or(|from| from.step > 0);
+        let Changes { allowed, refused } = config.changes_since(&before, begun);
+        if !refused.is_empty() {
+            let refused: Vec<_> = refused.iter().map(Change::to_string).collect();
+            let way_out = match name {
+                Some(name) => format!("leave `--config {name}` out to resume it as it was begun"),
+                None => format!("leave them as they are in {}", learned.display()),
+            };
+            return Err(BadInput(format!(
+                "{} cannot be resumed with another model, vocabulary, data, batch or optimizer; changed are {}. Begin \
+                 another run, with its weights by --from, or {way_out}",
+                path.display(),
+                refused.join(", ")
+            ))
+            .into());
+        }
+        Ok(Self { path, config, from, pretrained: None, changes: allowed })
+    }
+}

@@ -1,0 +1,183 @@
+//! A directory on its way to a run: taken by one process, given a configuration last, left as found when that fails.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+
+use super::RunDirectory;
+use crate::BadInput;
+use crate::checkpoint::{CONFIG, TOKENIZER};
+
+/// Folders that a start makes in a directory before it is a run.
+const PREPARED: [&str; 2] = [TOKENIZER, "data"];
+/// The result of a whole run, written when it ends.
+pub const SUMMARY: &str = "summary.json";
+const LOCK: &str = "lock";
+
+/// A run's directory being made ready. It becomes a run by [`commit`](Self::commit); dropped before, it is as it was
+/// found.
+#[derive(Debug)]
+pub struct Start<'r> {
+    directory: &'r RunDirectory,
+    lock: Option<File>,
+    /// Whether the directory was no run before.
+    fresh: bool,
+    /// Folders that were not there, the innermost first.
+    made: Vec<PathBuf>,
+}
+
+/// Held while a process trains in a run directory.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "the lock lives as long as the open file")] Option<File>);
+
+impl RunDirectory {
+    /// Makes the directory and keeps others out of it.
+    pub fn start(&self) -> anyhow::Result<Start<'_>> {
+        let fresh = !self.path.join(CONFIG).exists();
+        // Beside a lock without a run they are what a start left that was killed.
+        let foreign = PREPARED.iter().find(|name| self.path.join(name).exists());
+        if let Some(name) = foreign.filter(|_| fresh && !self.path.join(LOCK).exists()) {
+            let path = self.path.display();
+            return Err(BadInput(format!("{path} holds `{name}` but no run; choose another --out")).into());
+        }
+        let folders = self.path.ancestors().filter(|folder| !folder.as_os_str().is_empty());
+        let made = folders.take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
+        fs::create_dir_all(&self.path).with_context(|| format!("making {}", self.path.display()))?;
+        let start = Start { directory: self, lock: Some(self.lock()?), fresh, made };
+        if fresh {
+            start.clear()?;
+        }
+        Ok(start)
+    }
+
+    fn lock(&self) -> anyhow::Result<File> {
+        let path = self.path.join(LOCK);
+        let file = File::create(&path).with_context(|| format!("making {}", path.display()))?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => {
+                let path = self.path.display();
+                Err(BadInput(format!(
+                    "another process is training in {path}; wait for it or choose another --out"
+                ))
+                .into())
+            }
+            // A file system without locks is no reason not to train.
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(file),
+            Err(TryLockError::Error(error)) => {
+                Err(error).with_context(|| format!("locking {}", path.display()))
+            }
+        }
+    }
+}
+
+/// Takes away what an earlier part of a run came to.
+fn remove_summary(run: &Path) -> anyhow::Result<()> {
+    let path = run.join(SUMMARY);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Start<'_> {
+    /// Puts the configuration there, complete, which makes the directory a run.
+    pub fn commit(mut self) -> anyhow::Result<Lock> {
+        let RunDirectory { path: run, config, .. } = self.directory;
+        let path = run.join(CONFIG);
+        durable::write(&path, config.to_json().as_bytes())
+            .with_context(|| format!("writing {}", path.display()))?;
+        self.fresh = false;
+        remove_summary(run)?;
+        Ok(Lock(self.lock.take()))
+    }
+
+    fn clear(&self) -> anyhow::Result<()> {
+        for name in PREPARED {
+            let path = self.directory.path.join(name);
+            match fs::remove_dir_all(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("removing {}", path.display()));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Start<'_> {
+    fn drop(&mut self) {
+        if !self.fresh {
+            return;
+        }
+        // Whatever cannot be removed is left to the next start. The lock goes last: it marks the rest as ours.
+        if self.clear().is_ok() && fs::remove_file(self.directory.path.join(LOCK)).is_ok() {
+            for folder in &self.made {
+                let _ = fs::remove_dir(folder);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::Beginning;
+
+    fn directory(path: &Path) -> RunDirectory {
+        RunDirectory::find(Some("toy"), &[], Some(path), Beginning::default()).expect("nothing is there")
+    }
+
+    fn prepare(path: &Path) {
+        for name in PREPARED {
+            fs::create_dir(path.join(name)).expect("making");
+            fs::write(path.join(name).join("part"), "words").expect("writing");
+        }
+    }
+
+    #[test]
+    fn a_start_that_fails_leaves_nothing_and_the_next_one_works() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("runs/toy");
+        let run = directory(&path);
+        let start = run.start().expect("it is free");
+        prepare(&path);
+        assert!(!path.join(CONFIG).exists(), "it is no run yet");
+        drop(start);
+        assert!(!folder.path().join("runs").exists());
+        run.start().expect("nothing is in the way").commit().expect("written");
+        assert!(path.join(CONFIG).exists());
+        // A run is left as it is, whatever becomes of a later start.
+        prepare(&path);
+        drop(run.start().expect("nobody holds it"));
+        assert!(path.join(CONFIG).exists() && path.join("data/part").exists());
+    }
+
+    #[test]
+    fn what_a_killed_start_left_is_not_mixed_into_the_next_run() {
+        let folder = tempfile::tempdir().expect("a folder");
+        prepare(folder.path());
+        fs::write(folder.path().join(LOCK), "").expect("writing");
+        let run = directory(folder.path());
+        let _start = run.start().expect("nobody holds it");
+        assert!(PREPARED.iter().all(|name| !folder.path().join(name).exists()));
+    }
+
+    #[test]
+    fn folders_of_the_users_own_are_neither_used_nor_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        prepare(folder.path());
+        let run = directory(folder.path());
+        let said = run.start().expect_err("it holds something else").to_string();
+        assert!(said.ends_with("holds `tokenizer` but no run; choose another --out"), "{said}");
+        assert!(PREPARED.iter().all(|name| folder.path().join(name).join("part").exists()));
+        assert!(!folder.path().join(LOCK).exists());
+    }
+}

@@ -1,0 +1,18 @@
+//! Runs on disk, and what is done with one: the configuration that describes it, its directory and checkpoints, the
+//! device it works on, its weights and words. The trainer and everything else that opens a trained model stand on this
+//! crate; it knows nothing of training, of a command line or of a server.
+
+mod bad_input;
+pub mod checkpoint;
+pub mod config;
+pub mod device;
+pub mod directory;
+mod pretrained;
+mod speaker;
+mod trained;
+pub mod weights;
+
+pub use bad_input::BadInput;
+pub use pretrained::Pretrained;
+pub use speaker::{Speaker, TEXTS_AT_ONCE, ends};
+pub use trained::{Trained, Wanted};

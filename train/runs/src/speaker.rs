@@ -1,0 +1,117 @@
+//! Text from a trained model: continued, shown as it comes, ended where it should end.
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context;
+use burn::tensor::backend::Backend;
+use models::{Completion, Gpt, Overflow, Request, Sampling, Stop, generate};
+use tokenizer::Tokenizer;
+
+/// Texts that are continued together. More take more memory and no less time.
+pub const TEXTS_AT_ONCE: usize = 32;
+
+/// A model with its vocabulary, and how it is asked.
+pub struct Speaker<'a, B: Backend> {
+    /// The network.
+    pub gpt: &'a Gpt<B>,
+    /// Its vocabulary.
+    pub tokenizer: &'a Tokenizer,
+    /// How the next token is chosen.
+    pub sampling: Sampling,
+    /// Tokens of one text at most.
+    pub max_new_tokens: usize,
+    /// Strings that end a text, which then lacks them.
+    pub stop: &'a [String],
+}
+
+impl<B: Backend> Speaker<'_, B> {
+    /// The ids of a text to continue. One without text begins as a document does.
+    pub fn opening(&self, text: &str) -> anyhow::Result<Vec<u32>> {
+        let mut ids: Vec<u32> = self.tokenizer.bos().into_iter().collect();
+        ids.extend(self.tokenizer.encode(text)?);
+        if ids.is_empty() {
+            ids = self.tokenizer.encode("\n").context("an empty prompt begins with a line break")?;
+        }
+        Ok(ids)
+    }
+
+    /// Continues `prompts`, showing the pieces of the first as they come.
+    pub fn speak(
+        &self,
+        prompts: &[Vec<u32>],
+        mut show: impl FnMut(&[u32]) -> ControlFlow<()>,
+    ) -> anyhow::Result<Vec<Completion>> {
+        let ends = ends(self.tokenizer);
+        let decode = |ids: &[u32]| self.words(ids).unwrap_or_default();
+        let request = Request {
+            sampling: self.sampling,
+            end_tokens: &ends,
+            stop: (!self.stop.is_empty()).then_some(Stop { strings: self.stop, decode: &decode }),
+            overflow: Overflow::Slide,
+            ..Request::new(prompts, self.max_new_tokens)
+        };
+        let completions = generate(self.gpt, &request, |piece| {
+            if piece.prompt == 0 { show(piece.tokens) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(completions)
+    }
+
+    /// Continues a prompt as it is written to `out`, until `silenced`; returns what was said.
+    pub fn aloud(
+        &self,
+        prompt: &[Vec<u32>],
+        out: &mut impl Write,
+        silenced: &AtomicBool,
+    ) -> anyhow::Result<String> {
+        let mut stream = self.tokenizer.decode_stream();
+        let (mut said, mut failure) = (String::new(), None);
+        let show = |ids: &[u32]| {
+            let piece = || -> anyhow::Result<String> {
+                let known = ids.iter().filter(|id| **id < self.tokenizer.vocab_size());
+                let text = known.map(|id| stream.push(*id)).collect::<Result<String, _>>()?;
+                write!(out, "{text}")?;
+                out.flush()?;
+                Ok(text)
+            };
+            match { piece }() {
+                Ok(text) => said += &text,
+                Err(error) => failure = Some(error),
+            }
+            let ends = failure.is_some() || silenced.load(Ordering::Relaxed);
+            if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let completions = self.speak(prompt, show)?;
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let mut rest = stream.finish()?;
+        // A stop string may begin within a token, the beginning of which is still to be said.
+        let whole = completions.first().and_then(|completion| completion.text.as_deref());
+        if let Some(left) = whole.and_then(|whole| whole.strip_prefix(said.as_str())) {
+            left.clone_into(&mut rest);
+        }
+        write!(out, "{rest}")?;
+        Ok(said + &rest)
+    }
+
+    /// The text of a completion, which ends before a stop string.
+    pub fn text(&self, completion: &Completion) -> anyhow::Result<String> {
+        completion.text.clone().map_or_else(|| self.words(&completion.tokens), Ok)
+    }
+
+    /// Ids beyond the vocabulary, which an embedding larger than it can produce, are no words.
+    pub fn words(&self, ids: &[u32]) -> anyhow::Result<String> {
+        let known: Vec<u32> = ids.iter().copied().filter(|id| *id < self.tokenizer.vocab_size()).collect();
+        let bytes = self.tokenizer.decode_bytes(&known)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// The control tokens at which an answer ends, without repetition.
+pub fn ends(tokenizer: &Tokenizer) -> Vec<u32> {
+    let mut ends: Vec<u32> = tokenizer.eos().into_iter().chain(tokenizer.bos()).collect();
+    ends.dedup();
+    ends
+}

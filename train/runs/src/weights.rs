@@ -1,0 +1,58 @@
+//! The weights of a checkpoint, as the model that a configuration describes.
+
+use std::path::Path;
+
+use backend_offload::{Bytes, available_host_memory};
+use burn::tensor::backend::Backend;
+use models::{Footprint, Gpt, GptConfig, weights::Layout};
+
+use crate::BadInput;
+use crate::checkpoint::WEIGHTS;
+
+/// The weights in `folder`, whose bytes were checked before.
+pub fn load<B: Backend>(folder: &Path, wanted: &GptConfig, device: &B::Device) -> anyhow::Result<Gpt<B>> {
+    tables_fit(wanted)?;
+    let path = folder.join(WEIGHTS);
+    // Products may be computed in another type than before; the weights are the same.
+    let stored = GptConfig { compute: wanted.compute, ..models::weights::native_config(&path)? };
+    if stored != *wanted {
+        return Err(BadInput(format!(
+            "the checkpoint {} holds another model than the configuration describes; take the configuration in its \
+             config.json",
+            folder.display()
+        ))
+        .into());
+    }
+    Ok(models::weights::load(wanted, &[&path], Layout::Native, device)?)
+}
+
+/// Rotary tables are as long as a description says, whatever the weights beside it take.
+pub fn tables_fit(model: &GptConfig) -> anyhow::Result<()> {
+    let tables = Footprint::of(model)?.rotary_bytes();
+    match available_host_memory().filter(|free| *free < tables) {
+        Some(free) => Err(BadInput(format!(
+            "the rotary tables of `n_positions` = {} take {} and {} of memory are free; lower `n_positions`",
+            model.n_positions,
+            Bytes(tables),
+            Bytes(free)
+        ))
+        .into()),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rotary_tables_longer_than_memory_are_refused_before_they_are_made() {
+        let model = |positions: u64| {
+            let text = format!(r#"{{"preset": "nanochat", "n_positions": {positions}}}"#);
+            GptConfig::from_json(&text).expect("it can be counted")
+        };
+        let said = tables_fit(&model(100_000_000_000)).expect_err("too long").to_string();
+        assert!(said.starts_with("the rotary tables of `n_positions` = 100000000000 take "), "{said}");
+        tables_fit(&model(64)).expect("they are short");
+    }
+}

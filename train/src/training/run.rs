@@ -1,0 +1,128 @@
+//! A run in progress: what it stands on, and how its steps are written down and shown.
+
+use std::time::Instant;
+
+use backend_offload::{Offload, Offloadable, Stats};
+use burn::data::dataloader::Progress as Items;
+use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
+use runs::checkpoint::Checkpoints;
+use serde::Serialize;
+use serde_json::json;
+
+use super::Session;
+use super::evaluation::Evaluation;
+use super::strategy::{Display, Events, Taken};
+use crate::exit::Ending;
+use crate::journal::Journal;
+use crate::optimizer::Optimizer;
+use crate::progress::Report;
+
+/// A run in progress.
+pub(crate) struct Run<I: Offloadable> {
+    pub(crate) session: Session,
+    pub(crate) optimizer: Optimizer<Offload<I>>,
+    pub(crate) journal: Journal,
+    pub(crate) device: I::Device,
+    pub(super) taken: Vec<Taken>,
+    pub(super) checkpoint_bytes: Option<u64>,
+    pub(super) evaluation: Option<Evaluation>,
+    pub(super) checkpoints: Checkpoints,
+    pub(super) display: Display,
+    pub(super) peaks: Peaks,
+    /// Set when the loop has ended.
+    pub(super) ending: Option<anyhow::Result<Ending>>,
+    begun: Instant,
+    /// Seconds spent by earlier parts of the run.
+    before: f64,
+}
+
+/// The most that was held at any moment of the run. The device's own counters begin anew with every step.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Peaks {
+    pub(crate) device: u64,
+    pub(crate) host: u64,
+    pub(crate) largest_launch: u64,
+}
+
+impl Peaks {
+    pub(crate) fn include(&mut self, stats: &Stats) {
+        self.device = self.device.max(stats.device.peak);
+        self.host = self.host.max(stats.host.peak);
+        self.largest_launch = self.largest_launch.max(stats.largest_launch);
+    }
+}
+
+impl<I: Offloadable> Run<I> {
+    pub(crate) fn new(
+        session: Session,
+        optimizer: Optimizer<Offload<I>>,
+        journal: Journal,
+        device: I::Device,
+        display: Display,
+    ) -> Self {
+        let before = journal.seconds();
+        let checkpoints = Checkpoints::in_run(&session.run);
+        Self {
+            session,
+            optimizer,
+            journal,
+            device,
+            taken: Vec::new(),
+            checkpoint_bytes: None,
+            evaluation: None,
+            checkpoints,
+            display,
+            begun: Instant::now(),
+            before,
+            peaks: Peaks::default(),
+            ending: None,
+        }
+    }
+
+    /// Writes a step down and shows it.
+    pub(super) fn account(&mut self, mut report: Report, events: &mut Events<I>) {
+        let (usable, seconds) = (report.is_usable(), report.ms / 1e3);
+        let session = &mut self.session;
+        session.progress.advance(report.loss, session.training.cursor(report.step));
+        session.progress.seconds = self.before + self.begun.elapsed().as_secs_f64();
+        let Report { loss, bytes_in, bytes_out, .. } = report;
+        self.taken.push(Taken { loss, seconds, bytes_in, bytes_out });
+        let tokens = session.config.tokens_per_step();
+        report.steps = session.steps();
+        report.tokens = tokens * report.step;
+        report.tokens_per_second = tokens as f64 / seconds;
+        let reached = session.flops_per_step / seconds;
+        // A step that is faster than the measured peak has shown a higher one.
+        session.flops_per_second = session.flops_per_second.map(|possible| possible.max(reached));
+        report.mfu = session.flops_per_second.map(|possible| reached / possible);
+        report.seconds = session.progress.seconds;
+        self.tell("step", &report);
+        if usable {
+            self.session.progress.withheld = 0;
+        } else {
+            self.session.progress.withheld += 1;
+            let reason = "the loss or a gradient is not a finite number; the weights are as before";
+            let (step, loss, gnorm) = (report.step, report.loss, report.gnorm);
+            self.say(&format!("step {step}: loss {loss}, gradient norm {gnorm}: {reason}"));
+            self.tell("withheld", &json!({ "step": step, "loss": loss, "gnorm": gnorm, "reason": reason }));
+        }
+        let items = Items::new(report.step as usize, report.steps as usize);
+        let (step, lr) = (report.step as usize, report.lr);
+        let item = TrainingItem::new(report, items.clone(), items, Some(step), Some(lr));
+        events.process_train(LearnerEvent::ProcessedItem(item));
+    }
+
+    /// A line in the journal. A disk that is full does not end the run.
+    pub(super) fn tell<T: Serialize>(&mut self, kind: &str, record: &T) {
+        if let Err(error) = self.journal.write(kind, record) {
+            self.say(&format!("{error:#}; training goes on"));
+        }
+    }
+
+    /// Between the lines of steps. The terminal interface owns the whole screen, so there the journal has to do.
+    pub(super) fn say(&self, text: &str) {
+        if self.display == Display::Plain {
+            eprintln!("{text}");
+        }
+    }
+}

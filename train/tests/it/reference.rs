@@ -1,0 +1,121 @@
+//! Exported models in the reference library: `transformers` continues a conversation as `train sample` does.
+//!
+//! The weights are a formula, so what the library once said of them is kept and compared with on every machine. Where
+//! Python has the library it is asked again, about these weights and about a model that was pretrained, taught to
+//! converse and published here.
+
+use std::{env, f64::consts::TAU, fs, path::Path, process::Command};
+
+use safetensors::{Dtype, serialize_to_file, tensor::TensorView};
+use serde_json::{Value, json};
+
+use crate::finetune;
+use crate::program::{assert_success, stdout};
+use crate::tiny::Tiny;
+
+const QUESTION: &str = "What is 5 plus 1?";
+const MOST: usize = 12;
+
+/// What the reference library said of the model that [`publish`] makes, as `goldens/continue.py` prints it.
+const GOLDEN: &str = include_str!("../goldens/continuation.json");
+
+/// A GPT-2 of one block whose weights are far enough apart that no rounding changes the likeliest token.
+fn publish(folder: &Path) {
+    let (embedding, positions, words) = (64, 64, 264);
+    let block = |name: &str| format!("transformer.h.0.{name}");
+    let shapes = [
+        ("transformer.wte.weight".to_owned(), vec![words, embedding]),
+        ("transformer.wpe.weight".to_owned(), vec![positions, embedding]),
+        (block("ln_1.weight"), vec![embedding]),
+        (block("ln_1.bias"), vec![embedding]),
+        (block("attn.c_attn.weight"), vec![embedding, 3 * embedding]),
+        (block("attn.c_attn.bias"), vec![3 * embedding]),
+        (block("attn.c_proj.weight"), vec![embedding, embedding]),
+        (block("attn.c_proj.bias"), vec![embedding]),
+        (block("ln_2.weight"), vec![embedding]),
+        (block("ln_2.bias"), vec![embedding]),
+        (block("mlp.c_fc.weight"), vec![embedding, 4 * embedding]),
+        (block("mlp.c_fc.bias"), vec![4 * embedding]),
+        (block("mlp.c_proj.weight"), vec![4 * embedding, embedding]),
+        (block("mlp.c_proj.bias"), vec![embedding]),
+        ("transformer.ln_f.weight".to_owned(), vec![embedding]),
+        ("transformer.ln_f.bias".to_owned(), vec![embedding]),
+    ];
+    let mut at = 0.0_f64;
+    let mut number = |name: &str| {
+        at += 1.0;
+        // Squares times the golden section: as if drawn, and the same everywhere.
+        let drawn = ((at * at * 0.618_033_988_749_895).fract() * TAU).sin();
+        let value = match name {
+            name if name.contains("ln_") && name.ends_with("weight") => 1.0 + 0.2 * drawn,
+            name if name.ends_with("bias") => 0.1 * drawn,
+            name if name.contains("wpe") => drawn,
+            _ => 0.4 * drawn,
+        };
+        (value as f32).to_le_bytes()
+    };
+    let bytes: Vec<Vec<u8>> = shapes
+        .iter()
+        .map(|(name, shape)| (0..shape.iter().product()).flat_map(|_| number(name)).collect())
+        .collect();
+    let tensors = shapes.iter().zip(&bytes).map(|((name, shape), bytes)| {
+        (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).expect("its bytes"))
+    });
+    fs::create_dir(folder).expect("making");
+    let format = [("format".to_owned(), "pt".to_owned())].into();
+    serialize_to_file(tensors, Some(format), &folder.join("model.safetensors")).expect("written");
+    let config = json!({
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": embedding,
+        "n_positions": positions, "vocab_size": words, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5
+    });
+    fs::write(folder.join("config.json"), config.to_string()).expect("written");
+}
+
+/// The answer here, from a run's latest checkpoint.
+fn answer(tiny: &Tiny, run: &str) -> String {
+    let asked = ["sample", "--from", run, "--question", QUESTION, "--temperature", "0", "--json"];
+    let output =
+        tiny.train(&[&asked[..], &["--max-new-tokens", &MOST.to_string(), "--device", "cpu"]].concat());
+    assert_success(&output);
+    let said: Value = serde_json::from_str(&stdout(&output)).expect("one object");
+    said["text"].as_str().expect("a text").to_owned()
+}
+
+/// What the reference library says of an exported folder; `None` where Python lacks it.
+fn reference(folder: &Path) -> Option<Value> {
+    let python = env::var("REFERENCE_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let has = Command::new(&python).args(["-c", "import torch, transformers"]).output();
+    if !has.is_ok_and(|output| output.status.success()) {
+        eprintln!("`{python}` has no torch and transformers: only the kept answer is compared with");
+        return None;
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/continue.py");
+    let output = Command::new(python).arg(script).arg(folder).args([QUESTION, &MOST.to_string()]).output();
+    let output = output.expect("it started before");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(serde_json::from_slice(&output.stdout).expect("one object"))
+}
+
+#[test]
+fn known_weights_answer_as_the_reference_library_says() {
+    // A run of the same vocabulary: the bytes and the control tokens of conversations.
+    let tiny = Tiny::trained(&[]);
+    publish(&tiny.join("known"));
+    let import = ["import", "--from", "known", "--tokenizer", "run/tokenizer", "--out", "imported"];
+    assert_success(&tiny.train(&import));
+    assert_success(&tiny.train(&["export", "--from", "imported", "--out", "published", "--device", "cpu"]));
+    let golden: Value = serde_json::from_str(GOLDEN).expect("JSON");
+    assert_eq!(answer(&tiny, "imported"), golden["text"]);
+    if let Some(said) = reference(&tiny.join("published")) {
+        assert_eq!(said, golden, "the kept answer is not the library's");
+    }
+}
+
+#[test]
+fn a_published_assistant_answers_as_here() {
+    let (tiny, _) = finetune::assistant();
+    assert_success(&tiny.train(&["export", "--from", "tuned", "--out", "published", "--device", "cpu"]));
+    if let Some(said) = reference(&tiny.join("published")) {
+        assert_eq!(answer(&tiny, "tuned"), said["text"]);
+    }
+}
