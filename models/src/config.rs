@@ -317,20 +317,5 @@ fn canonical_keys(given: Map<String, Value>) -> (Map<String, Value>, Vec<ConfigE
 
 /// The candidate that takes the fewest edits to become `key`; of several the first.
 pub fn nearest<'c>(key: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
-    candidates.into_iter().min_by_key(|candidate| edit_distance(key, candidate))
-}
-
-fn edit_distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in to.iter().enumerate() {
-            let substituted = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[to.len()]
+    candidates.into_iter().min_by_key(|candidate| strsim::levenshtein(key, candidate))
 }

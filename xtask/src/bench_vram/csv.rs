@@ -1,39 +1,21 @@
-//! Comma-separated text. A field that holds a comma, a quote or a line's end is quoted.
+//! Comma-separated tables of text, whole or refused.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, ensure};
 
 pub(super) fn write(rows: &[Vec<String>]) -> String {
-    let line = |row: &Vec<String>| row.iter().map(|field| quoted(field)).collect::<Vec<_>>().join(",");
-    rows.iter().map(|row| line(row) + "\n").collect()
-}
-
-fn quoted(field: &str) -> String {
-    if field.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", field.replace('"', "\"\""))
-    } else {
-        field.to_owned()
+    let mut writer = csv::WriterBuilder::new().flexible(true).from_writer(Vec::new());
+    for row in rows {
+        writer.write_record(row).expect("memory takes what is written");
     }
+    let bytes = writer.into_inner().expect("memory takes what is written");
+    String::from_utf8(bytes).expect("fields of text, separated by commas, are text")
 }
 
 pub(super) fn read(text: &str) -> Result<Vec<Vec<String>>> {
-    let mut rows = Vec::new();
-    let mut row = vec![String::new()];
-    let mut inside_quotes = false;
-    let mut characters = text.chars().peekable();
-    while let Some(character) = characters.next() {
-        let field = row.last_mut().expect("a row has a field");
-        match character {
-            '"' if inside_quotes && characters.next_if_eq(&'"').is_some() => field.push('"'),
-            '"' => inside_quotes = !inside_quotes,
-            ',' if !inside_quotes => row.push(String::new()),
-            '\n' if !inside_quotes => rows.push(std::mem::replace(&mut row, vec![String::new()])),
-            other => field.push(other),
-        }
-    }
-    if inside_quotes || row != [""] {
-        bail!("the last line is cut off");
-    }
-    Ok(rows)
+    ensure!(text.is_empty() || text.ends_with('\n'), "the last line is cut off");
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(text.as_bytes());
+    let rows = reader.records().map(|row| Ok(row?.iter().map(str::to_owned).collect()));
+    rows.collect::<Result<_>>().context("reading comma-separated fields")
 }
 
 #[cfg(test)]
