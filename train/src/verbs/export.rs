@@ -90,21 +90,58 @@ impl Work for Exporting<'_> {
     }
 }
 
-/// Says where `transformers` looks for it what opens a text, and what ends an answer: the same tokens as here.
+/// Says where `transformers` looks for it what opens a text and what ends an answer: the same tokens as here.
 fn describe_control_tokens(folder: &Path, tokenizer: &Tokenizer) -> anyhow::Result<()> {
     let (bos, eos) = (tokenizer.bos(), tokenizer.eos());
-    let path = folder.join("config.json");
-    let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-    let mut description: Value =
-        serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))?;
-    description["bos_token_id"] = json!(bos);
-    description["eos_token_id"] = json!(eos);
+    let mut description = Description::read(folder.join("config.json"))?;
+    description.fields["bos_token_id"] = json!(bos);
+    description.fields["eos_token_id"] = json!(eos);
+    description.write()?;
+
     let ends = ends(tokenizer);
     let ends = if ends.is_empty() { Value::Null } else { json!(ends) };
-    let generation = json!({ "bos_token_id": bos, "eos_token_id": ends, "pad_token_id": eos });
-    for (path, description) in [(path, description), (folder.join("generation_config.json"), generation)] {
-        durable::write(&path, format!("{description:#}\n").as_bytes())
-            .with_context(|| format!("writing {}", path.display()))?;
+    let fields = json!({ "bos_token_id": bos, "eos_token_id": ends, "pad_token_id": eos });
+    Description { path: folder.join("generation_config.json"), fields }.write()?;
+
+    let mut words = Description::read(folder.join("tokenizer_config.json"))?;
+    let mut pieces = Description::read(folder.join("tokenizer.json"))?;
+    let opened = bos.filter(|_| pieces.fields["post_processor"].is_null());
+    if let (Some(id), Some(text)) = (opened, words.fields["bos_token"].as_str()) {
+        pieces.fields["post_processor"] = opening_with(text, id);
+        pieces.write()?;
     }
-    Ok(())
+    words.fields["add_bos_token"] = json!(opened.is_some());
+    words.write()
+}
+
+/// Has a text opened by the token `text`, as this trainer opens it. Chat templates open conversations themselves.
+fn opening_with(text: &str, id: u32) -> Value {
+    let token = json!({ "SpecialToken": { "id": text, "type_id": 0 } });
+    let sequence = |name: &str| json!({ "Sequence": { "id": name, "type_id": 0 } });
+    json!({
+        "type": "TemplateProcessing",
+        "single": [token, sequence("A")],
+        "pair": [token, sequence("A"), sequence("B")],
+        "special_tokens": { text: { "id": text, "ids": [id], "tokens": [text] } },
+    })
+}
+
+/// A JSON file of the exported folder.
+struct Description {
+    path: PathBuf,
+    fields: Value,
+}
+
+impl Description {
+    fn read(path: PathBuf) -> anyhow::Result<Self> {
+        let reading = || format!("reading {}", path.display());
+        let text = std::fs::read(&path).with_context(reading)?;
+        let fields = serde_json::from_slice(&text).with_context(reading)?;
+        Ok(Self { path, fields })
+    }
+
+    fn write(&self) -> anyhow::Result<()> {
+        durable::write(&self.path, format!("{:#}\n", self.fields).as_bytes())
+            .with_context(|| format!("writing {}", self.path.display()))
+    }
 }

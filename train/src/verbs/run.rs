@@ -132,22 +132,7 @@ impl Work for Training<'_> {
             data.tokenizer.vocab_size()
         );
 
-        let (gpt, optimizer, mut progress) = if let Some(checkpoint) = checkpoint {
-            eprintln!("resuming after step {} of {}", checkpoint.step, checkpoint.path.display());
-            for change in &directory.changes {
-                eprintln!("changed {change}");
-            }
-            let (progress, optimizer) = training::restore(&checkpoint.path, &config, device)?;
-            let gpt = runs::weights::load::<Tape<I>>(&checkpoint.path, &config.model, device)?;
-            (gpt, optimizer, progress)
-        } else {
-            let gpt = match &directory.pretrained {
-                Some(pretrained) => pretrained.weights(&config.model, device)?,
-                None => Gpt::new(&config.model, config.train.seed, device)?,
-            };
-            (gpt, Optimizer::<Offload<I>>::new(&config.train), Progress::start(config.train.seed))
-        };
-
+        let (gpt, optimizer, mut progress) = first_state::<I>(&directory, device)?;
         same_data(&mut progress, &training)?;
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let session = Session {
@@ -195,6 +180,28 @@ impl Work for Training<'_> {
         }
         Ok(outcome.ending)
     }
+}
+
+/// The state a step begins with: weights, moments, and where the run stands.
+type State<I> = (Gpt<Tape<I>>, Optimizer<Offload<I>>, Progress);
+
+/// The state of the run's next step: a checkpoint's, or that of a new run with another run's weights or its own.
+fn first_state<I: Offloadable>(directory: &RunDirectory, device: &I::Device) -> anyhow::Result<State<I>> {
+    let config = &directory.config;
+    if let Some(checkpoint) = &directory.from {
+        eprintln!("resuming after step {} of {}", checkpoint.step, checkpoint.path.display());
+        for change in &directory.changes {
+            eprintln!("changed {change}");
+        }
+        let (progress, optimizer) = training::restore(&checkpoint.path, config, device)?;
+        let gpt = runs::weights::load(&checkpoint.path, &config.model, device)?;
+        return Ok((gpt, optimizer, progress));
+    }
+    let gpt = match &directory.pretrained {
+        Some(pretrained) => pretrained.weights(&config.model, device)?,
+        None => Gpt::new(&config.model, config.train.seed, device)?,
+    };
+    Ok((gpt, Optimizer::new(&config.train), Progress::start(config.train.seed)))
 }
 
 /// What cannot work is not begun.

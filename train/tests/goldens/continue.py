@@ -3,7 +3,7 @@
     python -m venv venv && venv/bin/pip install torch transformers
     REFERENCE_PYTHON=venv/bin/python cargo test -p train --test it reference::
 
-Prints the prompt's ids, the answer's ids and its text as one JSON object.
+Prints the prompt's ids, those of the question as plain text, the answer's ids and its text as one JSON object.
 """
 
 import json
@@ -26,4 +26,5 @@ ends = ends if isinstance(ends, list) else [ends]
 ids = said.tolist()
 ended = bool(ids) and ids[-1] in ends
 ids = ids[:-1] if ended else ids
-print(json.dumps({"prompt": prompt[0].tolist(), "answer": ids, "ended": ended, "text": tokenizer.decode(ids)}))
+plain = tokenizer(question).input_ids
+print(json.dumps({"prompt": prompt[0].tolist(), "plain": plain, "answer": ids, "ended": ended, "text": tokenizer.decode(ids)}))

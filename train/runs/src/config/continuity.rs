@@ -58,10 +58,9 @@ impl Config {
         let (ours, theirs) = (&self.train, &before.train);
         let (section, _) = key.split_once('.').unwrap_or((key, ""));
         match key {
-            // Weights are kept in f32, whatever products are computed in.
-            "model.compute" => true,
-            // What was learned from is compared by its digest, wherever it lies.
-            "data.path" | "data.on_bad_record" => true,
+            // Weights are kept in f32, whatever products are computed in; what was learned from is compared by its digest,
+            // wherever it lies.
+            "model.compute" | "data.path" | "data.on_bad_record" => true,
             "train.micro_batch" | "train.accumulate" => {
                 !begun || ours.micro_batch * ours.accumulate == theirs.micro_batch * theirs.accumulate
             }

@@ -7,6 +7,8 @@
 mod check;
 mod continuity;
 mod error;
+#[cfg(test)]
+mod hostile;
 mod overrides;
 mod presets;
 mod read;

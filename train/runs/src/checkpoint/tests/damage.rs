@@ -132,3 +132,19 @@ fn without_a_pointer_the_newest_whole_one_is_the_latest() {
         "{error}"
     );
 }
+
+#[test]
+fn no_manifest_however_written_brings_the_reading_down() {
+    let (_run, checkpoints) = store();
+    let saved = save(&checkpoints, 3);
+    let path = saved.path.join("manifest.json");
+    let whole = fs::read_to_string(&path).expect("text");
+    proptest!(|(at in any::<Index>(), removed in 0..40_usize, put in "[-0-9eE.,:{}\\[\\]\"a-z/]{0,24}")| {
+        let from = at.index(whole.len());
+        let changed = [&whole[..from], &put, &whole[(from + removed).min(whole.len())..]].concat();
+        fs::write(&path, &changed).expect("written");
+        let found = checkpoints.find(Which::Latest);
+        fs::write(&path, &whole).expect("written");
+        prop_assert_eq!(found.is_ok(), changed == whole);
+    });
+}
