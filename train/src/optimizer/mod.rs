@@ -10,10 +10,10 @@ mod muon;
 mod norm;
 mod schedule;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use moments::Moments;
-pub(crate) use norm::global_norm;
+pub(crate) use norm::SquaredNorms;
 pub(crate) use schedule::rate_share;
 
 use std::collections::BTreeMap;

@@ -1,35 +1,46 @@
 //! The norm of all gradients together, as one number on the device.
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::GradientsParams;
+use std::collections::HashMap;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{
     Tensor,
     backend::{AutodiffBackend, Backend},
 };
 use models::Gpt;
 
-/// The root of the sum of all squares, shape `[1]`. Rows are summed before columns: a sum over a whole large tensor
-/// has no fixed order on the CPU backend.
-pub(crate) fn global_norm<B: AutodiffBackend>(
-    model: &Gpt<B>,
-    gradients: &GradientsParams,
-) -> Tensor<B::InnerBackend, 1> {
-    let mut squares = Squares::<B::InnerBackend> { gradients, of_each: Vec::new() };
-    model.visit(&mut squares);
-    Tensor::cat(squares.of_each, 0).sum().sqrt()
+/// Squares of gradients, summed parameter by parameter as soon as a gradient is complete. One that leaves the device
+/// meanwhile need not come back for its norm.
+#[derive(Debug)]
+pub(crate) struct SquaredNorms<I: Backend>(HashMap<ParamId, Tensor<I, 1>>);
+
+impl<I: Backend> SquaredNorms<I> {
+    pub(crate) fn new() -> Self {
+        Self(HashMap::new())
+    }
+
+    /// Rows are summed before columns: a sum over a whole large tensor has no fixed order on the CPU backend.
+    pub(crate) fn add<const D: usize>(&mut self, parameter: ParamId, gradient: Tensor<I, D>) {
+        let squares = gradient.square();
+        let of_rows = if D > 1 { squares.sum_dim(D - 1) } else { squares };
+        self.0.insert(parameter, of_rows.sum());
+    }
+
+    /// The root of their sum, shape `[1]`, added up in the order of the model's parameters.
+    pub(crate) fn global_norm<B: AutodiffBackend<InnerBackend = I>>(self, model: &Gpt<B>) -> Tensor<I, 1> {
+        let mut in_order = InOrder { squares: self.0, of_each: Vec::new() };
+        model.visit(&mut in_order);
+        Tensor::cat(in_order.of_each, 0).sum().sqrt()
+    }
 }
 
-struct Squares<'g, I: Backend> {
-    gradients: &'g GradientsParams,
+struct InOrder<I: Backend> {
+    squares: HashMap<ParamId, Tensor<I, 1>>,
     of_each: Vec<Tensor<I, 1>>,
 }
 
-impl<B: AutodiffBackend<InnerBackend = I>, I: Backend> ModuleVisitor<B> for Squares<'_, I> {
+impl<B: AutodiffBackend<InnerBackend = I>, I: Backend> ModuleVisitor<B> for InOrder<I> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        if let Some(gradient) = self.gradients.get::<I, D>(param.id) {
-            let squares = gradient.square();
-            let of_rows = if D > 1 { squares.sum_dim(D - 1) } else { squares };
-            self.of_each.push(of_rows.sum());
-        }
+        self.of_each.extend(self.squares.remove(&param.id));
     }
 }

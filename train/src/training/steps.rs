@@ -11,18 +11,15 @@ use burn::backend::Autodiff;
 use burn::data::dataloader::DataLoader;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::{
-    Tensor,
-    backend::{AutodiffBackend, Backend},
-};
+use burn::tensor::{Tensor, backend::Backend};
 use burn_train::{Interrupter, TrainOutput, TrainStep};
-use models::{Batch, Chunks, DropoutKey, Lean, PassOptions, recompute};
+use models::{Batch, Chunks, DropoutKey, Gpt, Lean, PassOptions, recompute};
 
 use super::strategy::{Events, Tape};
 use super::{Learner, Run};
 use crate::data::StepData;
 use crate::exit::Ending;
-use crate::optimizer::{Stride, global_norm, rate_share};
+use crate::optimizer::{SquaredNorms, Stride, rate_share};
 use crate::progress::Report;
 
 impl<I: Offloadable> Run<I> {
@@ -126,15 +123,19 @@ impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
         let divisor = data.counted();
         let device = self.gpt.wte.device();
         let mut grads = GradientsParams::new();
+        let mut norms = SquaredNorms::new();
+        let last = data.micro_batches.len() - 1;
         let mut numbers = Vec::with_capacity(data.micro_batches.len() + 1);
         for (n, micro_batch) in data.micro_batches.iter().enumerate() {
             let key = DropoutKey { seed: self.pass.seed, step: data.step, micro_batch: n as u64 };
             let options =
                 PassOptions { dropout: Some(key), z_loss: self.pass.z_loss, divisor: Some(divisor) };
-            numbers.push(self.forward_backward(micro_batch.upload::<I>(&device), &options, &mut grads));
+            let norms = (n == last).then_some(&mut norms);
+            let batch = micro_batch.upload::<I>(&device);
+            numbers.push(self.forward_backward(batch, &options, Sum { grads: &mut grads, norms }));
         }
         let losses = numbers.len();
-        numbers.push(global_norm(&self.gpt, &grads));
+        numbers.push(norms.global_norm(&self.gpt));
         let item = match Tensor::cat(numbers, 0).try_into_data() {
             Ok(numbers) => {
                 let numbers: Vec<f32> = numbers.iter::<f32>().collect();
@@ -149,42 +150,87 @@ impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
 
 impl<I: Backend> Learner<Autodiff<I>> {
     /// Adds a micro-batch's gradients to `sum`; returns its share of the loss.
-    fn forward_backward(
-        &self,
-        batch: Batch<I>,
-        options: &PassOptions,
-        sum: &mut GradientsParams,
-    ) -> Tensor<I, 1> {
+    fn forward_backward(&self, batch: Batch<I>, options: &PassOptions, mut sum: Sum<'_, I>) -> Tensor<I, 1> {
         let kernels = Lean(Chunks::default());
         if let Some(every) = self.pass.recompute {
             let (_, loss) =
-                recompute::sweep(self.gpt.clone(), batch, options, kernels, every, |gpt, mut part| {
-                    gpt.visit(&mut Add { from: &mut part, to: sum });
+                recompute::sweep(self.gpt.clone(), batch, options, kernels, every, |gpt, segment| {
+                    sum.add(&gpt, segment);
                     gpt
                 });
             return loss;
         }
         let loss = self.gpt.loss(Batch::from_inner(batch), options, &kernels);
         let value = loss.clone().inner();
-        let mut part = GradientsParams::from_grads(loss.backward(), &self.gpt);
-        self.gpt.visit(&mut Add { from: &mut part, to: sum });
+        sum.add(&self.gpt, GradientsParams::from_grads(loss.backward(), &self.gpt));
         value
     }
 }
 
-/// Adds some parameters' gradients to the whole set.
-struct Add<'a> {
-    from: &'a mut GradientsParams,
-    to: &'a mut GradientsParams,
+/// The gradients of all micro-batches together, as they arrive: each parameter once in every micro-batch.
+struct Sum<'a, I: Backend> {
+    grads: &'a mut GradientsParams,
+    /// There with the last micro-batch, whose arrivals complete the sums.
+    norms: Option<&'a mut SquaredNorms<I>>,
 }
 
-impl<B: AutodiffBackend> ModuleVisitor<B> for Add<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        let Some(part) = self.from.remove::<B::InnerBackend, D>(param.id) else { return };
-        let sum = match self.to.remove::<B::InnerBackend, D>(param.id) {
-            Some(sum) => sum + part,
-            None => part,
+impl<I: Backend> Sum<'_, I> {
+    fn add(&mut self, gpt: &Gpt<Autodiff<I>>, mut arrived: GradientsParams) {
+        gpt.visit(&mut Arrival { arrived: &mut arrived, sum: self });
+    }
+}
+
+struct Arrival<'a, 's, I: Backend> {
+    arrived: &'a mut GradientsParams,
+    sum: &'a mut Sum<'s, I>,
+}
+
+impl<I: Backend> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
+        let Some(arrived) = self.arrived.remove::<I, D>(param.id) else { return };
+        let sum = match self.sum.grads.remove::<I, D>(param.id) {
+            Some(sum) => sum + arrived,
+            None => arrived,
         };
-        self.to.register(param.id, sum);
+        if let Some(norms) = &mut self.sum.norms {
+            norms.add(param.id, sum.clone());
+        }
+        self.sum.grads.register(param.id, sum);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::{Flex, flex::FlexDevice};
+    use runs::config::Config;
+
+    use super::*;
+    use crate::data::MicroBatch;
+    use crate::optimizer::tests::norm_of;
+
+    #[test]
+    fn a_steps_norm_is_that_of_the_gradients_it_returns() {
+        let data = || {
+            let micro_batch = |first: i32| MicroBatch {
+                rows: 1,
+                inputs: vec![first, 1, 2, 3],
+                targets: vec![1, 2, 3, first],
+                mask: None,
+            };
+            StepData { step: 1, micro_batches: vec![micro_batch(5), micro_batch(6), micro_batch(7)] }
+        };
+        for recompute in ["null", "1"] {
+            let text = format!(
+                r#"{{"model": {{"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 4, "vocab_size": 256}},
+                    "tokenizer": {{"kind": "bytes", "chat": false}}, "train": {{"recompute": {recompute}}}}}"#
+            );
+            let config = Config::from_text(&text, "a tiny run", &[]).expect("valid");
+            let gpt = Gpt::<Autodiff<Flex>>::new(&config.model, 3, &FlexDevice).expect("valid");
+            let learner = Learner::new(gpt, &config);
+            let TrainOutput { grads, item } = TrainStep::step(&learner, data());
+            let all_at_once = norm_of(&learner.gpt, &grads);
+            assert_eq!(item.gnorm.to_bits(), all_at_once.to_bits(), "recompute {recompute}");
+            assert!(item.gnorm > 0.0);
+        }
     }
 }
