@@ -11,6 +11,7 @@ mod csv;
 mod limits;
 mod machine;
 mod max_params;
+mod peer;
 mod plot;
 mod process;
 mod readme_table;
@@ -71,6 +72,12 @@ pub(crate) struct BenchVram {
     /// Device memory for `--max-params`, in bytes
     #[arg(long, value_name = "BYTES", requires = "max_params")]
     budget: Option<Budget>,
+    /// Record nothing: compare the CPU's speed with that of the same models elsewhere, by turns
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["budgets", "out", "max_params"])]
+    peer: Option<peer::Peer>,
+    /// The Python that the peer runs in
+    #[arg(long, value_name = "PATH", default_value = "python3", requires = "peer")]
+    python: String,
     /// Measure nothing: put this record's table into README.md
     #[arg(long, value_name = "RECORD", exclusive = true)]
     readme: Option<PathBuf>,
@@ -88,6 +95,9 @@ impl BenchVram {
             println!(
                 "the CPU's memory plays the device: budgets and bits are real, speeds say nothing about a GPU"
             );
+        }
+        if let Some(peer::Peer::Pytorch) = self.peer {
+            return self.beside_pytorch(&place);
         }
         let models = suite::models(&self.configs, self.steps, &self.settings, &place);
         let limits = || {
@@ -114,4 +124,19 @@ impl BenchVram {
         }
         Ok(())
     }
+
+    fn beside_pytorch(&self, place: &Place) -> Result<()> {
+        let steps = self.steps.unwrap_or(PEER_STEPS);
+        let models = suite::models(&self.configs, Some(steps), &self.settings, place);
+        peer::check(&models, place)?;
+        let twin = peer::Twin::pytorch(&self.python, steps)?;
+        let trainer = Trainer::get(self.train.as_deref(), &place.device)?;
+        let limits =
+            Limits::begin(Duration::from_secs(self.seconds_per_cell), Duration::from_secs(60 * self.minutes));
+        println!("{}", peer::run(&twin, &trainer, &models, &limits)?);
+        Ok(())
+    }
 }
+
+/// Steps of one run beside a peer.
+const PEER_STEPS: u64 = 8;

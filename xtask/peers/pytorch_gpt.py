@@ -1,0 +1,212 @@
+"""The models that bench-vram trains on a CPU, in PyTorch: same shapes, same batch, same optimizer, plain f32.
+
+`--shape gpt-124m` is GPT-2 small on one sequence of 64 tokens under AdamW, `--shape toy` the default run's network on
+1,024 tokens under Muon and AdamW. Tokens are random: what a step costs does not depend on them. Written as a user of
+PyTorch would write it, with its fused attention and its own AdamW; nothing is compiled ahead and no type is narrowed.
+Prints one JSON object. The first step is left out of the median.
+"""
+
+import argparse
+import json
+import math
+import resource
+import statistics
+import sys
+import time
+
+SHAPES = {
+    "gpt-124m": dict(
+        layers=12, heads=12, width=768, vocabulary=50257, positions=1024, batch=1, time=64, family="gpt2"
+    ),
+    "toy": dict(
+        layers=4, heads=4, width=128, vocabulary=512, positions=128, batch=16, time=64, family="nanochat"
+    ),
+}
+
+
+def arguments(words=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
+    parser.add_argument("--steps", type=int, required=True, help="2 or more")
+    parser.add_argument("--threads", type=int, default=0, help="0 leaves the choice to PyTorch")
+    for name in ("batch", "time", "vocabulary"):
+        parser.add_argument(f"--{name}", type=int, help="in place of the shape's own")
+    found = parser.parse_args(words)
+    if found.steps < 2:
+        parser.error("--steps must be 2 or more: the first is left out")
+    if any(getattr(found, name) is not None and getattr(found, name) < 1 for name in ("batch", "time", "vocabulary")):
+        parser.error("--batch, --time and --vocabulary must be 1 or more")
+    if found.threads < 0:
+        parser.error("--threads must be 0 or more")
+    shape = dict(SHAPES[found.shape])
+    shape.update({name: value for name, value in vars(found).items() if name in shape and value is not None})
+    if shape["time"] > shape["positions"]:
+        parser.error(f"--time {shape['time']} is longer than the {shape['positions']} positions of {found.shape}")
+    return found, shape
+
+
+def networks(torch):
+    nn, F = torch.nn, torch.nn.functional
+
+    class Gpt2Block(nn.Module):
+        def __init__(self, shape):
+            super().__init__()
+            width, self.heads = shape["width"], shape["heads"]
+            self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            batch, time, width = x.shape
+            parts = self.qkv(self.norm_1(x)).split(width, dim=2)
+            q, k, v = (part.view(batch, time, self.heads, -1).transpose(1, 2) for part in parts)
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(mixed.transpose(1, 2).reshape(batch, time, width))
+            return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
+
+    class Gpt2(nn.Module):
+        def __init__(self, shape):
+            super().__init__()
+            self.wte = nn.Embedding(shape["vocabulary"], shape["width"])
+            self.wpe = nn.Embedding(shape["positions"], shape["width"])
+            self.blocks = nn.ModuleList(Gpt2Block(shape) for _ in range(shape["layers"]))
+            self.norm = nn.LayerNorm(shape["width"])
+            for weight in (self.wte.weight, self.wpe.weight):
+                nn.init.normal_(weight, std=0.02)
+
+        def forward(self, ids):
+            x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+            for block in self.blocks:
+                x = block(x)
+            return self.norm(x) @ self.wte.weight.T
+
+        def hidden_matrices(self):
+            return []
+
+    def rms(x):
+        return F.rms_norm(x, (x.shape[-1],), eps=1e-6)
+
+    class NanochatBlock(nn.Module):
+        def __init__(self, shape):
+            super().__init__()
+            width, self.heads = shape["width"], shape["heads"]
+            linear = lambda inputs, outputs: nn.Linear(inputs, outputs, bias=False)
+            self.q, self.k, self.v, self.out = (linear(width, width) for _ in range(4))
+            self.up, self.down = linear(width, 4 * width), linear(4 * width, width)
+
+        def forward(self, x, cos, sin):
+            batch, time, width = x.shape
+            seen = rms(x)
+            by_head = lambda part: part(seen).view(batch, time, self.heads, -1).transpose(1, 2)
+            q, k, v = by_head(self.q), by_head(self.k), by_head(self.v)
+            mixed = F.scaled_dot_product_attention(
+                turned(rms(q), cos, sin), turned(rms(k), cos, sin), v, is_causal=True
+            )
+            x = x + self.out(mixed.transpose(1, 2).reshape(batch, time, width))
+            return x + self.down(F.relu(self.up(rms(x))).square())
+
+    def turned(x, cos, sin):
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+    class Nanochat(nn.Module):
+        def __init__(self, shape):
+            super().__init__()
+            half = shape["width"] // shape["heads"] // 2
+            self.wte = nn.Embedding(shape["vocabulary"], shape["width"])
+            self.head = nn.Linear(shape["width"], shape["vocabulary"], bias=False)
+            self.blocks = nn.ModuleList(NanochatBlock(shape) for _ in range(shape["layers"]))
+            angles = torch.arange(shape["positions"])[:, None] * 10000.0 ** (-torch.arange(half) / half)
+            self.cos, self.sin = angles.cos(), angles.sin()
+
+        def forward(self, ids):
+            time = ids.shape[1]
+            x = rms(self.wte(ids))
+            for block in self.blocks:
+                x = block(x, self.cos[:time], self.sin[:time])
+            return 15 * torch.tanh(self.head(rms(x)) / 15)
+
+        def hidden_matrices(self):
+            return [weight for block in self.blocks for weight in block.parameters()]
+
+    return {"gpt2": Gpt2, "nanochat": Nanochat}
+
+
+class Muon:
+    """Momentum, orthogonalised by five quintic iterations, with the trainer's rates."""
+
+    def __init__(self, weights, lr=0.02, momentum=0.95, decay=0.1):
+        self.weights, self.lr, self.momentum, self.decay = list(weights), lr, momentum, decay
+        self.velocity = [None] * len(self.weights)
+
+    def step(self):
+        for at, weight in enumerate(self.weights):
+            gradient, velocity = weight.grad, self.velocity[at]
+            velocity = gradient.clone() if velocity is None else velocity.mul_(self.momentum).add_(gradient)
+            self.velocity[at] = velocity
+            x = gradient + self.momentum * velocity
+            tall = x.shape[0] > x.shape[1]
+            x = x.T if tall else x
+            x = x / x.norm().clamp_min(1e-7)
+            for _ in range(5):
+                gram = x @ x.T
+                x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+            x = x.T if tall else x
+            outputs, inputs = weight.shape
+            rate = self.lr * math.sqrt(max(1, outputs / inputs))
+            weight.mul_(1 - self.lr * self.decay).sub_(x, alpha=rate)
+
+
+def measure(torch, found, shape):
+    torch.manual_seed(1337)
+    if found.threads:
+        torch.set_num_threads(found.threads)
+    model = networks(torch)[shape["family"]](shape)
+    hidden = model.hidden_matrices()
+    apart = {id(weight) for weight in hidden}
+    others = [weight for weight in model.parameters() if id(weight) not in apart]
+    matrices = [weight for weight in others if weight.dim() > 1]
+    vectors = [weight for weight in others if weight.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW([group for group in groups if group["params"]], lr=3e-4, betas=(0.9, 0.95))
+    muon = Muon(hidden)
+    seconds = []
+    for _ in range(found.steps):
+        tokens = torch.randint(shape["vocabulary"], (shape["batch"], shape["time"] + 1))
+        begun = time.perf_counter()
+        logits = model(tokens[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        with torch.no_grad():
+            muon.step()
+        adamw.step()
+        model.zero_grad(set_to_none=True)
+        loss.item()
+        seconds.append(time.perf_counter() - begun)
+    median = statistics.median(seconds[1:])
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "peer": f"PyTorch {torch.__version__}",
+        "shape": found.shape,
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "threads": torch.get_num_threads(),
+        "steps": found.steps,
+        "tokens": shape["batch"] * shape["time"],
+        "step_ms_median": 1000 * median,
+        "tokens_per_second": shape["batch"] * shape["time"] / median,
+        "cpu_seconds": used.ru_utime + used.ru_stime,
+    }
+
+
+def main():
+    found, shape = arguments()
+    try:
+        import torch
+    except ImportError as error:
+        sys.exit(f"PyTorch cannot be imported ({error}); `pip install torch` in the environment of {sys.executable}")
+    print(json.dumps(measure(torch, found, shape)))
+
+
+if __name__ == "__main__":
+    main()

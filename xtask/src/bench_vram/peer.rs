@@ -1,0 +1,205 @@
+//! `bench-vram --peer pytorch`: the trainer and the same model in PyTorch, by turns, on the CPU.
+//!
+//! Both take every step in a process of their own. A round is one run of each, so that what else the machine does falls
+//! on both; what is compared is the ratio within a round.
+
+use anyhow::{Context, Error, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::{invocation::Invocation, workspace};
+
+use super::{
+    limits::Limits,
+    suite::{Model, Place},
+    trainer::Trainer,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Peer {
+    Pytorch,
+}
+
+/// Models with a twin in the script.
+const SHAPES: [&str; 2] = ["toy", "gpt-124m"];
+
+/// Rounds; an odd number has a median.
+const ROUNDS: usize = 3;
+
+const SCRIPT: &str = "xtask/peers/pytorch_gpt.py";
+
+/// The program that trains the same models elsewhere.
+pub(super) struct Twin {
+    program: Invocation,
+    steps: u64,
+}
+
+impl Twin {
+    /// The script under the `python` of the machine, once it has PyTorch.
+    pub(super) fn pytorch(python: &str, steps: u64) -> Result<Self> {
+        let imports = Invocation::new(python).arguments(["-c", "import torch"]);
+        imports.output(workspace::root()).with_context(|| {
+            format!("`{python}` has no PyTorch; name another by --python, or `{python} -m pip install torch`")
+        })?;
+        let script = workspace::root().join(SCRIPT);
+        Ok(Self { program: Invocation::new(python).arguments([script.to_string_lossy()]), steps })
+    }
+
+    fn ask(&self, shape: &str) -> Result<Said> {
+        let steps = self.steps.to_string();
+        let asked = self.program.clone().arguments(["--shape", shape, "--steps", &steps]);
+        let printed = asked.output(workspace::root())?;
+        serde_json::from_str(printed.trim()).with_context(|| format!("`{asked}` printed something else"))
+    }
+}
+
+/// What the script prints, as far as it is read.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct Said {
+    peer: String,
+    parameters: u64,
+    tokens_per_second: f64,
+}
+
+/// Tokens per second of both in one round.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Round {
+    ours: f64,
+    theirs: f64,
+}
+
+impl Round {
+    fn ratio(self) -> f64 {
+        self.ours / self.theirs
+    }
+}
+
+/// Runs both by turns and returns what is to be printed.
+pub(super) fn run(twin: &Twin, trainer: &Trainer, models: &[Model], limits: &Limits) -> Result<String> {
+    let mut lines = Vec::new();
+    for model in models {
+        let mut rounds = Vec::new();
+        let mut peer = String::new();
+        for _ in 0..ROUNDS {
+            let outcome = trainer.train(model, None, &[], limits.next().map_err(Error::msg)?)?;
+            let ours = outcome.summary().with_context(|| {
+                format!("{} {}: {}", model.name, outcome.name(), outcome.reason().unwrap_or_default())
+            })?;
+            let median = ours.step_ms_median.context("the trainer named no median step")?;
+            let ours_per_second = ours.tokens as f64 / ours.steps as f64 / median * 1000.0;
+            let theirs = twin.ask(&model.name)?;
+            ensure!(
+                theirs.parameters == ours.parameters,
+                "{} has {} parameters and its twin {}: two different models cannot be compared",
+                model.name,
+                ours.parameters,
+                theirs.parameters
+            );
+            peer = theirs.peer;
+            rounds.push(Round { ours: ours_per_second, theirs: theirs.tokens_per_second });
+        }
+        lines.push(shown(&model.name, &peer, &rounds));
+    }
+    Ok(lines.join("\n"))
+}
+
+/// Refuses what has no twin before anything is built.
+pub(super) fn check(models: &[Model], place: &Place) -> Result<()> {
+    if place.device != "cpu" {
+        bail!("--peer compares on the CPU; add --device cpu");
+    }
+    for model in models {
+        ensure!(
+            SHAPES.contains(&model.config.as_str()),
+            "{} has no twin in {SCRIPT}, which knows {}",
+            model.config,
+            SHAPES.join(" and ")
+        );
+    }
+    Ok(())
+}
+
+fn shown(model: &str, peer: &str, rounds: &[Round]) -> String {
+    let mut lines = vec![format!("{model} against {peer}, tokens/s")];
+    for round in rounds {
+        let Round { ours, theirs } = *round;
+        lines.push(format!("  {ours:.0} to {theirs:.0}: {:.2} times", round.ratio()));
+    }
+    let mut ratios: Vec<f64> = rounds.iter().map(|round| round.ratio()).collect();
+    ratios.sort_by(f64::total_cmp);
+    lines.push(format!("  median {:.2} times", ratios[ratios.len() / 2]));
+    lines.join("\n")
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs;
+
+    use super::{
+        super::{
+            machine::Machine,
+            suite,
+            summary::tests::PRINTED,
+            trainer::tests::{StandIn, toy},
+        },
+        *,
+    };
+
+    /// Ten steps of 1,024 tokens, 120 ms each, beside a twin that says `said`.
+    fn compared(test: &str, said: &str) -> Result<String> {
+        let trainer = StandIn::new(test, &format!("cat <<'END'\n{PRINTED}\nEND\n"));
+        let script = trainer.folder.join("twin.sh");
+        fs::write(&script, format!("cat <<'END'\n{said}\nEND\n")).unwrap();
+        let twin = Twin { program: Invocation::new("sh").arguments([script.to_string_lossy()]), steps: 10 };
+        let hour = std::time::Duration::from_hours(1);
+        run(&twin, &trainer.trainer, &[toy()], &Limits::begin(hour, hour))
+    }
+
+    #[test]
+    fn both_are_compared_by_the_median_step_round_by_round() {
+        let said = r#"{"peer": "PyTorch 2", "parameters": PARAMETERS, "tokens_per_second": 1000.0}"#;
+        let printed = Said::of_trainer();
+        let text = compared("peer", &said.replace("PARAMETERS", &printed.parameters.to_string())).unwrap();
+        let line = format!("  median {:.2} times", printed.tokens_per_second / 1000.0);
+        assert!(text.starts_with("toy against PyTorch 2, tokens/s\n") && text.ends_with(&line), "{text}");
+        assert_eq!(text.lines().count(), 2 + ROUNDS);
+    }
+
+    #[test]
+    fn another_model_is_no_twin() {
+        let said = r#"{"peer": "PyTorch 2", "parameters": 7, "tokens_per_second": 1000.0}"#;
+        let error = compared("no-twin", said).unwrap_err().to_string();
+        assert!(error.contains("and its twin 7"), "{error}");
+        let error = compared("no-json", "Traceback").unwrap_err().to_string();
+        assert!(error.ends_with("printed something else"), "{error}");
+    }
+
+    #[test]
+    fn a_model_without_a_twin_and_a_gpu_are_refused() {
+        let machine =
+            Machine { gpu: None, evidence: String::new(), processor: String::new(), facts: Vec::new() };
+        let refused = |config: &str, device: &str| {
+            let place = Place::choose(device, &machine);
+            let models = suite::models(&[config.to_owned()], None, &[], &place);
+            check(&models, &place).map_err(|error| error.to_string())
+        };
+        assert_eq!(refused("toy", "cpu"), Ok(()));
+        assert!(refused("gpt-350m", "cpu").unwrap_err().contains("knows toy and gpt-124m"));
+        assert!(refused("toy", "cuda").unwrap_err().contains("--device cpu"));
+    }
+
+    #[test]
+    fn a_python_without_the_peer_is_named() {
+        let error = Twin::pytorch("false", 2).err().unwrap().to_string();
+        assert!(error.starts_with("`false` has no PyTorch"), "{error}");
+    }
+
+    impl Said {
+        /// What the stand-in for the trainer says, in the twin's words.
+        fn of_trainer() -> Self {
+            let summary = super::super::summary::Summary::parse(PRINTED).unwrap();
+            let tokens = summary.tokens as f64 / summary.steps as f64;
+            let tokens_per_second = tokens / summary.step_ms_median.unwrap() * 1000.0;
+            Self { peer: String::new(), parameters: summary.parameters, tokens_per_second }
+        }
+    }
+}
