@@ -8,7 +8,7 @@ mod topics;
 
 use std::path::Path;
 
-use topics::TOPICS;
+use topics::{TOPICS, Topic};
 
 use crate::{
     chat::conversation::{Message, Role},
@@ -66,9 +66,24 @@ impl Dialogues {
         Self { seed, next: 0, part: Part::HeldOut }
     }
 
+    /// Training asks more often about what there is more to know of; a quiz asks about each topic alike.
+    fn topic(&self, draws: &mut Draws) -> &'static Topic {
+        if self.part != Part::Training {
+            return *draws.pick(TOPICS);
+        }
+        let mut drawn = draws.below(TOPICS.iter().map(|topic| topic.share).sum());
+        for topic in TOPICS {
+            match drawn.checked_sub(topic.share) {
+                Some(left) => drawn = left,
+                None => return topic,
+            }
+        }
+        unreachable!("a number below the sum of all shares falls into one")
+    }
+
     fn exchange(&self, draws: &mut Draws) -> [Message; 2] {
         loop {
-            let topic = *draws.pick(TOPICS);
+            let topic = self.topic(draws);
             let forms = if self.part == Part::HeldOut { topic.held_out } else { topic.training };
             let form = *draws.pick(forms);
             let (slots, answer) = (topic.draw)(draws);
@@ -165,6 +180,18 @@ mod tests {
                 assert_eq!(*first, answer.content, "{}", question.content);
             }
         }
+    }
+
+    #[test]
+    fn training_asks_most_about_sums_and_a_quiz_about_each_topic_alike() {
+        let share_of_sums = |dialogues: Dialogues| {
+            let answers: Vec<_> =
+                dialogues.take(5000).flatten().filter(|message| message.role == Role::Assistant).collect();
+            let sums = answers.iter().filter(|answer| answer.content.contains(" plus ")).count();
+            sums as f64 / answers.len() as f64
+        };
+        let (training, quiz) = (share_of_sums(Dialogues::training(9)), share_of_sums(Dialogues::held_out(9)));
+        assert!((0.19..0.24).contains(&training) && (0.07..0.10).contains(&quiz), "{training} and {quiz}");
     }
 
     #[test]

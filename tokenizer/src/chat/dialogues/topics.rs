@@ -5,6 +5,8 @@ use super::Draws;
 pub(super) struct Topic {
     pub(super) training: &'static [&'static str],
     pub(super) held_out: &'static [&'static str],
+    /// How often training asks about it, beside the others: about as the root of the number of its questions.
+    pub(super) share: usize,
     /// The words asked about, and the answer.
     pub(super) draw: fn(&mut Draws) -> (Vec<String>, String),
 }
@@ -27,12 +29,14 @@ pub(super) const TOPICS: &[&Topic] = &[
 const GREETING: Topic = Topic {
     training: &["hello!", "hi there!", "good morning!", "hey!", "nice to meet you.", "hello, how are you?"],
     held_out: &["hi, hello!", "good morning to you!", "hey there, how are you?"],
+    share: 1,
     draw: |_| (Vec::new(), "hello! How can I help you?".to_owned()),
 };
 
 const SUM: Topic = Topic {
     training: &["what is {0} plus {1}?", "how much is {0} + {1}?", "add {0} and {1}.", "{0} + {1} = ?"],
     held_out: &["what do {0} and {1} make together?", "can you work out {0} plus {1} for me?"],
+    share: 8,
     draw: |draws| {
         let (left, right) = (draws.below(10), draws.below(10));
         (vec![left.to_string(), right.to_string()], format!("{left} plus {right} is {}.", left + right))
@@ -44,6 +48,7 @@ const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday",
 const DAY_AFTER: Topic = Topic {
     training: &["what day comes after {0}?", "which day follows {0}?", "today is {0}. What day is tomorrow?"],
     held_out: &["if it is {0} now, what day is next?", "{0} is over. Which day begins?"],
+    share: 2,
     draw: |draws| neighbour(draws, &DAYS, 1, "comes after"),
 };
 
@@ -54,6 +59,7 @@ const DAY_BEFORE: Topic = Topic {
         "today is {0}. What day was yesterday?",
     ],
     held_out: &["if it is {0} now, what day has just passed?", "which day ends when {0} begins?"],
+    share: 2,
     draw: |draws| neighbour(draws, &DAYS, DAYS.len() - 1, "comes before"),
 };
 
@@ -79,6 +85,7 @@ const MONTH_AFTER: Topic = Topic {
         "it is {0}. What is the next month?",
     ],
     held_out: &["when {0} ends, which month begins?", "name the month that comes next after {0}."],
+    share: 3,
     draw: |draws| neighbour(draws, &MONTHS, 1, "comes after"),
 };
 
@@ -89,6 +96,7 @@ const MONTH_BEFORE: Topic = Topic {
         "it is {0}. What was the last month?",
     ],
     held_out: &["which month ends when {0} begins?", "name the month that comes just before {0}."],
+    share: 3,
     draw: |draws| neighbour(draws, &MONTHS, MONTHS.len() - 1, "comes before"),
 };
 
@@ -124,6 +132,7 @@ const OPPOSITE: Topic = Topic {
         "give me the opposite of {0}.",
     ],
     held_out: &["if it is not {0} at all, what is it?", "do you know the opposite of the word {0}?"],
+    share: 4,
     draw: |draws| {
         let (one, other) = *draws.pick(&OPPOSITES);
         let (asked, answer) = if draws.below(2) == 0 { (one, other) } else { (other, one) };
@@ -138,6 +147,7 @@ const COUNT: Topic = Topic {
         "say the numbers from {0} to {1}.",
     ],
     held_out: &["which numbers lead from {0} to {1}?", "begin at {0} and count until {1}."],
+    share: 5,
     draw: |draws| {
         let first = draws.below(10);
         let last = first + 2 + draws.below(5);
@@ -166,6 +176,7 @@ const COLOURS: [(&str, &str); 14] = [
 const COLOUR: Topic = Topic {
     training: &["what colour is {0}?", "which colour does {0} have?", "tell me the colour of {0}."],
     held_out: &["what colour would you paint {0}?", "how would you describe the colour of {0}?"],
+    share: 3,
     draw: |draws| pair(draws, &COLOURS, |thing, colour| format!("{thing} is {colour}.")),
 };
 
@@ -189,6 +200,7 @@ const LEGS: Topic = Topic {
         "count the legs of {0}.",
     ],
     held_out: &["on how many legs does {0} go?", "do you know how many legs {0} has?"],
+    share: 2,
     draw: |draws| pair(draws, &LEGS_OF, |animal, legs| format!("{animal} has {legs} legs.")),
 };
 
@@ -208,6 +220,7 @@ const SOUNDS: [(&str, &str); 10] = [
 const SOUND: Topic = Topic {
     training: &["what does {0} say?", "which sound does {0} make?", "how does {0} sound?"],
     held_out: &["what do you hear from {0}?", "can you speak like {0}?"],
+    share: 2,
     draw: |draws| pair(draws, &SOUNDS, |animal, sound| format!("{animal} says {sound}.")),
 };
 
@@ -225,6 +238,7 @@ const PARTS_OF: [(&str, &str); 8] = [
 const PARTS: Topic = Topic {
     training: &["how many {0}?", "please tell me how many {0}.", "do you know how many {0}?"],
     held_out: &["I forgot how many {0}.", "quick question: how many {0}?"],
+    share: 2,
     draw: |draws| pair(draws, &PARTS_OF, |_, parts| format!("there are {parts}.")),
 };
 
