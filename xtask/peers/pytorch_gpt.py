@@ -1,8 +1,9 @@
 """The models that bench-vram trains on a CPU, in PyTorch: same shapes, same batch, same optimizer, plain f32.
 
-`--shape gpt-124m` is GPT-2 small on one sequence of 64 tokens under AdamW, `--shape toy` the default run's network on
-1,024 tokens under Muon and AdamW. Tokens are random: what a step costs does not depend on them. Written as a user of
-PyTorch would write it, with its fused attention and its own AdamW; nothing is compiled ahead and no type is narrowed.
+`--shape gpt-124m` is GPT-2 small, its vocabulary padded to 50,304 as in the preset, on one sequence of 64 tokens under AdamW;
+`--shape toy` is the default run's network on 1,024 tokens under Muon and AdamW. Tokens are random: what a step costs does
+not depend on them. Written as a user of PyTorch would write it, with its fused attention and its own AdamW; nothing is
+compiled ahead and no type is narrowed.
 Prints one JSON object. The first step is left out of the median.
 """
 
@@ -16,7 +17,7 @@ import time
 
 SHAPES = {
     "gpt-124m": dict(
-        layers=12, heads=12, width=768, vocabulary=50257, positions=1024, batch=1, time=64, family="gpt2"
+        layers=12, heads=12, width=768, vocabulary=50304, positions=1024, batch=1, time=64, family="gpt2"
     ),
     "toy": dict(
         layers=4, heads=4, width=128, vocabulary=512, positions=128, batch=16, time=64, family="nanochat"
