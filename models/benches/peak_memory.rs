@@ -1,5 +1,5 @@
 //! Peak live bytes of one forward and backward pass, each memory measure on and off:
-//! `cargo bench -p models --bench peak_memory -- [T [BATCH]]`.
+//! `cargo bench -p models --bench peak_memory -- [T [BATCH]] [lean]`; `lean` leaves out the measures that are off.
 //!
 //! The shape is GPT-2 124M on the CPU backend, everything on one thread. Counted is what the allocator has
 //! handed out above the level at the start, so weights are not part of it, gradients are.
@@ -13,21 +13,24 @@ use burn::backend::Autodiff;
 use burn::optim::GradientsParams;
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 use burn_flex::{Flex, FlexDevice};
+use models::activation::Pointwise;
 use models::attention::AttentionOptions;
+use models::config::NormKind;
 use models::loss::{LossOptions, Targets};
 use models::{Batch, Chunks, Footprint, Gpt, Kernels, Lean, PassOptions, Plain, presets, recompute};
 
 type Tape = Autodiff<Flex>;
 
-/// Attention and loss chosen one by one.
+/// Attention, loss, and the element-wise rest (activations and norms) chosen one by one.
 #[derive(Debug, Clone, Copy)]
 struct Mixed {
     lean_attention: bool,
     lean_loss: bool,
+    lean_rest: bool,
 }
 
 const PLAIN: Plain = Plain(Chunks::WHOLE);
-const LEAN: Lean = Lean(Chunks { queries: 128, tokens: 128 });
+const LEAN: Lean = Lean(Chunks::of(128, 128));
 
 impl Kernels<Tape> for Mixed {
     fn attention(
@@ -53,6 +56,18 @@ impl Kernels<Tape> for Mixed {
             PLAIN.loss(hidden, head, targets, options)
         }
     }
+
+    fn normalise<const D: usize>(&self, x: Tensor<Tape, D>, kind: NormKind, epsilon: f64) -> Tensor<Tape, D> {
+        if self.lean_rest { LEAN.normalise(x, kind, epsilon) } else { PLAIN.normalise(x, kind, epsilon) }
+    }
+
+    fn pointwise(&self, x: Tensor<Tape, 3>, function: Pointwise) -> Tensor<Tape, 3> {
+        if self.lean_rest { LEAN.pointwise(x, function) } else { PLAIN.pointwise(x, function) }
+    }
+
+    fn swiglu(&self, gate: Tensor<Tape, 3>, up: Tensor<Tape, 3>) -> Tensor<Tape, 3> {
+        if self.lean_rest { LEAN.swiglu(gate, up) } else { PLAIN.swiglu(gate, up) }
+    }
 }
 
 fn main() {
@@ -61,6 +76,7 @@ fn main() {
         println!("nothing measured: run it with `cargo bench`");
         return;
     }
+    let only_lean = arguments.iter().any(|argument| argument == "lean");
     let mut sizes = arguments.iter().filter_map(|argument| argument.parse::<usize>().ok());
     let (time, rows) = (sizes.next().unwrap_or(512), sizes.next().unwrap_or(1));
     let config = presets::preset("gpt2").expect("a preset");
@@ -75,17 +91,27 @@ fn main() {
     let expected =
         (config.vocab_size as f64).ln() + config.head_deviation().powi(2) * config.n_embd as f64 / 2.0;
     println!("loss of the untrained model: {first:.3}, expected {expected:.3}");
-    println!("attention | loss  | recompute | peak MB | seconds");
-    for (lean_attention, lean_loss) in [(false, false), (true, false), (false, true), (true, true)] {
-        let kernels = Mixed { lean_attention, lean_loss };
+    println!("attention | loss  | rest  | recompute | peak MB | seconds");
+    for (lean_attention, lean_loss, lean_rest) in [
+        (false, false, false),
+        (true, false, false),
+        (false, true, false),
+        (true, true, false),
+        (true, true, true),
+    ] {
+        if only_lean && !lean_rest {
+            continue;
+        }
+        let kernels = Mixed { lean_attention, lean_loss, lean_rest };
         let label = |lean| if lean { "lean" } else { "plain" };
-        report(&format!("{:9} | {:5} | off      ", label(lean_attention), label(lean_loss)), || {
+        let [attention, loss, rest] = [lean_attention, lean_loss, lean_rest].map(label);
+        report(&format!("{attention:9} | {loss:5} | {rest:5} | off      "), || {
             let loss = model.loss(batch(rows, time), &PassOptions::default(), &kernels);
             GradientsParams::from_grads(loss.backward(), &model)
         });
     }
     for every in [4, 1] {
-        report(&format!("lean      | lean  | every {every}  "), || {
+        report(&format!("lean      | lean  | lean  | every {every}  "), || {
             recompute::loss_and_gradients(&model, batch(rows, time), &PassOptions::default(), LEAN, every).1
         });
     }

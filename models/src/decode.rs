@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::attention;
 use crate::gpt::Gpt;
+use crate::kernels::Plain;
 use crate::layers::PositionIds;
 
 /// More tokens than the cache, or the model, has positions for.
@@ -117,18 +118,19 @@ impl<'a, B: Backend> Decoder<'a, B> {
                 PositionIds::PerRow(Tensor::from_data(TensorData::new(ids, [batch, time]), &tokens.device()))
             }
         };
-        let mut x = self.model.embed_at(tokens, &positions);
+        let kernels = Plain::default();
+        let mut x = self.model.embed_at(tokens, &positions, &kernels);
         let angles = self.model.angles(&positions);
         let first_key = self.padding.as_ref().map(|padding| &padding.first_key);
         for (block, layer) in self.model.blocks.iter().zip(&mut self.layers) {
-            x = block.forward(x, angles.as_ref(), None, |q, k, v, options| {
+            x = block.forward(x, angles.as_ref(), None, &kernels, |q, k, v, options| {
                 let k = append(&mut layer.keys, k, first, self.capacity);
                 let v = append(&mut layer.values, v, first, self.capacity);
                 attention::forward(&q, &k, &v, options, PROMPT_CHUNK, first_key).output
             });
         }
         self.len += time;
-        Ok(self.model.logits(x.slice_dim(1, time - 1..time)))
+        Ok(self.model.logits(x.slice_dim(1, time - 1..time), &kernels))
     }
 }
 

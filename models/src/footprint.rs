@@ -4,8 +4,8 @@
 //! it and a mistyped size fails here instead of in an allocator.
 //!
 //! Activation bytes are those that the tape holds per token at the end of a forward pass under
-//! [`Lean`](crate::kernels::Lean), from a count of what each of Burn's operations saves; a test holds the count against
-//! live bytes.
+//! [`Lean`](crate::kernels::Lean), from a count of what each operation saves; a test holds the count against live bytes,
+//! to three in a hundred.
 
 use crate::config::{Activation, GptConfig, Positions};
 use crate::error::ConfigError;
@@ -32,6 +32,7 @@ pub struct Footprint {
     width: u64,
     vocabulary: u64,
     block_activations: u64,
+    outer_activations: u64,
     compute: Compute,
 }
 
@@ -100,6 +101,7 @@ impl Footprint {
             vocabulary: config.vocab_size as u64,
             compute: config.compute,
             block_activations: block_activations(config, inner, kv)?,
+            outer_activations: outer_activations(config),
         })
     }
 
@@ -146,8 +148,9 @@ impl Footprint {
 
     /// Most bytes that the chunks of attention and loss take while they are computed, on top of everything else.
     pub fn working_bytes(&self, batch: usize, time: usize, chunks: Chunks) -> u64 {
-        let queries = chunks.queries.min(time) as u64;
-        let tokens = chunks.tokens.min(batch.saturating_mul(time)) as u64;
+        let queries = chunks.queries(time) as u64;
+        let all = batch.saturating_mul(time);
+        let tokens = chunks.tokens(all, self.width as usize, self.vocabulary as usize) as u64;
         let scores = (batch as u64).saturating_mul(self.heads * queries).saturating_mul(time as u64);
         scores.max(tokens * self.vocabulary).saturating_mul(TENSORS_PER_CHUNK * WIDE)
     }
@@ -160,7 +163,7 @@ impl Footprint {
     /// segment and the tape of one.
     pub fn activation_bytes_per_token(&self, checkpoint_every: Option<usize>) -> u64 {
         match checkpoint_every {
-            None => self.layers * self.block_activations + 3 * self.width * WIDE,
+            None => self.layers * self.block_activations + self.outer_activations,
             Some(every) => {
                 let inputs = self.layers.div_ceil(self.segment(every)) * self.width * WIDE;
                 inputs + self.segment_bytes_per_token(every)
@@ -181,20 +184,45 @@ const TENSORS_PER_CHUNK: u64 = 4;
 fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     let width = config.n_embd as u64;
     let narrow = config.compute.bytes();
-    // The square and the quotient keep one tensor between them, the scale keeps the quotient.
-    let norm = (1 + u64::from(config.norm_weights)) * WIDE;
-    let norms = 2 * norm * width;
-    let head_norms = if config.qk_norm { norm * (width + kv) } else { 0 };
+    // A norm's node keeps its result. Where nothing is trained behind it nor cast, that is also what the next operation
+    // keeps: a product, or attention where no rotation lies between.
+    let own_result = config.norm_weights || config.norm_bias || config.compute != Compute::F32;
+    let norms = 2 * norm_activations(if own_result { width } else { 0 }, 1);
+    let head_norms = if config.qk_norm {
+        let own_result = own_result || config.positions == Positions::Rope;
+        let rows = (config.n_head + config.kv_heads()) as u64;
+        norm_activations(if own_result { width + kv } else { 0 }, rows)
+    } else {
+        0
+    };
     // Projections share one narrow input; attention keeps q, k, v, its output and the log-sum-exp; the output
     // projection keeps its narrow input.
     let attention =
         2 * width * narrow + (width + 2 * kv) * narrow + width * WIDE + config.n_head as u64 * WIDE;
-    let elementwise = match config.activation_function {
-        Activation::GeluTanh | Activation::SwiGlu => 4 * WIDE,
-        Activation::GeluErf => 3 * WIDE,
-        // Clamping keeps a mask of one byte per feature.
-        Activation::ReluSquared => WIDE + 1,
+    let activation = match config.activation_function {
+        Activation::GeluTanh | Activation::GeluErf | Activation::ReluSquared => WIDE,
+        Activation::SwiGlu => 2 * WIDE,
     };
-    let mlp = (elementwise + narrow).checked_mul(inner)?.checked_add(width * narrow)?;
-    mlp.checked_add(norms + head_norms + attention)
+    let mlp = (activation + narrow).checked_mul(inner)?.checked_add(width * narrow)?;
+    let dropped = if config.resid_pdrop > 0.0 { 2 * width * MASK } else { 0 };
+    mlp.checked_add(norms + head_norms + attention + dropped)
 }
+
+/// What lies before the first block and behind the last: norms, the gradient that the loss keeps instead of its input,
+/// and the tokens.
+fn outer_activations(config: &GptConfig) -> u64 {
+    let width = config.n_embd as u64;
+    let norms = (1 + u64::from(config.embedding_norm)) * norm_activations(width, 1);
+    let dropped = if config.embd_pdrop > 0.0 { width * MASK } else { 0 };
+    norms + width * WIDE + dropped + TOKEN
+}
+
+/// The result, and the deviation of each row.
+fn norm_activations(features: u64, rows: u64) -> u64 {
+    (features + rows) * WIDE
+}
+
+/// Dropout keeps one boolean per feature.
+const MASK: u64 = 1;
+/// The embedding keeps the tokens.
+const TOKEN: u64 = 4;

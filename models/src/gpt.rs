@@ -155,26 +155,36 @@ impl<B: Backend> Gpt<B> {
     /// Logits `[B, T, V]` for every position. Panics, as [`Gpt::loss`] does, where T exceeds `n_positions`.
     pub fn forward<K: Kernels<B>>(&self, tokens: Tensor<B, 2, Int>, kernels: &K) -> Tensor<B, 3> {
         let [batch, time] = tokens.dims();
-        let x = self.embed(tokens, None);
+        let x = self.embed(tokens, None, kernels);
         let x = self.through(0..self.blocks.len(), x, None, kernels);
-        self.logits(x).reshape([batch, time, self.config.vocab_size])
+        self.logits(x, kernels).reshape([batch, time, self.config.vocab_size])
     }
 
     /// Mean loss over the batch's targets, shape `[1]`. The logits exist one chunk at a time.
     pub fn loss<K: Kernels<B>>(&self, batch: Batch<B>, options: &PassOptions, kernels: &K) -> Tensor<B, 1> {
-        let x = self.embed(batch.inputs, options.dropout);
+        let x = self.embed(batch.inputs, options.dropout, kernels);
         let x = self.through(0..self.blocks.len(), x, options.dropout, kernels);
         self.head_loss(x, batch.targets, batch.mask, options, kernels)
     }
 
     /// Tokens to the first residual stream.
-    pub(crate) fn embed(&self, tokens: Tensor<B, 2, Int>, key: Option<DropoutKey>) -> Tensor<B, 3> {
+    pub(crate) fn embed<K: Kernels<B>>(
+        &self,
+        tokens: Tensor<B, 2, Int>,
+        key: Option<DropoutKey>,
+        kernels: &K,
+    ) -> Tensor<B, 3> {
         let time = tokens.dims()[1];
-        let x = self.embed_at(tokens, &PositionIds::From { first: 0, time });
+        let x = self.embed_at(tokens, &PositionIds::From { first: 0, time }, kernels);
         dropout(x, self.config.embd_pdrop, key, Place::Embedding)
     }
 
-    pub(crate) fn embed_at(&self, tokens: Tensor<B, 2, Int>, positions: &PositionIds<B>) -> Tensor<B, 3> {
+    pub(crate) fn embed_at<K: Kernels<B>>(
+        &self,
+        tokens: Tensor<B, 2, Int>,
+        positions: &PositionIds<B>,
+        kernels: &K,
+    ) -> Tensor<B, 3> {
         let time = tokens.dims()[1];
         if let PositionIds::From { first, time } = positions {
             let (needed, has) = (first + time, self.config.n_positions);
@@ -192,7 +202,7 @@ impl<B: Backend> Gpt<B> {
             };
         }
         match &self.embedding_norm {
-            Some(norm) => norm.forward(x),
+            Some(norm) => norm.forward(x, kernels),
             None => x,
         }
     }
@@ -208,7 +218,8 @@ impl<B: Backend> Gpt<B> {
         let time = x.dims()[1];
         let angles = self.angles(&PositionIds::From { first: 0, time });
         self.blocks[blocks].iter().fold(x, |x, block| {
-            block.forward(x, angles.as_ref(), key, |q, k, v, options| kernels.attention(q, k, v, options))
+            let attend = |q, k, v, options: &_| kernels.attention(q, k, v, options);
+            block.forward(x, angles.as_ref(), key, kernels, attend)
         })
     }
 
@@ -217,8 +228,8 @@ impl<B: Backend> Gpt<B> {
     }
 
     /// Residual stream to logits `[B · T, V]`.
-    pub(crate) fn logits(&self, x: Tensor<B, 3>) -> Tensor<B, 2> {
-        let x = self.config.compute.narrow(self.rows(x));
+    pub(crate) fn logits<K: Kernels<B>>(&self, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 2> {
+        let x = self.config.compute.narrow(self.rows(x, kernels));
         let head = self.config.compute.narrow(self.head());
         soft_cap(self.config.compute.product(x, head.transpose()), self.config.logit_softcap)
     }
@@ -231,7 +242,7 @@ impl<B: Backend> Gpt<B> {
         options: &PassOptions,
         kernels: &K,
     ) -> Tensor<B, 1> {
-        let rows = self.rows(x);
+        let rows = self.rows(x, kernels);
         let tokens = [rows.dims()[0]];
         let targets = Targets { ids: targets.reshape(tokens), mask: mask.map(|mask| mask.reshape(tokens)) };
         let loss = LossOptions {
@@ -243,9 +254,9 @@ impl<B: Backend> Gpt<B> {
         kernels.loss(rows, self.head(), targets, &loss)
     }
 
-    fn rows(&self, x: Tensor<B, 3>) -> Tensor<B, 2> {
+    fn rows<K: Kernels<B>>(&self, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 2> {
         let [batch, time, width] = x.dims();
-        self.final_norm.forward(x).reshape([batch * time, width])
+        self.final_norm.forward(x, kernels).reshape([batch * time, width])
     }
 
     fn head(&self) -> Tensor<B, 2> {
@@ -266,17 +277,19 @@ impl<B: Backend> Block<B> {
         }
     }
 
-    pub(crate) fn forward(
+    pub(crate) fn forward<K: Kernels<B>>(
         &self,
         x: Tensor<B, 3>,
         angles: Option<&Angles<B>>,
         key: Option<DropoutKey>,
+        kernels: &K,
         attend: impl FnOnce(Tensor<B, 4>, Tensor<B, 4>, Tensor<B, 4>, &AttentionOptions) -> Tensor<B, 4>,
     ) -> Tensor<B, 3> {
         let drop = |added, place| dropout(added, self.residual_dropout, key, place);
-        let mixed = self.attention.forward(self.attention_norm.forward(x.clone()), angles, attend);
+        let seen = self.attention_norm.forward(x.clone(), kernels);
+        let mixed = self.attention.forward(seen, angles, kernels, attend);
         let x = x + drop(mixed, Place::Attention(self.layer));
-        let mixed = self.mlp.forward(self.mlp_norm.forward(x.clone()));
+        let mixed = self.mlp.forward(self.mlp_norm.forward(x.clone(), kernels), kernels);
         x + drop(mixed, Place::Mlp(self.layer))
     }
 }
@@ -305,16 +318,17 @@ impl<B: Backend> Attention<B> {
         }
     }
 
-    fn forward(
+    fn forward<K: Kernels<B>>(
         &self,
         x: Tensor<B, 3>,
         angles: Option<&Angles<B>>,
+        kernels: &K,
         attend: impl FnOnce(Tensor<B, 4>, Tensor<B, 4>, Tensor<B, 4>, &AttentionOptions) -> Tensor<B, 4>,
     ) -> Tensor<B, 3> {
         let [batch, time, _] = x.dims();
         let placed = |heads: Tensor<B, 4>, norm: Option<&Norm<B>>| {
             let heads = match norm {
-                Some(norm) => norm.forward(heads),
+                Some(norm) => norm.forward(heads, kernels),
                 None => heads,
             };
             match angles {

@@ -1,19 +1,22 @@
-//! The two places where a GPT's training memory is decided, behind one small value.
+//! The places where a GPT's training memory is decided, behind one small value.
 //!
 //! [`Plain`] is written in ordinary tensor operations and runs on every backend. It works in chunks, so that without a
-//! tape attention never builds a T×T matrix nor the loss all logits; under autodiff the tape keeps what every chunk made.
-//! [`Lean`] is implemented for `Autodiff` alone: there the same two operations are single nodes of the tape with a
-//! backward written by hand, which keeps what [`crate::attention`] and [`crate::loss`] say and nothing else. The forward
+//! tape attention never builds a T×T matrix nor the loss all logits; under autodiff the tape keeps what every operation
+//! made. [`Lean`] is implemented for `Autodiff` alone: there the same forward passes, to the bit, are single nodes of the
+//! tape with a backward written by hand, which keeps what the `lean.rs` beside each says and nothing else. The forward
 //! pass takes the value as an argument, so the network is one piece of code for both.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::tensor::{Tensor, backend::Backend};
 
+use crate::activation::{self, Pointwise};
 use crate::attention::{self, AttentionOptions};
+use crate::config::NormKind;
 use crate::loss::{self, LossOptions, Targets};
+use crate::norm;
 
-/// Attention and loss as the network calls them.
+/// Operations that a tape would keep too much of, as the network calls them.
 pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
     /// Causal attention. `q` is `[batch, heads, time, width]`; `k` and `v` have as many or fewer heads, each serving a
     /// run of consecutive query heads, and may be longer in time: the queries are then the last positions. All three are
@@ -35,27 +38,55 @@ pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
         targets: Targets<B>,
         options: &LossOptions,
     ) -> Tensor<B, 1>;
+
+    /// Rows along the last dimension brought to unit variance or mean square; `epsilon` is added to it first.
+    fn normalise<const D: usize>(&self, x: Tensor<B, D>, kind: NormKind, epsilon: f64) -> Tensor<B, D>;
+
+    /// A function of each feature.
+    fn pointwise(&self, x: Tensor<B, 3>, function: Pointwise) -> Tensor<B, 3>;
+
+    /// `gate · sigmoid(gate) · up`.
+    fn swiglu(&self, gate: Tensor<B, 3>, up: Tensor<B, 3>) -> Tensor<B, 3>;
 }
 
-/// How much is computed at once. Results depend on it only through rounding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How much is computed at once. Results depend on it through rounding, so it follows from the shape of a batch and
+/// never from a memory budget: a budget changes no number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Chunks {
-    /// Query positions per step of attention: the largest score tensor is `batch × heads × queries × time`.
-    pub queries: usize,
-    /// Tokens per step of the loss: the largest logit tensor is `tokens × vocabulary`.
-    pub tokens: usize,
+    queries: Option<usize>,
+    tokens: Option<usize>,
 }
 
 impl Chunks {
     /// Everything in one step.
-    pub const WHOLE: Self = Self { queries: usize::MAX, tokens: usize::MAX };
-}
+    pub const WHOLE: Self = Self::of(usize::MAX, usize::MAX);
 
-impl Default for Chunks {
-    fn default() -> Self {
-        Self { queries: 128, tokens: 512 }
+    /// Query positions per step of attention and tokens per step of the loss, instead of what suits the shape.
+    pub const fn of(queries: usize, tokens: usize) -> Self {
+        Self { queries: Some(queries), tokens: Some(tokens) }
+    }
+
+    /// Query positions per step of attention. The largest score tensor is `batch × heads × queries × time`.
+    pub fn queries(self, time: usize) -> usize {
+        self.queries.unwrap_or(QUERIES).clamp(1, time.max(1))
+    }
+
+    /// Tokens per step of the loss. The largest logit tensor is `tokens × vocabulary`. Each step adds to the whole
+    /// gradient of the head, so few steps are better, as long as logits take no more than activations four times as
+    /// wide as the residual stream do: those of the MLP, which the same batch has anyway.
+    pub fn tokens(self, all: usize, width: usize, vocabulary: usize) -> usize {
+        let by_shape = || (4 * width).saturating_mul(all) / vocabulary.max(1);
+        self.tokens.unwrap_or_else(|| by_shape().max(LEAST_TOKENS)).clamp(1, all.max(1))
+    }
+
+    fn tokens_of<B: Backend>(self, hidden: &Tensor<B, 2>, head: &Tensor<B, 2>) -> usize {
+        let ([tokens, width], [vocabulary, _]) = (hidden.dims(), head.dims());
+        self.tokens(tokens, width, vocabulary)
     }
 }
+
+const QUERIES: usize = 128;
+const LEAST_TOKENS: usize = 512;
 
 /// Ordinary tensor operations, on any backend.
 #[derive(Debug, Clone, Copy, Default)]
@@ -73,7 +104,8 @@ impl<B: Backend> Kernels<B> for Plain {
         v: Tensor<B, 4>,
         options: &AttentionOptions,
     ) -> Tensor<B, 4> {
-        attention::forward(&q, &k, &v, options, self.0.queries, None).output
+        let chunk = self.0.queries(q.dims()[2]);
+        attention::forward(&q, &k, &v, options, chunk, None).output
     }
 
     fn loss(
@@ -83,7 +115,20 @@ impl<B: Backend> Kernels<B> for Plain {
         targets: Targets<B>,
         options: &LossOptions,
     ) -> Tensor<B, 1> {
-        loss::plain(hidden, head, &targets, options, self.0.tokens)
+        let chunk = self.0.tokens_of(&hidden, &head);
+        loss::plain(hidden, head, &targets, options, chunk)
+    }
+
+    fn normalise<const D: usize>(&self, x: Tensor<B, D>, kind: NormKind, epsilon: f64) -> Tensor<B, D> {
+        norm::forward(x, kind, epsilon).rows
+    }
+
+    fn pointwise(&self, x: Tensor<B, 3>, function: Pointwise) -> Tensor<B, 3> {
+        activation::forward(x, function)
+    }
+
+    fn swiglu(&self, gate: Tensor<B, 3>, up: Tensor<B, 3>) -> Tensor<B, 3> {
+        activation::swiglu(gate, up)
     }
 }
 
@@ -95,7 +140,8 @@ impl<I: Backend, C: CheckpointStrategy> Kernels<Autodiff<I, C>> for Lean {
         v: Tensor<Autodiff<I, C>, 4>,
         options: &AttentionOptions,
     ) -> Tensor<Autodiff<I, C>, 4> {
-        attention::lean(q, k, v, options, self.0.queries)
+        let chunk = self.0.queries(q.dims()[2]);
+        attention::lean(q, k, v, options, chunk)
     }
 
     fn loss(
@@ -105,6 +151,28 @@ impl<I: Backend, C: CheckpointStrategy> Kernels<Autodiff<I, C>> for Lean {
         targets: Targets<Autodiff<I, C>>,
         options: &LossOptions,
     ) -> Tensor<Autodiff<I, C>, 1> {
-        loss::lean(hidden, head, targets, options, self.0.tokens)
+        let chunk = self.0.tokens_of(&hidden, &head);
+        loss::lean(hidden, head, targets, options, chunk)
+    }
+
+    fn normalise<const D: usize>(
+        &self,
+        x: Tensor<Autodiff<I, C>, D>,
+        kind: NormKind,
+        epsilon: f64,
+    ) -> Tensor<Autodiff<I, C>, D> {
+        norm::lean(x, kind, epsilon)
+    }
+
+    fn pointwise(&self, x: Tensor<Autodiff<I, C>, 3>, function: Pointwise) -> Tensor<Autodiff<I, C>, 3> {
+        activation::lean(x, function)
+    }
+
+    fn swiglu(
+        &self,
+        gate: Tensor<Autodiff<I, C>, 3>,
+        up: Tensor<Autodiff<I, C>, 3>,
+    ) -> Tensor<Autodiff<I, C>, 3> {
+        activation::lean_swiglu(gate, up)
     }
 }

@@ -1,14 +1,12 @@
-//! The parts a block is made of: projections, norms, activations, rotary positions.
-//!
-//! Norms and activations are written in primitives on purpose. Backends fuse their own versions in inference but not
-//! under autodiff, so a recomputed block would differ from its first pass in the last bits; and GELU in particular has,
-//! on `CubeCL` backends, an exact forward with a truncated tanh backward.
+//! The parts a block is made of: projections, norms, the MLP, rotary positions.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Int, Tensor, TensorData, activation::sigmoid, backend::Backend};
+use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 
+use crate::activation::Pointwise;
 use crate::config::{Activation, GptConfig, NormKind};
 use crate::init::{Filler, Role};
+use crate::kernels::Kernels;
 use crate::precision::Compute;
 
 /// `x · weight + bias`, the product in the configured type.
@@ -66,14 +64,12 @@ impl<B: Backend> Norm<B> {
         }
     }
 
-    pub(crate) fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
-        let last = D - 1;
-        let centred = match self.kind {
-            NormKind::LayerNorm => x.clone() - x.mean_dim(last),
-            NormKind::RmsNorm => x,
-        };
-        let variance = (centred.clone() * centred.clone()).mean_dim(last);
-        let mut y = centred / variance.add_scalar(self.epsilon).sqrt();
+    pub(crate) fn forward<K: Kernels<B>, const D: usize>(
+        &self,
+        x: Tensor<B, D>,
+        kernels: &K,
+    ) -> Tensor<B, D> {
+        let mut y = kernels.normalise(x, self.kind, self.epsilon);
         if let Some(weight) = &self.weight {
             y = y * weight.val().unsqueeze();
         }
@@ -82,25 +78,6 @@ impl<B: Backend> Norm<B> {
         }
         y
     }
-}
-
-/// `0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
-pub(crate) fn gelu_tanh<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
-    let cubic = (x.clone() * x.clone()).mul_scalar(0.044_715).add_scalar(1.0) * x.clone();
-    let gate = cubic.mul_scalar((2.0 / std::f64::consts::PI).sqrt()).tanh().add_scalar(1.0);
-    (x * gate).mul_scalar(0.5)
-}
-
-/// `0.5 x (1 + erf(x / √2))`.
-pub(crate) fn gelu_erf<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
-    let gate = x.clone().mul_scalar(std::f64::consts::FRAC_1_SQRT_2).erf().add_scalar(1.0);
-    (x * gate).mul_scalar(0.5)
-}
-
-/// `max(x, 0)²`, one factor kept for both.
-pub(crate) fn relu_squared<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
-    let positive = x.clamp_min(0.0);
-    positive.clone() * positive
 }
 
 /// The feed-forward half of a block.
@@ -130,16 +107,13 @@ impl<B: Backend> Mlp<B> {
         }
     }
 
-    pub(crate) fn forward(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
+    pub(crate) fn forward<K: Kernels<B>>(&self, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 3> {
         let up = self.up.forward(x.clone());
         let inner = match (self.activation, &self.gate) {
-            (Activation::GeluTanh, _) => gelu_tanh(up),
-            (Activation::GeluErf, _) => gelu_erf(up),
-            (Activation::ReluSquared, _) => relu_squared(up),
-            (Activation::SwiGlu, Some(gate)) => {
-                let gate = gate.forward(x);
-                gate.clone() * sigmoid(gate) * up
-            }
+            (Activation::GeluTanh, _) => kernels.pointwise(up, Pointwise::GeluTanh),
+            (Activation::GeluErf, _) => kernels.pointwise(up, Pointwise::GeluErf),
+            (Activation::ReluSquared, _) => kernels.pointwise(up, Pointwise::ReluSquared),
+            (Activation::SwiGlu, Some(gate)) => kernels.swiglu(gate.forward(x), up),
             (Activation::SwiGlu, None) => unreachable!("an Mlp with SwiGLU is only built with its gate"),
         };
         self.down.forward(inner)

@@ -1,8 +1,8 @@
 //! The GPT family: a network that trains in little memory, samples fast, and matches the references number for number.
 //!
 //! [`gpt`] is the network, read it first. The forward pass takes a [`Kernels`] value: [`Plain`] on any backend, [`Lean`]
-//! under autodiff, where [`attention`], [`loss`] and [`recompute`] close three holes through which Burn 0.21 loses
-//! training memory. Knows nothing of offloading, training loops, tokenizers, or files other than weights.
+//! under autodiff, where [`attention`], [`loss`], [`activation`], norms and [`recompute`] close the holes through which
+//! Burn 0.21 loses training memory. Knows nothing of offloading, training loops, tokenizers, or files other than weights.
 //!
 //! ```
 //! use std::ops::ControlFlow;
@@ -36,6 +36,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod activation;
 pub mod attention;
 pub mod config;
 pub mod decode;
@@ -48,12 +49,14 @@ pub mod init;
 pub mod kernels;
 pub mod layers;
 pub mod loss;
+mod norm;
 pub mod precision;
 pub mod presets;
 pub mod random;
 pub mod recompute;
 pub mod sample;
 pub mod stop;
+mod tape;
 mod vocabulary;
 pub mod weights;
 

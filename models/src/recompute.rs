@@ -61,7 +61,7 @@ where
         let input = kept.pop().map(leaf::<I, C>);
         let x = match &input {
             Some(leaf) => leaf.clone(),
-            None => model.embed(Tensor::from_inner(inputs.clone()), options.dropout),
+            None => model.embed(Tensor::from_inner(inputs.clone()), options.dropout, &kernels),
         };
         let y = model.through(segment, x, options.dropout, &kernels);
         let mut grads = (y * Tensor::from_inner(upstream.clone())).sum().backward();
@@ -105,7 +105,7 @@ fn forward<I: Backend>(
     kernels: Plain,
 ) -> (Vec<Tensor<I, 3>>, Tensor<I, 3>) {
     let mut kept = Vec::with_capacity(segments.len());
-    let mut x = model.embed(inputs.clone(), options.dropout);
+    let mut x = model.embed(inputs.clone(), options.dropout, &kernels);
     for segment in segments {
         if segment.start > 0 {
             kept.push(x.clone());

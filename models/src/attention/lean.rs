@@ -14,18 +14,14 @@
 //! where it is finite. dK and dV of a chunk cover its prefix and are added into the first rows of two accumulators.
 
 use burn::backend::Autodiff;
-use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
-use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::tensor::{Tensor, TensorPrimitive, backend::Backend};
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::tensor::{Tensor, backend::Backend};
 
-use super::{Attended, AttentionOptions, Shape, forward, joined, mask, scores, soft_cap_backward};
-
-#[derive(Debug)]
-struct ChunkedAttention;
+use super::{Attended, AttentionOptions, Band, Shape, forward, joined, mask, scores, soft_cap_backward};
+use crate::tape::{Saved, node};
 
 #[derive(Debug, Clone)]
-struct Saved<I: Backend> {
+struct SavedAttention<I: Backend> {
     q: Tensor<I, 4>,
     k: Tensor<I, 4>,
     v: Tensor<I, 4>,
@@ -42,51 +38,30 @@ pub(crate) fn lean<I: Backend, C: CheckpointStrategy>(
     options: &AttentionOptions,
     chunk_size: usize,
 ) -> Tensor<Autodiff<I, C>, 4> {
-    let [q, k, v] = [q, k, v].map(|tensor| tensor.into_primitive().tensor());
-    let nodes = [q.node.clone(), k.node.clone(), v.node.clone()];
-    let [q, k, v] =
-        [q, k, v].map(|tensor| Tensor::<I, 4>::from_primitive(TensorPrimitive::Float(tensor.primitive)));
-    let Attended { output, log_sum_exp } = forward(&q, &k, &v, options, chunk_size, None);
-    let primitive = output.clone().into_primitive().tensor();
-    let tracked = match ChunkedAttention.prepare::<C>(nodes).compute_bound().stateful() {
-        OpsKind::Tracked(prep) => {
-            let saved = Saved { q, k, v, output, log_sum_exp, options: *options, chunk_size };
-            prep.finish(saved, primitive)
-        }
-        OpsKind::UnTracked(prep) => prep.finish(primitive),
-    };
-    Tensor::from_primitive(TensorPrimitive::Float(tracked))
+    node([q, k, v], |[q, k, v]| {
+        let Attended { output, log_sum_exp } = forward(&q, &k, &v, options, chunk_size, None);
+        let options = *options;
+        (output.clone(), SavedAttention { q, k, v, output, log_sum_exp, options, chunk_size })
+    })
 }
 
-impl<I: Backend> Backward<I, 3> for ChunkedAttention {
-    type State = Saved<I>;
-
-    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
-        let grad = Tensor::from_primitive(TensorPrimitive::Float(grads.consume::<I>(&ops.node)));
-        for (parent, grad) in ops.parents.into_iter().zip(ops.state.gradients(&grad)) {
-            if let Some(parent) = parent {
-                grads.register::<I>(parent.id, grad.into_primitive().tensor());
-            }
-        }
-    }
-}
-
-impl<I: Backend> Saved<I> {
-    /// Gradients of q, k and v, in that order and in their dtype.
-    fn gradients(self, grad: &Tensor<I, 4>) -> [Tensor<I, 4>; 3] {
+impl<I: Backend> Saved<I, 4, 3> for SavedAttention<I> {
+    /// In the dtype of q, k and v.
+    fn gradients(self, grad: Tensor<I, 4>) -> [Tensor<I, 4>; 3] {
         let shape = Shape::of(&self.q, &self.k);
         let compute = self.options.compute;
+        let band = Band::of(shape, self.chunk_size, &self.q.device());
         let mut dq = Vec::new();
         let mut dk = self.k.zeros_like().cast(grad.dtype());
         let mut dv = dk.clone();
         for chunk in shape.chunks(self.chunk_size) {
             let rows = |tensor: &Tensor<I, 4>| shape.stacked(shape.rows(tensor, chunk.queries.clone()));
-            let d_output = rows(grad);
+            let d_output = rows(&grad);
             let delta = (d_output.clone() * rows(&self.output)).sum_dim(3);
             let d_output = compute.narrow(d_output);
 
             let capped = scores(shape, &chunk, &self.q, &self.k, &self.options);
-            let weights = (mask(shape, &chunk, capped.clone(), None) - rows(&self.log_sum_exp)).exp();
+            let weights = (mask(shape, &chunk, &band, capped.clone(), None) - rows(&self.log_sum_exp)).exp();
             let v = shape.prefix(&self.v, chunk.prefix);
             let d_weights = compute.product(d_output.clone(), v.swap_dims(2, 3));
             let d_scores =

@@ -59,6 +59,25 @@ struct Shape {
 struct Chunk {
     queries: Range<usize>,
     prefix: usize,
+    /// Columns of the [`Band`] in front of the chunk's own.
+    shift: usize,
+}
+
+/// Which keys lie in a query's future, for all chunks of one call: a chunk further up sees the band further right.
+struct Band<B: Backend>(Option<Tensor<B, 2, Bool>>);
+
+impl<B: Backend> Band<B> {
+    fn of(shape: Shape, chunk_size: usize, device: &B::Device) -> Self {
+        let rows = chunk_size.clamp(1, shape.time);
+        let first = shape.past + (shape.time - 1) / rows * rows;
+        // A lone query is the last position and sees everything.
+        Self((shape.time > 1).then(|| Tensor::tril_mask([rows, first + rows], first as i64, device)))
+    }
+
+    fn at(&self, chunk: &Chunk) -> Option<Tensor<B, 2, Bool>> {
+        let (rows, columns) = (chunk.queries.len(), chunk.shift..chunk.shift + chunk.prefix);
+        self.0.as_ref().filter(|_| rows > 1).map(|band| band.clone().slice([0..rows, columns]))
+    }
 }
 
 impl Shape {
@@ -70,9 +89,10 @@ impl Shape {
 
     fn chunks(self, size: usize) -> impl Iterator<Item = Chunk> {
         let size = size.clamp(1, self.time);
+        let last = (self.time - 1) / size * size;
         (0..self.time).step_by(size).map(move |start| {
             let end = (start + size).min(self.time);
-            Chunk { queries: start..end, prefix: self.past + end }
+            Chunk { queries: start..end, prefix: self.past + end, shift: last - start }
         })
     }
 
@@ -108,11 +128,12 @@ pub(crate) fn forward<B: Backend>(
     first_key: Option<&Tensor<B, 1, Int>>,
 ) -> Attended<B> {
     let shape = Shape::of(q, k);
+    let band = Band::of(shape, chunk_size, &q.device());
     let mut outputs = Vec::new();
     let mut log_sums = Vec::new();
     for chunk in shape.chunks(chunk_size) {
         let scores = scores(shape, &chunk, q, k, options);
-        let scores = mask(shape, &chunk, scores, first_key);
+        let scores = mask(shape, &chunk, &band, scores, first_key);
         let highest = scores.clone().detach().max_dim(3);
         let weights = (scores - highest.clone()).exp();
         let total = weights.clone().sum_dim(3);
@@ -161,6 +182,7 @@ pub(crate) fn soft_cap_backward<B: Backend, const D: usize>(
 fn mask<B: Backend>(
     shape: Shape,
     chunk: &Chunk,
+    band: &Band<B>,
     scores: Tensor<B, 4>,
     first_key: Option<&Tensor<B, 1, Int>>,
 ) -> Tensor<B, 4> {
@@ -170,9 +192,7 @@ fn mask<B: Backend>(
     let full = [batch, kv_heads, heads / kv_heads, len, chunk.prefix];
     let stacked = scores.dims();
     let mut scores: Tensor<B, 5> = scores.reshape(full);
-    if len > 1 {
-        let future =
-            Tensor::<B, 2, Bool>::tril_mask([len, chunk.prefix], (chunk.prefix - len) as i64, &device);
+    if let Some(future) = band.at(chunk) {
         scores = scores.mask_fill(future.reshape([1, 1, 1, len, chunk.prefix]).expand(full), MASKED);
     }
     if let Some(first_key) = first_key {

@@ -12,7 +12,7 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::tensor::{IndexingUpdateOp, Tensor, TensorPrimitive, backend::Backend};
 
-use super::{LossOptions, Targets, chunks, logits, plain, token_loss};
+use super::{LossOptions, Targets, TokenLoss, chunks, logits, plain, token_loss};
 use crate::attention::soft_cap_backward;
 
 #[derive(Debug)]
@@ -66,7 +66,10 @@ fn loss_and_gradients<I: Backend>(
         let (ids, mask) = targets.rows(rows.clone());
         let hidden = compute.narrow(hidden.clone().slice_dim(0, rows));
         let logits = logits(hidden.clone(), head_narrow.clone(), options);
-        let (mut loss, log_sum) = token_loss(&logits, ids.clone(), options);
+        // Only the cap's derivative asks for the logits again: without one they make room for their exponentials.
+        let capped = options.soft_cap.map(|cap| (cap, logits.clone()));
+        let TokenLoss { mut loss, log_sum, exponentials, total: sum } =
+            token_loss(logits, ids.clone(), options);
 
         let mut share = weight.clone().reshape([1, 1]).expand(loss.dims());
         if let Some(mask) = mask {
@@ -77,11 +80,14 @@ fn loss_and_gradients<I: Backend>(
 
         let mut scaled = share.clone();
         if options.z_loss != 0.0 {
-            scaled = scaled * log_sum.clone().mul_scalar(2.0 * options.z_loss).add_scalar(1.0);
+            scaled = scaled * log_sum.mul_scalar(2.0 * options.z_loss).add_scalar(1.0);
         }
-        let softmax = (logits.clone() - log_sum).exp();
-        let d_logits = (softmax * scaled).scatter(1, ids, share.neg(), IndexingUpdateOp::Add);
-        let d_logits = compute.narrow(soft_cap_backward(d_logits, logits, options.soft_cap));
+        let d_logits = (exponentials * (scaled / sum)).scatter(1, ids, share.neg(), IndexingUpdateOp::Add);
+        let d_logits = match capped {
+            Some((cap, logits)) => soft_cap_backward(d_logits, logits, Some(cap)),
+            None => d_logits,
+        };
+        let d_logits = compute.narrow(d_logits);
         let part = compute.product(d_logits.clone().transpose(), hidden);
         d_head = Some(match d_head {
             Some(sum) => sum + part,

@@ -43,19 +43,30 @@ fn logits<B: Backend>(hidden: Tensor<B, 2>, head: Tensor<B, 2>, options: &LossOp
     soft_cap(options.compute.product(hidden, head.transpose()), options.soft_cap)
 }
 
-/// Per-token loss of some rows `[rows, 1]`, with the log-partition it came from.
+/// What the logits of some rows come to. All but `exponentials` are `[rows, 1]`.
+struct TokenLoss<B: Backend> {
+    loss: Tensor<B, 2>,
+    log_sum: Tensor<B, 2>,
+    /// `exp(logit - highest)`, of the logits' shape, and their sum.
+    exponentials: Tensor<B, 2>,
+    total: Tensor<B, 2>,
+}
+
 fn token_loss<B: Backend>(
-    logits: &Tensor<B, 2>,
+    logits: Tensor<B, 2>,
     ids: Tensor<B, 2, Int>,
     options: &LossOptions,
-) -> (Tensor<B, 2>, Tensor<B, 2>) {
+) -> TokenLoss<B> {
+    let right = logits.clone().gather(1, ids);
     let highest = logits.clone().detach().max_dim(1);
-    let log_sum = (logits.clone() - highest.clone()).exp().sum_dim(1).log() + highest;
-    let mut loss = log_sum.clone() - logits.clone().gather(1, ids);
+    let exponentials = (logits - highest.clone()).exp();
+    let total = exponentials.clone().sum_dim(1);
+    let log_sum = total.clone().log() + highest;
+    let mut loss = log_sum.clone() - right;
     if options.z_loss != 0.0 {
         loss = loss + log_sum.clone().powi_scalar(2).mul_scalar(options.z_loss);
     }
-    (loss, log_sum)
+    TokenLoss { loss, log_sum, exponentials, total }
 }
 
 impl<B: Backend> Targets<B> {
@@ -95,7 +106,7 @@ pub(crate) fn plain<B: Backend>(
     let sums = chunks(hidden.dims()[0], chunk_size).map(|rows| {
         let (ids, mask) = targets.rows(rows.clone());
         let logits = logits(hidden.clone().slice_dim(0, rows), head.clone(), options);
-        let (loss, _) = token_loss(&logits, ids, options);
+        let TokenLoss { loss, .. } = token_loss(logits, ids, options);
         match mask {
             Some(mask) => (loss * mask).sum(),
             None => loss.sum(),

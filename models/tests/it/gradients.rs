@@ -1,7 +1,9 @@
 //! The hand-written backward passes against finite differences, in f64.
 
 use burn::tensor::{DType, Int, Tensor, TensorData};
+use models::activation::Pointwise;
 use models::attention::AttentionOptions;
+use models::config::NormKind;
 use models::loss::{LossOptions, Targets};
 use models::{Chunks, Compute, Kernels, Lean};
 
@@ -42,7 +44,7 @@ fn attention_backward_agrees_with_finite_differences() {
         let weights = normal::<Tape, 4>([1, 4, 5, 3], 4, DType::F64);
         check(&inputs, |inputs| {
             let [q, k, v] = [0, 1, 2].map(|i: usize| inputs[i].clone());
-            let kernels = Lean(Chunks { queries: 2, tokens: 1 });
+            let kernels = Lean(Chunks::of(2, 1));
             (kernels.attention(q, k, v, &options) * weights.clone()).sum()
         });
     }
@@ -61,8 +63,34 @@ fn cross_entropy_backward_agrees_with_finite_differences() {
         );
         check(&inputs, |inputs| {
             let targets = Targets { ids: ids.clone(), mask: Some(mask.clone()) };
-            let kernels = Lean(Chunks { queries: 1, tokens: 2 });
+            let kernels = Lean(Chunks::of(1, 2));
             kernels.loss(inputs[0].clone(), inputs[1].clone(), targets, &options).mul_scalar(1.7)
+        });
+    }
+}
+
+#[test]
+fn backward_passes_of_activations_agree_with_finite_differences() {
+    let weights = normal::<Tape, 3>([2, 3, 7], 4, DType::F64);
+    let [gate, up] = [1, 2].map(|seed| normal::<Tape, 3>([2, 3, 7], seed, DType::F64).mul_scalar(2.0));
+    for function in [Pointwise::GeluTanh, Pointwise::GeluErf, Pointwise::ReluSquared] {
+        check(std::slice::from_ref(&up), |inputs| {
+            (Lean::default().pointwise(inputs[0].clone(), function) * weights.clone()).sum()
+        });
+    }
+    check(&[gate, up], |inputs| {
+        (Lean::default().swiglu(inputs[0].clone(), inputs[1].clone()) * weights.clone()).sum()
+    });
+}
+
+#[test]
+fn backward_passes_of_norms_agree_with_finite_differences() {
+    // Rows that are off centre, so that the mean matters.
+    let x = normal::<Tape, 3>([2, 3, 5], 1, DType::F64).mul_scalar(3.0).add_scalar(1.0);
+    let weights = normal::<Tape, 3>([2, 3, 5], 2, DType::F64);
+    for kind in [NormKind::LayerNorm, NormKind::RmsNorm] {
+        check(std::slice::from_ref(&x), |inputs| {
+            (Lean::default().normalise(inputs[0].clone(), kind, 1e-2) * weights.clone()).sum()
         });
     }
 }

@@ -3,7 +3,8 @@
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Tensor, backend::Backend};
+use models::activation::Pointwise;
 use models::attention::AttentionOptions;
 use models::config::{Activation, NormKind};
 use models::{Chunks, Compute, Gpt, GptConfig, Kernels, Lean, PassOptions, Plain};
@@ -31,7 +32,7 @@ fn assert_same_training_signal<A: Kernels<Tape>, B: Kernels<Tape>>(
     assert_gradients_agree(&model, &grads_a, &grads_b, tolerance);
 }
 
-const SMALL: Chunks = Chunks { queries: 4, tokens: 5 };
+const SMALL: Chunks = Chunks::of(4, 5);
 
 #[test]
 fn lean_gradients_equal_plain_burn_for_every_family() {
@@ -50,7 +51,7 @@ fn results_do_not_depend_on_chunk_sizes() {
     let configs = [shrunk("gpt2"), shrunk("llama-1.1b"), GptConfig { initializer_range: 0.1, ..unusual() }];
     for config in configs {
         for (queries, tokens) in [(1, 1), (3, 7), (5, 26), (13, 11), (64, 64)] {
-            let chunks = Lean(Chunks { queries, tokens });
+            let chunks = Lean(Chunks::of(queries, tokens));
             assert_same_training_signal(&config, &chunks, &Lean(Chunks::WHOLE), 1e-6);
         }
     }
@@ -59,6 +60,29 @@ fn results_do_not_depend_on_chunk_sizes() {
 #[test]
 fn plain_may_work_in_chunks_too() {
     assert_same_training_signal(&shrunk("gpt2"), &Plain(SMALL), &Plain(Chunks::WHOLE), 1e-5);
+}
+
+#[test]
+fn forward_passes_have_the_same_bits_with_a_tape_and_without() {
+    fn results<B: Backend, K: Kernels<B>>(kernels: &K) -> Vec<Vec<f64>> {
+        let [gate, up] =
+            [1, 2].map(|seed| normal::<B, 3>([2, 9, 50], seed, DType::F32).mul_scalar(4.0).require_grad());
+        let options = AttentionOptions { scale: 0.3, soft_cap: Some(3.0), compute: Compute::F32 };
+        let q = up.clone().reshape([2, 9, 5, 10]).swap_dims(1, 2);
+        let mut results = vec![kernels.swiglu(gate.clone(), up.clone())];
+        for function in [Pointwise::GeluTanh, Pointwise::GeluErf, Pointwise::ReluSquared] {
+            results.push(kernels.pointwise(up.clone(), function));
+        }
+        for kind in [NormKind::LayerNorm, NormKind::RmsNorm] {
+            results.push(kernels.normalise(up.clone(), kind, 1e-5));
+        }
+        results.push(kernels.attention(q.clone(), q.clone(), q, &options).flatten(0, 1));
+        results.iter().map(numbers).collect()
+    }
+    let chunks = Chunks::of(4, 5);
+    let lean = results::<Tape, _>(&Lean(chunks));
+    assert_eq!(lean, results::<Tape, _>(&Plain(chunks)));
+    assert_eq!(lean, results::<Cpu, _>(&Plain(chunks)));
 }
 
 #[test]
@@ -105,6 +129,19 @@ fn narrow_products_stay_close_to_wide_ones_and_gradients_stay_wide() {
         assert_eq!(grad.dtype(), DType::F32, "gradients follow the parameters");
         assert_same_training_signal(&narrow, &Lean(SMALL), &Plain(Chunks::WHOLE), 20.0 * tolerance);
     }
+}
+
+#[test]
+fn chunks_follow_from_the_shape_alone() {
+    let chunks = Chunks::default();
+    // GPT-2 at 1, 8 and 16 rows of 1,024 tokens: as many logits as features four times as wide as the stream.
+    let tokens = |rows: usize| chunks.tokens(rows * 1024, 768, 50_257);
+    assert_eq!([1, 8, 16].map(tokens), [512, 512, 16 * 1024 * 4 * 768 / 50_257]);
+    assert_eq!(chunks.tokens(1024, 128, 512), 1024, "a small vocabulary is taken in one step");
+    assert_eq!(chunks.tokens(100, 768, 50_257), 100, "no more than there are");
+    assert_eq!((chunks.queries(1024), chunks.queries(64)), (128, 64));
+    assert_eq!(Chunks::of(7, 9).queries(64), 7);
+    assert_eq!(Chunks::WHOLE.tokens(5000, 768, 50_257), 5000);
 }
 
 #[test]

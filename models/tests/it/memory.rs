@@ -3,12 +3,16 @@
 use std::sync::Mutex;
 
 use burn::optim::GradientsParams;
-use burn::tensor::DType;
+use burn::tensor::{DType, Tensor};
+use models::activation::Pointwise;
 use models::attention::AttentionOptions;
-use models::{Chunks, Compute, Decoder, Footprint, GptConfig, Kernels, Lean, PassOptions, Plain, recompute};
+use models::config::{NormKind, Positions};
+use models::{
+    Chunks, Compute, Decoder, DropoutKey, Footprint, GptConfig, Kernels, Lean, PassOptions, Plain, recompute,
+};
 
 use crate::counting::bytes;
-use crate::fixtures::{Cpu, Tape, batch, model, normal, shrunk, tokens};
+use crate::fixtures::{Cpu, Tape, batch, model, normal, shrunk, tokens, unusual};
 
 fn attention_peak<K: Kernels<Tape>>(time: usize, kernels: &K) -> usize {
     let options = AttentionOptions { scale: 0.1, soft_cap: None, compute: Compute::F32 };
@@ -20,7 +24,7 @@ fn attention_peak<K: Kernels<Tape>>(time: usize, kernels: &K) -> usize {
 
 #[test]
 fn attention_memory_grows_linearly_in_time_at_a_fixed_chunk() {
-    let lean = Lean(Chunks { queries: 32, tokens: 1 });
+    let lean = Lean(Chunks::of(32, 1));
     let [short, long] = [512, 2048].map(|time| attention_peak(time, &lean));
     assert!(long as f64 <= 4.5 * short as f64, "four times the length took {long} bytes after {short}");
     let square = 2048 * 2048 * 2 * 4;
@@ -37,16 +41,40 @@ fn the_loss_never_holds_all_logits() {
         bytes(|| model.loss(batch(&config, 2, 256), &PassOptions::default(), &Lean(chunks)).backward()).0
     };
     let logits = 512 * 6000 * 4;
-    let (chunked, whole) =
-        (peak(Chunks { queries: 32, tokens: 32 }), peak(Chunks { queries: 32, tokens: 512 }));
+    let (chunked, whole) = (peak(Chunks::of(32, 32)), peak(Chunks::of(32, 512)));
     assert!(whole > 2 * logits, "one chunk of everything holds the logits: {whole} bytes");
     assert!(chunked < logits / 2 + 4 * 6000 * 32 * 4, "{chunked} bytes, while all logits take {logits}");
+}
+
+#[test]
+fn activations_and_norms_keep_one_tensor_each() {
+    let dims = [2, 64, 128];
+    let [one, other] = [1, 2].map(|seed| normal::<Tape, 3>(dims, seed, DType::F32).require_grad());
+    let size = dims.iter().product::<usize>() * 4;
+    // What the output takes is held, and what only the tape holds: the inputs are made inside.
+    let held = |work: &(dyn Fn([Tensor<Tape, 3>; 2]) -> Tensor<Tape, 3> + Sync)| {
+        bytes(|| work([&one, &other].map(|leaf| leaf.clone().mul_scalar(2.0)))).1 as f64 / size as f64
+    };
+    let lean = Lean::default();
+    for function in [Pointwise::GeluTanh, Pointwise::GeluErf, Pointwise::ReluSquared] {
+        let tensors = held(&|[x, _]| lean.pointwise(x, function));
+        assert!(
+            (2.0..2.1).contains(&tensors),
+            "{function:?}: {tensors} tensors held, input and output allowed"
+        );
+    }
+    let tensors = held(&|[gate, up]| lean.swiglu(gate, up));
+    assert!((3.0..3.1).contains(&tensors), "{tensors} tensors held, two inputs and the output allowed");
+    for kind in [NormKind::LayerNorm, NormKind::RmsNorm] {
+        let tensors = held(&|[x, _]| lean.normalise(x, kind, 1e-5));
+        assert!((1.0..1.1).contains(&tensors), "{kind:?}: {tensors} tensors held, the output alone allowed");
+    }
 }
 
 fn step_peak(config: &GptConfig, every: Option<usize>) -> usize {
     let model = model(config);
     let options = PassOptions::default();
-    let kernels = Lean(Chunks { queries: 16, tokens: 16 });
+    let kernels = Lean(Chunks::of(16, 16));
     let work = || {
         if let Some(every) = every {
             return recompute::loss_and_gradients(&model, batch(config, 8, 64), &options, kernels, every).1;
@@ -73,19 +101,32 @@ fn recomputation_holds_one_segment_at_a_time() {
 
 #[test]
 fn the_footprint_predicts_what_the_tape_holds() {
-    for preset in ["gpt2", "llama-1.1b", "nanochat"] {
-        let config =
-            GptConfig { n_layer: 6, n_embd: 64, n_inner: Some(192), n_positions: 64, ..shrunk(preset) };
+    let small = |config| GptConfig { n_layer: 6, n_embd: 64, n_inner: Some(192), n_positions: 64, ..config };
+    let narrow = |compute, preset| GptConfig { compute, ..small(shrunk(preset)) };
+    let configs = [
+        small(shrunk("gpt2")),
+        small(shrunk("llama-1.1b")),
+        small(shrunk("nanochat")),
+        small(unusual()),
+        GptConfig { embd_pdrop: 0.1, resid_pdrop: 0.1, ..small(shrunk("gpt2")) },
+        GptConfig { positions: Positions::Learned, ..small(shrunk("nanochat")) },
+        narrow(Compute::Bf16, "gpt2"),
+        narrow(Compute::Bf16, "nanochat"),
+    ];
+    let dropout = Some(DropoutKey { seed: 1, step: 2, micro_batch: 3 });
+    for config in configs {
         let model = model(&config);
-        let kernels = Lean(Chunks { queries: 16, tokens: 16 });
-        let loss = || model.loss(batch(&config, 4, 64), &PassOptions::default(), &kernels);
-        let (_, held) = bytes(loss);
-        let predicted =
-            Footprint::of(&config).expect("small").activation_bytes_per_token(None) as usize * 4 * 64;
-        let ratio = held as f64 / predicted as f64;
+        let kernels = Lean(Chunks::of(16, 16));
+        let options = PassOptions { dropout, ..PassOptions::default() };
+        let held = |rows| bytes(|| model.loss(batch(&config, rows, 64), &options, &kernels)).1;
+        let footprint = Footprint::of(&config).expect("small");
+        // Only what grows with the batch is the tape's of tokens: it has nodes, narrow weights, and the head's gradient.
+        let more = (held(8) - held(4)) as u64;
+        let predicted = footprint.activation_bytes_per_token(None) * 4 * 64;
+        let ratio = more as f64 / predicted as f64;
         assert!(
-            (0.85..1.15).contains(&ratio),
-            "{preset}: {held} bytes held, {predicted} predicted ({ratio:.2})"
+            (0.97..1.03).contains(&ratio),
+            "four more rows hold {more} bytes, {predicted} predicted ({ratio:.4}), for {config:?}"
         );
     }
 }
@@ -95,9 +136,7 @@ fn the_footprint_bounds_what_a_chunk_takes() {
     let wide_vocabulary = GptConfig { vocab_size: 8000, n_layer: 1, n_positions: 256, ..shrunk("nanochat") };
     let long =
         GptConfig { n_layer: 1, n_positions: 1024, attention_softcap: Some(9.0), ..shrunk("nanochat") };
-    for (config, chunks) in
-        [(wide_vocabulary, Chunks { queries: 4, tokens: 64 }), (long, Chunks { queries: 256, tokens: 4 })]
-    {
+    for (config, chunks) in [(wide_vocabulary, Chunks::of(4, 64)), (long, Chunks::of(256, 4))] {
         let model = model(&config);
         let time = config.n_positions;
         let step = |chunks| {
@@ -107,7 +146,7 @@ fn the_footprint_bounds_what_a_chunk_takes() {
             };
             bytes(work).0
         };
-        let bare = step(Chunks { queries: 1, tokens: 1 });
+        let bare = step(Chunks::of(1, 1));
         let taken = step(chunks).saturating_sub(bare) as u64;
         let bound = Footprint::of(&config).expect("small").working_bytes(1, time, chunks);
         assert!(

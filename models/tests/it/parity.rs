@@ -124,7 +124,7 @@ fn check_kernels<K: Kernels<Tape>>(golden: &Golden, kernels: &K) {
 fn loss_and_every_gradient_are_pytorchs() {
     for golden in MODELS.map(Golden::of) {
         check_kernels(&golden, &Plain::default());
-        check_kernels(&golden, &Lean(models::Chunks { queries: 5, tokens: 7 }));
+        check_kernels(&golden, &Lean(models::Chunks::of(5, 7)));
         let model = golden.model();
         let (loss, grads) = recompute::loss_and_gradients(
             &model,

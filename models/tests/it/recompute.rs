@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use crate::fixtures::{Cpu, Tape, assert_gradients_agree, batch, distance, model, numbers, shrunk, unusual};
 
-const KERNELS: Lean = Lean(Chunks { queries: 4, tokens: 5 });
+const KERNELS: Lean = Lean(Chunks::of(4, 5));
 
 fn check(config: &GptConfig, every: usize, options: PassOptions) {
     let model = model(config);

@@ -1,0 +1,48 @@
+//! Normalisation as one node of the tape.
+//!
+//! With y = (x - μ) / s, s = √(mean((x - μ)²) + ε):
+//!
+//! ```text
+//! dx = (g - mean(g) - y · mean(g ∘ y)) / s        RMSNorm: the same without μ and mean(g)
+//! ```
+//!
+//! The node keeps y and one number per row. y rather than x, because y is on the tape anyway: the trained scale that
+//! follows keeps it for its own gradient, and where there is none, the product that follows does.
+
+use burn::backend::Autodiff;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::tensor::{Tensor, backend::Backend};
+
+use super::{Normalised, forward};
+use crate::config::NormKind;
+use crate::tape::{Saved, node};
+
+pub(crate) fn lean<I: Backend, C: CheckpointStrategy, const D: usize>(
+    x: Tensor<Autodiff<I, C>, D>,
+    kind: NormKind,
+    epsilon: f64,
+) -> Tensor<Autodiff<I, C>, D> {
+    node([x], |[x]| {
+        let Normalised { rows, deviation } = forward(x, kind, epsilon);
+        (rows.clone(), SavedRows { rows, deviation, kind })
+    })
+}
+
+#[derive(Debug, Clone)]
+struct SavedRows<I: Backend, const D: usize> {
+    rows: Tensor<I, D>,
+    deviation: Tensor<I, D>,
+    kind: NormKind,
+}
+
+impl<I: Backend, const D: usize> Saved<I, D, 1> for SavedRows<I, D> {
+    fn gradients(self, grad: Tensor<I, D>) -> [Tensor<I, D>; 1] {
+        let last = D - 1;
+        let along = (grad.clone() * self.rows.clone()).mean_dim(last);
+        let grad = match self.kind {
+            NormKind::LayerNorm => grad.clone() - grad.mean_dim(last),
+            NormKind::RmsNorm => grad,
+        };
+        [(grad - self.rows * along) / self.deviation]
+    }
+}

@@ -1,0 +1,32 @@
+//! Rows brought to unit size: `LayerNorm` and `RMSNorm` without their trained scale and offset.
+//!
+//! In primitives, as the activations are and for the same reason.
+
+mod lean;
+
+use burn::tensor::{Tensor, backend::Backend};
+
+use crate::config::NormKind;
+pub(crate) use lean::lean;
+
+/// Rows of unit size and what they were divided by.
+pub(crate) struct Normalised<B: Backend, const D: usize> {
+    pub(crate) rows: Tensor<B, D>,
+    /// One per row: the last dimension is 1.
+    pub(crate) deviation: Tensor<B, D>,
+}
+
+pub(crate) fn forward<B: Backend, const D: usize>(
+    x: Tensor<B, D>,
+    kind: NormKind,
+    epsilon: f64,
+) -> Normalised<B, D> {
+    let last = D - 1;
+    let centred = match kind {
+        NormKind::LayerNorm => x.clone() - x.mean_dim(last),
+        NormKind::RmsNorm => x,
+    };
+    let variance = (centred.clone() * centred.clone()).mean_dim(last);
+    let deviation = variance.add_scalar(epsilon).sqrt();
+    Normalised { rows: centred / deviation.clone(), deviation }
+}
