@@ -18,6 +18,7 @@ use crate::init::{Filler, Role};
 use crate::kernels::Kernels;
 use crate::layers::{Angles, Linear, Mlp, Norm, PositionIds, Rotary};
 use crate::loss::{LossOptions, Targets};
+use crate::precision::Compute;
 
 /// A decoder-only transformer.
 #[derive(Module, Debug)]
@@ -36,6 +37,8 @@ pub struct Gpt<B: Backend> {
     pub final_norm: Norm<B>,
     /// Head `[V, E]`, where it is not tied.
     pub lm_head: Option<Param<Tensor<B, 2>>>,
+    /// A tied head in the compute type, where the model was narrowed for inference. Derived, not a parameter.
+    pub(crate) narrow_head: Option<Tensor<B, 2>>,
     #[module(skip)]
     pub(crate) config: GptConfig,
 }
@@ -124,6 +127,23 @@ impl<B: Backend> Gpt<B> {
         Self::filled(Filler { config, seed: None, device })
     }
 
+    /// The same model for inference, the factors of matrix products cast once instead of at each use; to the bit the
+    /// same results. Wide stay the embedding, which is read as it is (a tied head gets a narrow copy), and vectors.
+    /// Each wide matrix is released before the next is cast. Nothing changes where `compute` is f32.
+    #[must_use]
+    pub fn narrowed(mut self) -> Self {
+        let compute = self.config.compute;
+        if compute == Compute::F32 {
+            return self;
+        }
+        self.blocks = self.blocks.into_iter().map(Block::narrowed).collect();
+        match self.lm_head.take() {
+            Some(head) => self.lm_head = Some(head.map(|head| compute.narrow(head))),
+            None => self.narrow_head = Some(compute.narrow(self.wte.val())),
+        }
+        self
+    }
+
     pub(crate) fn with_rotary_tables(mut self, device: &B::Device) -> Self {
         let rotary = self.config.positions == Positions::Rope;
         self.rotary = rotary.then(|| Rotary::new(&self.config, device));
@@ -143,6 +163,7 @@ impl<B: Backend> Gpt<B> {
             final_norm: Norm::new(&mut filler, width),
             lm_head: (!config.tie_word_embeddings)
                 .then(|| filler.matrix("lm_head", Role::Head, [config.vocab_size, width])),
+            narrow_head: None,
             config: config.clone(),
         }
     }
@@ -260,7 +281,8 @@ impl<B: Backend> Gpt<B> {
     }
 
     fn head(&self) -> Tensor<B, 2> {
-        self.lm_head.as_ref().unwrap_or(&self.wte).val()
+        let tied = || self.narrow_head.clone().unwrap_or_else(|| self.wte.val());
+        self.lm_head.as_ref().map_or_else(tied, Param::val)
     }
 }
 
@@ -275,6 +297,10 @@ impl<B: Backend> Block<B> {
             layer,
             residual_dropout: filler.config.resid_pdrop,
         }
+    }
+
+    fn narrowed(self) -> Self {
+        Self { attention: self.attention.narrowed(), mlp: self.mlp.narrowed(), ..self }
     }
 
     pub(crate) fn forward<K: Kernels<B>>(
@@ -315,6 +341,16 @@ impl<B: Backend> Attention<B> {
                 soft_cap: config.attention_softcap,
                 compute: config.compute,
             },
+        }
+    }
+
+    fn narrowed(self) -> Self {
+        Self {
+            query: self.query.narrowed(),
+            key: self.key.narrowed(),
+            value: self.value.narrowed(),
+            output: self.output.narrowed(),
+            ..self
         }
     }
 

@@ -26,6 +26,10 @@ impl<B: Backend> Linear<B> {
         Self { weight, bias: bias.then(|| filler.vector(shape[1], 0.0)), compute: filler.config.compute }
     }
 
+    pub(crate) fn narrowed(self) -> Self {
+        Self { weight: self.weight.map(|weight| self.compute.narrow(weight)), ..self }
+    }
+
     pub(crate) fn forward(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
         let [batch, time, inputs] = x.dims();
         // Two dimensions: a batched product would give the weight one gradient per row of the batch, to be summed later.
@@ -105,6 +109,11 @@ impl<B: Backend> Mlp<B> {
             down: Linear::new(filler, &format!("{name}.down"), Role::Residual, [inner, outer], bias),
             activation,
         }
+    }
+
+    pub(crate) fn narrowed(self) -> Self {
+        let gate = self.gate.map(Linear::narrowed);
+        Self { gate, up: self.up.narrowed(), down: self.down.narrowed(), ..self }
     }
 
     pub(crate) fn forward<K: Kernels<B>>(&self, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 3> {

@@ -10,10 +10,11 @@ impl<B: Backend> Gpt<B> {
     /// embedding and in the head, so that it is neither likely nor unlikely.
     ///
     /// # Panics
-    /// Where the model has more tokens than that.
+    /// Where the model has more tokens than that, or was narrowed for inference.
     #[must_use]
     pub fn with_vocabulary(mut self, vocab_size: usize) -> Self {
         let known = self.config.vocab_size;
+        assert!(self.narrow_head.is_none(), "a model narrowed for inference keeps its vocabulary");
         assert!(vocab_size >= known, "a vocabulary of {known} does not shrink to {vocab_size}");
         if vocab_size > known {
             self.wte = widened(self.wte, vocab_size);

@@ -132,6 +132,24 @@ fn narrow_products_stay_close_to_wide_ones_and_gradients_stay_wide() {
 }
 
 #[test]
+fn a_narrowed_model_gives_the_same_bits() {
+    for preset in ["gpt2", "llama-1.1b", "nanochat"] {
+        for compute in [Compute::F32, Compute::Bf16, Compute::F16] {
+            let config = GptConfig { compute, ..shrunk(preset) };
+            let cast_at_use = Gpt::<Cpu>::new(&config, 7, &DEVICE).expect("valid");
+            let narrowed = cast_at_use.clone().narrowed();
+            let tokens = tokens::<Cpu>(2, 13, config.vocab_size, 1);
+            let logits = |model: &Gpt<Cpu>| numbers(&model.forward(tokens.clone(), &Plain(SMALL)));
+            assert_eq!(logits(&narrowed), logits(&cast_at_use), "{preset} in {compute:?}");
+            let loss = |model: &Gpt<Cpu>| {
+                numbers(&model.loss(batch(&config, 2, 13), &PassOptions::default(), &Plain(SMALL)))
+            };
+            assert_eq!(loss(&narrowed), loss(&cast_at_use), "{preset} in {compute:?}");
+        }
+    }
+}
+
+#[test]
 fn chunks_follow_from_the_shape_alone() {
     let chunks = Chunks::default();
     // GPT-2 at 1, 8 and 16 rows of 1,024 tokens: as many logits as features four times as wide as the stream.

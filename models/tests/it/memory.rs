@@ -175,6 +175,25 @@ fn narrow_weights_on_the_tape_are_in_the_footprint() {
 }
 
 #[test]
+fn a_narrowed_model_holds_narrow_weights_and_casts_none_again() {
+    let config = GptConfig { n_layer: 4, n_embd: 128, compute: Compute::Bf16, ..shrunk("llama-1.1b") };
+    let fresh = || models::Gpt::<Cpu>::new(&config, 7, &crate::fixtures::DEVICE).expect("valid");
+    let (_, wide) = bytes(fresh);
+    let (_, narrow) = bytes(|| fresh().narrowed());
+    let matrices = Footprint::of(&config).expect("small").multiplied * 4;
+    let spared = (wide - narrow) as f64 / (matrices / 2) as f64;
+    assert!((0.97..1.0).contains(&spared), "{spared:.3} of half the matrices' {matrices} bytes spared");
+
+    let step = |model: &models::Gpt<Cpu>| {
+        let decode = || Decoder::new(model, 8).feed(tokens(1, 1, 60, 1)).expect("it fits");
+        bytes(decode).0
+    };
+    let largest = 128 * 128 * 2;
+    let spared = step(&fresh()).saturating_sub(step(&fresh().narrowed()));
+    assert!(spared > largest * 9 / 10, "{spared} bytes less in a step; the largest cast takes {largest}");
+}
+
+#[test]
 fn inference_holds_nothing_but_its_result() {
     let config = GptConfig { n_layer: 6, n_embd: 64, n_positions: 64, ..shrunk("gpt2") };
     let model = models::Gpt::<Cpu>::new(&config, 7, &crate::fixtures::DEVICE).expect("valid");
