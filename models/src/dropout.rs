@@ -1,13 +1,22 @@
-//! Dropout whose bits can be drawn again.
+//! Dropout whose bits can be drawn again, on the device.
 //!
 //! Recomputing a block must drop the same features as the first pass did, on another backend (the inner one) and in
 //! another order. `nn::Dropout` offers neither: it draws from the backend's process-wide generator and does nothing
 //! without autodiff. Here the mask follows from a key naming the seed, the step, the micro-batch and the place.
 //!
-//! The bits are drawn on the host, a quarter of a 64-bit number each, and uploaded as one byte each. That is the price
-//! of having no state; training without dropout, as large models do, pays nothing.
+//! The host draws numbers for rows and columns, never for single features: an odd factor m and an offset a for each
+//! row, a number p for each column. The device makes the rest,
+//!
+//! ```text
+//! dropped  ⇔  (p · m + a) mod 2¹⁶ < rate · 2¹⁶          p, m < 2¹⁵, a < 2¹⁶
+//! ```
+//!
+//! one fused kernel where the backend fuses. Nothing in it reaches 2³¹, so that no backend's overflow matters (wrapping
+//! on one, a panic or undefined on another), and shifts and bit operations, which CubeCL does not fuse, are not needed:
+//! every backend drops the same features. Two features of a row, or of two rows, fall independently of each other; of
+//! more than two dropout asks nothing.
 
-use burn::tensor::{Bool, Tensor, TensorData, backend::Backend};
+use burn::tensor::{Bool, Int, Tensor, TensorData, backend::Backend};
 
 use crate::random::{Random, combine};
 
@@ -33,6 +42,22 @@ pub enum Place {
     Mlp(usize),
 }
 
+/// The numbers a mask is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MaskNumbers {
+    /// p of each column; all differ, up to 2¹⁵ columns.
+    pub columns: Vec<i32>,
+    /// m of each row, odd.
+    pub factors: Vec<i32>,
+    /// a of each row.
+    pub offsets: Vec<i32>,
+    /// Results below it are dropped.
+    pub threshold: i32,
+}
+
+const COLUMNS: usize = 1 << 15;
+const RESULTS: i32 = 1 << 16;
+
 impl DropoutKey {
     fn at(self, place: Place) -> u64 {
         let place = match place {
@@ -41,6 +66,48 @@ impl DropoutKey {
             Place::Mlp(layer) => 2 + 2 * layer as u64,
         };
         combine(&[self.seed, self.step, self.micro_batch, place])
+    }
+
+    /// The numbers for a matrix of `rows` by `columns` features.
+    pub fn numbers(self, place: Place, rows: usize, columns: usize, rate: f64) -> MaskNumbers {
+        let mut random = Random::new(self.at(place));
+        let columns = without_repetition(&mut random, columns);
+        let (factors, offsets) = (0..rows)
+            .map(|_| {
+                let bits = random.bits();
+                (((bits & 0x7fff) | 1) as i32, ((bits >> 16) & 0xffff) as i32)
+            })
+            .unzip();
+        MaskNumbers { columns, factors, offsets, threshold: (rate * f64::from(RESULTS)).round() as i32 }
+    }
+}
+
+/// Numbers below 2¹⁵, each once before any comes again.
+fn without_repetition(random: &mut Random, count: usize) -> Vec<i32> {
+    let mut deck: Vec<i32> = (0..COLUMNS as i32).collect();
+    let draw = |at: usize| {
+        let at = at % COLUMNS;
+        let left = (COLUMNS - at) as u64;
+        deck.swap(at, at + (random.bits() % left) as usize);
+        deck[at]
+    };
+    (0..count).map(draw).collect()
+}
+
+impl MaskNumbers {
+    /// Which features are dropped, `[rows, columns]`.
+    pub fn mask<B: Backend>(self, device: &B::Device) -> Tensor<B, 2, Bool> {
+        let Self { columns, factors, offsets, threshold } = self;
+        let row = |numbers: Vec<i32>| {
+            let shape = [1, numbers.len()];
+            Tensor::<B, 2, Int>::from_data(TensorData::new(numbers, shape), device)
+        };
+        let column = |numbers: Vec<i32>| {
+            let shape = [numbers.len(), 1];
+            Tensor::<B, 2, Int>::from_data(TensorData::new(numbers, shape), device)
+        };
+        let spread = row(columns) * column(factors) + column(offsets);
+        spread.remainder_scalar(RESULTS).lower_elem(threshold)
     }
 }
 
@@ -55,15 +122,9 @@ pub fn dropout<B: Backend, const D: usize>(
     let Some(key) = key.filter(|_| rate > 0.0) else {
         return x;
     };
-    let shape = x.shape();
-    let mut random = Random::new(key.at(place));
-    let threshold = (rate * f64::from(1_u32 << 16)).round() as u64;
-    let mut dropped = Vec::with_capacity(shape.num_elements() + 3);
-    while dropped.len() < shape.num_elements() {
-        let bits = random.bits();
-        dropped.extend((0..4).map(|lane| (bits >> (16 * lane)) & 0xffff < threshold));
-    }
-    dropped.truncate(shape.num_elements());
-    let mask = Tensor::<B, D, Bool>::from_data(TensorData::new(dropped, shape), &x.device());
+    let shape = x.dims();
+    let columns = shape[D - 1];
+    let rows = shape.iter().product::<usize>() / columns;
+    let mask = key.numbers(place, rows, columns, rate).mask::<B>(&x.device()).reshape(shape);
     x.mask_fill(mask, 0.0).mul_scalar(1.0 / (1.0 - rate))
 }
