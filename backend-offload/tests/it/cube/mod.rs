@@ -6,6 +6,7 @@
 mod autotune;
 mod conformance;
 mod faults;
+mod integers;
 mod launches;
 mod machine;
 mod memory;
@@ -60,6 +61,7 @@ pub fn scenarios() -> Vec<Scenario> {
         machine::scenarios(),
         conformance::scenarios(),
         faults::scenarios(),
+        integers::scenarios(),
         launches::scenarios(),
         memory::scenarios(),
         requests::scenarios(),
