@@ -221,8 +221,8 @@ mod tests {
         };
         for recompute in ["null", "1"] {
             let text = format!(
-                r#"{{"model": {{"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 4, "vocab_size": 256}},
-                    "tokenizer": {{"kind": "bytes", "chat": false}}, "train": {{"recompute": {recompute}}}}}"#
+                r#"{{"model": {{"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 4, "vocab_size": 264}},
+                    "tokenizer": {{"kind": "bytes"}}, "train": {{"recompute": {recompute}}}}}"#
             );
             let config = Config::from_text(&text, "a tiny run", &[]).expect("valid");
             let gpt = Gpt::<Autodiff<Flex>>::new(&config.model, 3, &FlexDevice).expect("valid");
