@@ -63,15 +63,6 @@ impl Place {
     }
 }
 
-/// Where in the program a block was born: its identity across steps, since ids differ from step to step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Birth {
-    /// Steps completed before it.
-    pub step: u64,
-    /// Blocks born before it in its step.
-    pub position: u64,
-}
-
 /// Where the program would like a block to be. A hint: it decides who leaves first, never whether an operation runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub enum Preference {
@@ -97,8 +88,6 @@ pub struct Block {
     pub defined: bool,
     /// Number of the operation in which it was last an operand.
     pub last_use: u64,
-    /// Its place in the program.
-    pub birth: Birth,
     /// Code outside any operation may use its memory at any time, so it stays on the device.
     pub pinned: bool,
     /// Where the program would like it to be.

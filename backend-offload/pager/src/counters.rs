@@ -21,6 +21,10 @@ pub struct Counters {
     pub over_budget: u64,
     /// Times the driver refused memory that the budget allows.
     pub device_refusals: u64,
+    /// Operations that ran as an earlier step foretold, so that what they need next was known.
+    pub predicted: u64,
+    /// Times the program did something else than foretold, and recency took over.
+    pub diverged: u64,
     /// Most bytes one operation named.
     pub largest_operation: u64,
 }

@@ -19,26 +19,38 @@
 //! A report that contradicts the books is a [`Fault`] and changes nothing, in release too.
 
 mod block;
+mod bound;
 mod counters;
 mod fault;
+mod furthest;
 mod ledger;
 mod limit;
+mod listening;
 mod moves;
 mod operation;
+mod planner;
 mod policy;
+mod recording;
 mod residency;
+mod simulate;
+mod step;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod trace;
+mod victims;
 
-pub use block::{Arena, Birth, Block, BlockId, Place, Preference, TierIndex, Token};
+pub use block::{Arena, Block, BlockId, Place, Preference, TierIndex, Token};
+pub use bound::bound;
 pub use counters::Counters;
 pub use fault::{Fault, Shortage, Stop};
 pub use ledger::Ledger;
 pub use limit::Limit;
 pub use moves::Outcome;
 pub use policy::Policy;
+pub use recording::{BadRecording, Event, Operand, Recording};
 pub use residency::Pager;
+pub use simulate::{Moved, Replay};
 pub use steps::Step;
 
 /// The fate of an operation whose own operands are larger than the device budget.

@@ -11,8 +11,10 @@
 #[non_exhaustive]
 pub enum Policy {
     /// Least recently used, turning to most recently used while the program sweeps over its memory.
-    #[default]
     Recency,
+    /// Furthest next use, by what came of the same place in an earlier step; recency where the future is unknown.
+    #[default]
+    Planned,
     /// Least recently used, always. A baseline to measure against.
     LeastRecentlyUsed,
 }
@@ -57,12 +59,12 @@ impl Recency {
     pub fn choose(&self, now: u64, candidates: &(impl Iterator<Item = Candidate> + Clone)) -> Option<u32> {
         let oldest = || candidates.clone().min_by_key(|c| (c.last_use, c.index));
         let chosen = match self.policy {
-            Policy::Recency if self.sweeping > 0 => candidates
+            Policy::Recency | Policy::Planned if self.sweeping > 0 => candidates
                 .clone()
                 .filter(|c| c.last_use + WARM_OPERATIONS < now)
                 .max_by_key(|c| (c.last_use, c.index))
                 .or_else(oldest),
-            Policy::Recency | Policy::LeastRecentlyUsed => oldest(),
+            Policy::Recency | Policy::Planned | Policy::LeastRecentlyUsed => oldest(),
         };
         chosen.map(|c| c.index)
     }

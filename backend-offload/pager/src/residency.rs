@@ -19,14 +19,17 @@
 //! back counts only if nothing was written since.
 
 use crate::Oversized;
-use crate::block::{Arena, Birth, Block, BlockId, Place, Preference, TierIndex, Token};
+use crate::block::{Arena, Block, BlockId, Place, Preference, TierIndex, Token};
 use crate::counters::Counters;
 use crate::fault::{Fault, Shortage, Stop};
+use crate::furthest::Furthest;
 use crate::ledger::{Ledger, Posting};
 use crate::limit::Limit;
 use crate::moves::{Direction, Fate, Moves, Outcome};
 use crate::operation::{Operation, Target};
+use crate::planner::Planner;
 use crate::policy::{Policy, Recency};
+use crate::recording::Recorder;
 
 /// Where every block of one device is, and what has to happen before an operation may run.
 #[derive(Debug)]
@@ -35,6 +38,10 @@ pub struct Pager {
     free: Vec<u32>,
     pub(crate) ledger: Ledger,
     pub(crate) recency: Recency,
+    pub(crate) planner: Option<Planner>,
+    pub(crate) order: Furthest,
+    /// Blocks with a preference.
+    pub(crate) hinted: u64,
     pub(crate) oversized: Oversized,
     pub(crate) counters: Counters,
     pub(crate) operation: Operation,
@@ -43,8 +50,9 @@ pub struct Pager {
     pub(crate) swept_at: u64,
     /// Blocks and bytes inserted since then.
     pub(crate) unswept: (u64, u64),
-    /// Position of the next block to be born, in the step it is born in.
-    next_birth: Birth,
+    /// Steps the program marked.
+    steps: u64,
+    pub(crate) recorder: Option<Box<Recorder>>,
 }
 
 #[derive(Debug, Default)]
@@ -61,13 +69,17 @@ impl Pager {
             free: Vec::new(),
             ledger: Ledger::new(budget),
             recency: Recency::new(policy),
+            planner: (policy == Policy::Planned).then(Planner::new),
+            order: Furthest::default(),
+            hinted: 0,
             oversized,
             counters: Counters::default(),
             operation: Operation::none(),
             moves: Moves::default(),
             swept_at: 0,
             unswept: (0, 0),
-            next_birth: Birth { step: 0, position: 0 },
+            steps: 0,
+            recorder: None,
         }
     }
 
@@ -80,6 +92,7 @@ impl Pager {
     /// next operation that needs any.
     pub fn set_budget(&mut self, budget: Limit) {
         self.ledger.set_budget(budget);
+        self.order.sleep();
     }
 
     /// Forgets the peaks so far: from here on they are those of what is held now and later.
@@ -95,12 +108,13 @@ impl Pager {
 
     /// Steps of the program completed, as [`mark_step`](Self::mark_step) told.
     pub fn steps(&self) -> u64 {
-        self.next_birth.step
+        self.steps
     }
 
-    /// The program's step ends here: births are numbered from zero again.
+    /// The program's step ends here. Where steps begin follows from their repetition, too; a mark makes it sure at once.
     pub fn mark_step(&mut self) {
-        self.next_birth = Birth { step: self.next_birth.step + 1, position: 0 };
+        self.steps += 1;
+        self.note_step();
     }
 
     /// The block, if it lives.
@@ -123,7 +137,7 @@ impl Pager {
         slot.block.as_mut().filter(|_| slot.generation == id.generation).ok_or(Fault::UnknownBlock(id))
     }
 
-    pub(crate) fn live(&self) -> impl Iterator<Item = (BlockId, &Block)> {
+    pub(crate) fn live(&self) -> impl Iterator<Item = (BlockId, &Block)> + Clone {
         self.slots.iter().enumerate().filter_map(|(index, slot)| {
             Some((BlockId { index: index as u32, generation: slot.generation }, slot.block.as_ref()?))
         })
@@ -137,8 +151,6 @@ impl Pager {
 
     /// Registers a block of `bytes`, which has no memory anywhere until its first use.
     pub fn insert(&mut self, bytes: u64, arena: Arena) -> BlockId {
-        let birth = self.next_birth;
-        self.next_birth.position += 1;
         self.unswept = (self.unswept.0 + 1, self.unswept.1.saturating_add(bytes));
         let block = Block {
             bytes,
@@ -146,12 +158,17 @@ impl Pager {
             place: Place::Nowhere,
             defined: false,
             last_use: self.operation.number,
-            birth,
             pinned: false,
             preference: Preference::default(),
             stuck_in: 0,
             moving: None,
         };
+        let id = self.enter(block);
+        self.note_born(id, bytes, arena);
+        id
+    }
+
+    fn enter(&mut self, block: Block) -> BlockId {
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
             slot.generation = slot.generation.wrapping_add(1);
@@ -174,6 +191,8 @@ impl Pager {
         }
         self.slots[id.index as usize].block = None;
         self.free.push(id.index);
+        self.count_hint(block.preference, Preference::Policy);
+        self.note_freed(id);
         Ok(())
     }
 
@@ -186,7 +205,8 @@ impl Pager {
 
     /// Notes where the program would like the block to be, for as long as it lives or until told otherwise.
     pub fn prefer(&mut self, id: BlockId, preference: Preference) -> Result<(), Fault> {
-        self.block_mut(id)?.preference = preference;
+        let before = std::mem::replace(&mut self.block_mut(id)?.preference, preference);
+        self.count_hint(before, preference);
         Ok(())
     }
 
@@ -196,6 +216,7 @@ impl Pager {
     /// are on the device, so that no step is left to be taken.
     pub fn begin(&mut self, operands: &[BlockId]) -> Result<bool, Stop> {
         let (wanted, all_here) = self.name_operands(operands)?;
+        self.note_operation();
         self.counters.operations += 1;
         self.counters.largest_operation = self.counters.largest_operation.max(wanted);
         if !all_here && self.oversized == Oversized::Refuse && !self.ledger.budget().allows(wanted) {
@@ -229,7 +250,7 @@ impl Pager {
             named.push(id);
             match place {
                 Place::Leaving { clean } => self.rescue(id, clean)?,
-                Place::Away(_) => self.learn(last_use),
+                Place::Away(_) if !self.is_planning() => self.learn(last_use),
                 _ => {}
             }
             all_here &= self.block(id)?.place.is_on_device();
@@ -328,11 +349,13 @@ impl Pager {
                 let clean = copy.filter(|_| current).or(self.block(block)?.place.tier());
                 self.ledger.post(posting.loses(copy.filter(|_| !current)))?;
                 self.set(block, Place::Device { clean }, None)?;
+                self.enter_in_order(block);
                 Outcome::Rescued { block, bytes, copied: copy, current }
             }
             (Direction::In { from }, _) => {
                 self.set(block, Place::Device { clean: from }, None)?;
                 self.counters.restores += u64::from(from.is_some());
+                self.enter_in_order(block);
                 Outcome::Returned { block, bytes, from }
             }
         };
@@ -363,6 +386,7 @@ impl Pager {
                 self.set(block, Place::Device { clean }, None)?;
                 let now = self.operation.number;
                 self.block_mut(block)?.stuck_in = now;
+                self.enter_in_order(block);
                 Outcome::Stayed { block }
             }
             (Direction::In { from }, _) => {
@@ -386,6 +410,9 @@ impl Pager {
         if let Some(token) = block.moving {
             self.moves.overwritten(token);
         }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.wrote(id.index);
+        }
         let block = self.block_mut(id)?;
         block.defined = true;
         block.place = Place::Device { clean: None };
@@ -400,6 +427,9 @@ impl Pager {
             Place::Nowhere => self.ledger.post(posting.gains(Some(tier)))?,
             Place::Away(there) if there == tier => {}
             _ => return Err(illegal("written in a tier", id, &block)),
+        }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.wrote_in_tier(id.index);
         }
         let block = self.block_mut(id)?;
         block.defined = true;

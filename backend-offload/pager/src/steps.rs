@@ -1,12 +1,11 @@
 //! Steps: makes room for the current operation and brings its operands, one step at a time.
 
 use crate::Oversized;
-use crate::block::{Arena, Block, BlockId, Place, TierIndex, Token};
+use crate::block::{Arena, BlockId, Place, TierIndex, Token};
 use crate::fault::{Fault, Shortage, Stop};
 use crate::limit::Limit;
 use crate::operation::{Copies, Driver, Garbage, Target};
-use crate::policy::Candidate;
-use crate::residency::{Pager, Slot};
+use crate::residency::Pager;
 
 /// The door's next task for the current operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,32 +177,6 @@ impl Pager {
         let idle_pins = self.live().filter(|(_, block)| block.pinned && block.last_use != now);
         let pinned = idle_pins.map(|(_, block)| block.bytes).sum();
         Err(Shortage::WorkingSet { wanted, pinned }.into())
-    }
-
-    /// Nothing keeps the block on the device: it lies still there, and neither a pin nor the current
-    /// operation holds it.
-    fn may_leave(&self, block: &Block) -> bool {
-        block.place.is_on_device()
-            && block.moving.is_none()
-            && !block.pinned
-            && block.last_use != self.operation.number
-    }
-
-    /// The policy's choice among blocks whose contents find `room` in the tier they would be copied to, and which
-    /// the program would rather see leave than the others.
-    fn victim(&self, room: Limit) -> Option<BlockId> {
-        let now = self.operation.number;
-        let able = self.slots.iter().enumerate().filter_map(|(index, Slot { block, .. })| {
-            let block = block.as_ref()?;
-            let affordable = !block.needs_copy() || room.allows(block.bytes);
-            (self.may_leave(block) && block.stuck_in != now && affordable).then_some((index, block))
-        });
-        let foremost = able.clone().map(|(_, block)| block.preference).min()?;
-        let candidates = able
-            .filter(|(_, block)| block.preference == foremost)
-            .map(|(index, block)| Candidate { index: index as u32, last_use: block.last_use });
-        let index = self.recency.choose(now, &candidates)?;
-        Some(BlockId { index, generation: self.slots[index as usize].generation })
     }
 
     /// A tier's copy that saves a future transfer, and can be given up to make a present one possible.

@@ -3,6 +3,10 @@
 
 use super::*;
 
+mod bounds;
+mod planning;
+mod recordings;
+
 /// Takes every step of the operation begun last, completing each at once; returns them.
 fn take_steps(pager: &mut Pager) -> Result<Vec<Step>, Stop> {
     let mut steps = Vec::new();
@@ -113,23 +117,7 @@ fn the_program_may_say_who_leaves_first_and_last() {
 }
 
 #[test]
-fn births_are_numbered_from_zero_in_every_step() {
-    let mut pager = Pager::new(Limit::NONE, Policy::Recency, Oversized::Refuse);
-    let first = pager.insert(10, Arena(0));
-    pager.insert(10, Arena(0));
-    pager.remove(first).expect("it lives");
-    pager.mark_step();
-    let again = pager.insert(10, Arena(0));
-    assert_eq!(again.index, first.index, "the slot is used again, so an index is no identity");
-    let next = pager.insert(10, Arena(0));
-    let birth = |id| pager.get(id).map(|block| block.birth);
-    assert_eq!(birth(again), Some(Birth { step: 1, position: 0 }));
-    assert_eq!(birth(next), Some(Birth { step: 1, position: 1 }));
-    assert_eq!((pager.steps(), birth(first)), (1, None));
-}
-
-#[test]
-fn making_room_in_advance_is_no_birth_and_no_operation() {
+fn making_room_in_advance_is_no_operation() {
     let (mut pager, blocks) = written(Limit::bytes(20), Policy::Recency, 2);
     let before = pager.counters().operations;
     pager.begin_room(10, Arena(0));
@@ -137,8 +125,6 @@ fn making_room_in_advance_is_no_birth_and_no_operation() {
     assert!(steps.contains(&Step::Evict { block: blocks[0], copy: Some(TierIndex::HOST) }));
     assert!(pager.has_room(10, Arena(0)));
     assert_eq!(pager.counters().operations, before);
-    let born = pager.insert(10, Arena(0));
-    assert_eq!(pager.get(born).map(|block| block.birth.position), Some(2));
 }
 
 // ---- dead blocks ------------------------------------------------------------------------------------------

@@ -1,0 +1,220 @@
+//! The offline bound: bytes that no way of moving can undercut, even one that knows the whole program.
+//!
+//! Two numbers are added, each the least for its own direction:
+//!
+//! - **In.** Between two uses a block stays or comes back, part of it or the whole. What stays must fit beside the
+//!   operands of every operation in between. The most bytes that can stay, byte by byte, are found by letting go of
+//!   whatever is used furthest in the future (Belady), which is optimal where every byte costs the same.
+//! - **Out.** Between two writes, or from the last one until the program lets go, contents stay on the device all
+//!   the time or are copied out, once. The same rule finds the most bytes that can stay: whatever stays dirty
+//!   longest goes first.
+//!
+//! It is a lower bound, not a plan: blocks are cut into bytes, each direction is served as if the other were free,
+//! and contents written in part or to be dropped are needed like all others, because a pager cannot know better.
+//! No run of the recording moves less in the long run, whatever its policy; where one moves more, a better one need
+//! not exist.
+
+use crate::recording::{Event, Recording};
+use crate::simulate::Moved;
+use std::collections::BTreeSet;
+
+/// The least that can move in each step of a recording, in the order of its marked steps; one step that repeats is
+/// taken `times` over.
+pub fn bound(recording: &Recording, budget: u64, times: usize) -> Vec<Moved> {
+    // One round more, so that the last one counted knows what follows.
+    let program = Program::unrolled(recording, times + 1);
+    let ins = program.least(budget, &program.stays(), true);
+    let outs = program.least(budget, &program.eras(), false);
+    let moved = ins
+        .iter()
+        .zip(&outs)
+        .map(|(bytes_in, bytes_out)| Moved { bytes_in: *bytes_in, bytes_out: *bytes_out });
+    let steps = if recording.repeats() { times } else { ins.len() };
+    moved.take(steps).collect()
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Access {
+    operation: usize,
+    written: bool,
+}
+
+#[derive(Debug, Default)]
+struct Instance {
+    bytes: u64,
+    uses: Vec<Access>,
+    /// Contents were put into the host tier before its first use.
+    begins_away: bool,
+    /// The operation before which the program let go of it.
+    freed: Option<usize>,
+}
+
+/// A stretch of time in which a block's bytes cost nothing if they stay on the device.
+#[derive(Debug, Clone, Copy)]
+struct Stay {
+    block: usize,
+    bytes: u64,
+    /// The operation after which it begins.
+    from: usize,
+    /// The operation at which it ends.
+    until: usize,
+}
+
+/// A recording with every round written out and every block's uses side by side.
+#[derive(Debug, Default)]
+struct Program {
+    blocks: Vec<Instance>,
+    /// Operands of each operation.
+    operations: Vec<Vec<usize>>,
+    /// Operations before the end of each step.
+    steps: Vec<usize>,
+}
+
+impl Program {
+    fn unrolled(recording: &Recording, times: usize) -> Self {
+        let mut program = Self::default();
+        let begin = recording.events.iter().position(|event| *event == Event::Begin);
+        let (before, round) = recording.events.split_at(begin.unwrap_or(recording.events.len()));
+        let mut numbers = Vec::new();
+        for event in before {
+            program.play(recording, *event, &mut numbers);
+        }
+        let carried = numbers.len();
+        for _ in 0..if begin.is_some() { times } else { 0 } {
+            for event in round {
+                program.play(recording, *event, &mut numbers);
+            }
+            let mut next = vec![usize::MAX; carried];
+            for event in round {
+                if let Event::Carried { role, by } = *event {
+                    next[role] = std::mem::replace(&mut numbers[by], usize::MAX);
+                }
+            }
+            let now = program.operations.len();
+            for left in numbers.drain(..).filter(|number| *number != usize::MAX) {
+                program.blocks[left].freed.get_or_insert(now);
+            }
+            numbers = next;
+        }
+        program
+    }
+
+    fn play(&mut self, recording: &Recording, event: Event, numbers: &mut Vec<usize>) {
+        let now = self.operations.len();
+        match event {
+            Event::Born { bytes, .. } => {
+                numbers.push(self.blocks.len());
+                self.blocks.push(Instance { bytes, ..Instance::default() });
+            }
+            Event::Operation { first, count } => {
+                let mut operands = Vec::new();
+                for operand in &recording.operands[first..first + count] {
+                    let number = numbers[operand.block];
+                    let uses = &mut self.blocks[number].uses;
+                    if let Some(access) = uses.last_mut().filter(|access| access.operation == now) {
+                        access.written |= operand.written;
+                    } else {
+                        uses.push(Access { operation: now, written: operand.written });
+                        operands.push(number);
+                    }
+                }
+                self.operations.push(operands);
+            }
+            Event::Written(block) => {
+                if let Some(access) = self.blocks[numbers[block]].uses.last_mut() {
+                    access.written = true;
+                }
+            }
+            Event::WrittenInTier(block) => {
+                let instance = &mut self.blocks[numbers[block]];
+                instance.begins_away |= instance.uses.is_empty();
+            }
+            Event::Freed(block) => {
+                let number = std::mem::replace(&mut numbers[block], usize::MAX);
+                self.blocks[number].freed = Some(now);
+            }
+            Event::Step => self.steps.push(now),
+            Event::Begin | Event::Carried { .. } => {}
+        }
+    }
+
+    /// From each use to the next one of a block with contents.
+    fn stays(&self) -> Vec<Stay> {
+        let mut stays = Vec::new();
+        for (block, instance) in self.blocks.iter().enumerate() {
+            let mut defined = instance.begins_away;
+            for pair in instance.uses.windows(2) {
+                defined |= pair[0].written;
+                if defined {
+                    let (from, until) = (pair[0].operation, pair[1].operation);
+                    stays.push(Stay { block, bytes: instance.bytes, from, until });
+                }
+            }
+        }
+        stays
+    }
+
+    /// From each write to the next one, or to the block's end.
+    fn eras(&self) -> Vec<Stay> {
+        let mut eras = Vec::new();
+        for (block, instance) in self.blocks.iter().enumerate() {
+            let writes = instance.uses.iter().filter(|access| access.written).map(|access| access.operation);
+            let end = instance.freed.unwrap_or(self.operations.len());
+            let ends = writes.clone().skip(1).chain([end]);
+            let era = |(from, until)| Stay { block, bytes: instance.bytes, from, until };
+            eras.extend(writes.zip(ends).map(era));
+        }
+        eras
+    }
+
+    /// Bytes that cannot stay, by the step in which they have to move: at the end of the stay, or, if `at_end` is
+    /// false, at its beginning.
+    fn least(&self, budget: u64, stays: &[Stay], at_end: bool) -> Vec<u64> {
+        let mut moved = vec![0u64; self.steps.len() + 1];
+        let step_of = |operation: usize| self.steps.partition_point(|end| *end <= operation);
+        let mut order: Vec<usize> = (0..stays.len()).collect();
+        order.sort_by_key(|n| stays[*n].from);
+        let mut beginning = order.into_iter().peekable();
+        // Stays by their ends, what is left of each, and whether a block is within one.
+        let mut open: BTreeSet<(usize, usize)> = BTreeSet::new();
+        let mut left: Vec<u64> = stays.iter().map(|stay| stay.bytes).collect();
+        let mut within: Vec<Option<usize>> = vec![None; self.blocks.len()];
+        let mut staying = 0u64;
+        for (operation, operands) in self.operations.iter().enumerate() {
+            while let Some(&(until, stay)) = open.first().filter(|(until, _)| *until <= operation) {
+                open.remove(&(until, stay));
+                staying -= left[stay];
+            }
+            if at_end {
+                // Contents that wait in the tier come in at the first use.
+                for block in operands {
+                    let instance = &self.blocks[*block];
+                    if instance.begins_away && instance.uses[0].operation == operation {
+                        moved[step_of(operation)] += instance.bytes;
+                    }
+                }
+            }
+            // An operand within a stay counts with what stays of it: to count the rest, too, would be true, and beyond
+            // what the rule below solves.
+            let counts = |block: &&usize| within[**block].is_none_or(|stay| stays[stay].until <= operation);
+            let room =
+                budget.saturating_sub(operands.iter().filter(counts).map(|n| self.blocks[*n].bytes).sum());
+            while staying > room {
+                let Some((until, stay)) = open.pop_last() else { break };
+                let leaves = left[stay].min(staying - room);
+                staying -= leaves;
+                left[stay] -= leaves;
+                moved[step_of(if at_end { until } else { stays[stay].from })] += leaves;
+                if left[stay] > 0 {
+                    open.insert((until, stay));
+                }
+            }
+            while let Some(stay) = beginning.next_if(|stay| stays[*stay].from == operation) {
+                open.insert((stays[stay].until, stay));
+                within[stays[stay].block] = Some(stay);
+                staying += left[stay];
+            }
+        }
+        moved
+    }
+}

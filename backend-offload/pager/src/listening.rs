@@ -1,0 +1,78 @@
+//! What the program asks, passed on to those who listen: the recorder, which writes it down, and the planner, which learns
+//! from it.
+
+use crate::block::{Arena, BlockId};
+use crate::limit::Limit;
+use crate::planner::{Course, Planner};
+use crate::recording::Recorder;
+use crate::residency::Pager;
+
+impl Pager {
+    /// Starts a [`Recording`](crate::Recording) of what the program asks from here on; blocks must not exist yet.
+    pub fn record(&mut self) {
+        self.recorder = Some(Box::new(Recorder::new()));
+    }
+
+    /// Ends the recording, and forgets what was not taken of it.
+    pub fn stop_recording(&mut self) {
+        self.recorder = None;
+    }
+
+    /// Takes what was recorded since the last call, for a file to be continued by it.
+    pub fn recorded(&mut self) -> Vec<u8> {
+        self.recorder.as_mut().map(|recorder| recorder.drain()).unwrap_or_default()
+    }
+
+    /// Bytes recorded since they were taken last.
+    pub fn recorded_bytes(&self) -> usize {
+        self.recorder.as_ref().map_or(0, |recorder| recorder.pending())
+    }
+
+    /// Whether victims follow from what is known of the future.
+    pub(crate) fn is_planning(&self) -> bool {
+        self.planner.as_ref().is_some_and(Planner::knows)
+    }
+
+    pub(crate) fn note_step(&mut self) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.step();
+        }
+        if let Some(planner) = &mut self.planner {
+            planner.mark_step();
+        }
+    }
+
+    pub(crate) fn note_born(&mut self, id: BlockId, bytes: u64, arena: Arena) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.born(id.index, bytes, arena);
+        }
+        if let Some(planner) = &mut self.planner {
+            planner.born(id);
+        }
+    }
+
+    pub(crate) fn note_freed(&mut self, id: BlockId) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.freed(id.index);
+        }
+        if let Some(planner) = &mut self.planner {
+            planner.freed(id);
+        }
+    }
+
+    /// Nothing is learned without a budget, since nothing ever leaves.
+    pub(crate) fn note_operation(&mut self) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.operation(self.operation.operands().iter().map(|id| id.index));
+        }
+        let Some(planner) = self.planner.as_mut().filter(|_| self.ledger.budget() != Limit::NONE) else {
+            return;
+        };
+        let slots = &self.slots;
+        let bytes = |id: &BlockId| slots[id.index as usize].block.as_ref().map_or(0, |block| block.bytes);
+        let course = planner.observe(&self.operation.operands().iter().map(|id| (*id, bytes(id))));
+        self.counters.predicted += u64::from(course == Course::Foretold);
+        self.counters.diverged += u64::from(matches!(course, Course::Elsewhere { lost: true, .. }));
+        self.enter_operands(matches!(course, Course::Elsewhere { found: true, .. }));
+    }
+}

@@ -1,0 +1,220 @@
+//! The planner: predicts when each block is used next, from where the program is in its own past.
+//!
+//! A cursor runs along the [`Trace`], behind the program: the operation it points at looks like the one that runs, and so
+//! did those before. What came of that operation's operands then is what is expected of these. Nothing else is
+//! assumed: where a step begins, which phases there are and what belongs together all follow from the repetition. A
+//! marked step only saves the operations it takes to be sure of a place.
+//!
+//! When the program turns elsewhere, the cursor is lost at once and recency decides, until the latest operations
+//! look like some earlier ones again: another phase, or the same one after an interruption. What is expected of blocks not
+//! used since is then set anew: a block that lived in that earlier time is used next when it was used next then.
+
+use crate::block::BlockId;
+use crate::trace::{CONTEXT, Next, Trace};
+
+/// What is expected of one block.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Outlook {
+    generation: u32,
+    /// The operation after which it was born.
+    born: u64,
+    /// The operation that used it last; 0 for none.
+    used: u64,
+    /// Where in the trace that was.
+    place: u64,
+    /// The operation before which it is used or freed; 0 if unknown.
+    due: u64,
+    /// It is freed then, and not used.
+    ends: bool,
+}
+
+/// The program's next dealing with a block, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Future {
+    /// Nothing is known, or what was expected did not happen.
+    Unknown,
+    /// It is used in so many operations.
+    Used(u64),
+    /// The program lets go of it in so many operations.
+    Freed(u64),
+}
+
+/// How the operation that begins goes on from those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Course {
+    /// Nothing is known, as before.
+    Unknown,
+    /// As an earlier time.
+    Foretold,
+    /// The place was `lost`, or another one was `found`; then what is expected of all blocks has changed.
+    Elsewhere { lost: bool, found: bool },
+}
+
+/// Knows where the program is in its own past, and what came of it there.
+#[derive(Debug)]
+pub(crate) struct Planner {
+    trace: Trace,
+    /// By index of the block.
+    outlooks: Vec<Outlook>,
+    /// The operation of the past that the program is at.
+    cursor: Option<u64>,
+    /// Operations with which marked steps began, latest last.
+    beginnings: [u64; BEGINNINGS],
+    /// A step was marked and no operation has run since.
+    marked: bool,
+    /// Operations of the past that may be looked through to set expectations anew. Each operation earns a few, so that a
+    /// program that turns back and forth pays no more for it than one that does not.
+    credit: u64,
+}
+
+const BEGINNINGS: usize = 8;
+
+impl Planner {
+    pub fn new() -> Self {
+        Self {
+            trace: Trace::new(),
+            outlooks: Vec::new(),
+            cursor: None,
+            // The first step may begin with the program.
+            beginnings: std::array::from_fn(|n| u64::from(n == BEGINNINGS - 1)),
+            marked: false,
+            credit: 0,
+        }
+    }
+
+    /// Whether the program is where it has been before.
+    pub fn knows(&self) -> bool {
+        self.cursor.is_some()
+    }
+
+    /// The number of the operation that runs.
+    pub fn now(&self) -> u64 {
+        self.trace.end() - 1
+    }
+
+    fn outlook(&self, id: BlockId) -> Option<&Outlook> {
+        self.outlooks.get(id.index as usize).filter(|outlook| outlook.generation == id.generation)
+    }
+
+    pub fn future(&self, id: BlockId) -> Future {
+        let now = self.now();
+        match self.outlook(id) {
+            Some(outlook) if outlook.due > now && outlook.ends => Future::Freed(outlook.due - now),
+            Some(outlook) if outlook.due > now => Future::Used(outlook.due - now),
+            _ => Future::Unknown,
+        }
+    }
+
+    /// The operation that used the block last, or before which it was born.
+    pub fn used(&self, id: BlockId) -> u64 {
+        self.outlook(id).map_or(0, |outlook| outlook.used.max(outlook.born))
+    }
+
+    pub fn born(&mut self, id: BlockId) {
+        let index = id.index as usize;
+        if self.outlooks.len() <= index {
+            self.outlooks.resize(index + 1, Outlook::default());
+        }
+        self.outlooks[index] = Outlook { generation: id.generation, born: self.now(), ..Outlook::default() };
+    }
+
+    pub fn freed(&mut self, id: BlockId) {
+        let now = self.now();
+        if let Some(outlook) = self.outlook(id).filter(|outlook| outlook.used > 0) {
+            let (place, after) = (outlook.place, now - outlook.used);
+            self.trace.learn(place, Next::Freed(after));
+        }
+    }
+
+    pub fn mark_step(&mut self) {
+        self.marked = true;
+    }
+
+    /// The program runs an operation over these blocks.
+    pub fn observe(&mut self, operands: &(impl Iterator<Item = (BlockId, u64)> + Clone)) -> Course {
+        let number = self.trace.end();
+        self.credit = (self.credit + 2).min(number);
+        let place = self.trace.uses_end();
+        let context = self.trace.push(operands.clone());
+        for (n, (id, _)) in operands.clone().enumerate() {
+            let Some(outlook) = self.outlooks.get_mut(id.index as usize) else { continue };
+            if outlook.used > 0 {
+                self.trace.learn(outlook.place, Next::Used(number - outlook.used));
+            }
+            (outlook.used, outlook.place) = (number, place + n as u64);
+            (outlook.due, outlook.ends) = (0, false);
+        }
+        let expected = self.cursor.map(|cursor| cursor + 1);
+        let found = self.find(number, expected, context);
+        self.cursor = found;
+        let foretold = found == expected;
+        if let Some(cursor) = found {
+            if !foretold {
+                self.anchor(number, cursor);
+            }
+            self.expect(number, cursor);
+        }
+        match (expected, found) {
+            (None, None) => Course::Unknown,
+            (_, Some(_)) if foretold => Course::Foretold,
+            (before, now) => Course::Elsewhere { lost: before.is_some(), found: now.is_some() },
+        }
+    }
+
+    /// The past operation that corresponds to this one.
+    fn find(&mut self, number: u64, expected: Option<u64>, context: Option<u64>) -> Option<u64> {
+        let fits = |past: &u64| self.trace.look_alike(*past, number);
+        if std::mem::take(&mut self.marked) {
+            let known = expected.is_some_and(|expected| self.beginnings.contains(&expected));
+            let begun = self.beginnings.iter().rev().copied().filter(|begun| *begun > 0).find(fits);
+            self.beginnings.rotate_left(1);
+            self.beginnings[BEGINNINGS - 1] = number;
+            if !known && begun.is_some() {
+                return begun;
+            }
+        }
+        expected.filter(fits).or(context)
+    }
+
+    /// Expects of the operation's operands what came of those of the past one.
+    fn expect(&mut self, number: u64, past: u64) {
+        for (here, there) in self.trace.uses(number).zip(self.trace.uses(past)) {
+            let next = self.trace.next(there);
+            let Some(id) = self.trace.block(here) else { continue };
+            let outlook = &mut self.outlooks[id.index as usize];
+            if outlook.generation != id.generation || outlook.place != here {
+                continue;
+            }
+            (outlook.due, outlook.ends) = match next {
+                Next::Unknown => (0, false),
+                Next::Used(after) => (number + after, false),
+                Next::Freed(after) => (number + after + 1, true),
+            };
+        }
+    }
+
+    /// The program has been found at another place: sets anew what is expected of blocks used before.
+    fn anchor(&mut self, number: u64, past: u64) {
+        let period = number - past;
+        if self.credit >= period {
+            self.credit -= period;
+            // Backwards, so that the earliest use is the one that stays.
+            for then in (past + 1..number).rev() {
+                for place in self.trace.uses(then) {
+                    let Some(id) = self.trace.block(place) else { continue };
+                    let outlook = &mut self.outlooks[id.index as usize];
+                    if outlook.generation == id.generation {
+                        outlook.ends = false;
+                        let persists = outlook.born <= past;
+                        outlook.due = if persists { then } else { outlook.used } + period;
+                    }
+                }
+            }
+        }
+        for back in 1..CONTEXT.min(past) {
+            if self.trace.look_alike(number - back, past - back) {
+                self.expect(number - back, past - back);
+            }
+        }
+    }
+}

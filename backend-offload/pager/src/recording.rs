@@ -1,0 +1,344 @@
+//! Recordings: everything a program asked of a pager, without what the pager answered.
+//!
+//! A recording is made by the pager itself ([`Pager::record`](crate::Pager::record)), so whatever drives it can be
+//! replayed later under any budget ([`simulate`](crate::simulate)). Blocks are numbered in the order of their births.
+//!
+//! One step that repeats for ever is a recording, too ([`Recording::step`]): what it finds alive is born at its
+//! beginning and lies in the host tier, and what it leaves alive takes the places of what it found.
+//!
+//! The file is a magic number and then events, each one byte for its kind and varints: 7 bits a byte, low ones first.
+//! Operands are written as the number of births since their own, which is small for most.
+
+use crate::block::Arena;
+use std::fmt;
+
+const MAGIC: [u8; 8] = *b"spilled1";
+
+/// What a program asks of a pager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// The next block is registered.
+    Born {
+        /// Its size.
+        bytes: u64,
+        /// The allocator it comes from.
+        arena: Arena,
+    },
+    /// An operation runs over these [`operands`](Recording::operands).
+    Operation {
+        /// The first one's index.
+        first: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The block changed outside of any operation that names it.
+    Written(usize),
+    /// The block's contents were put into the host tier.
+    WrittenInTier(usize),
+    /// The program let go of the block.
+    Freed(usize),
+    /// A step of the program ends.
+    Step,
+    /// The step that repeats begins here; events before it only make the blocks it finds.
+    Begin,
+    /// The step repeats from here on, with the block `by` in the place of the block `role`.
+    Carried {
+        /// A block of the step's beginning.
+        role: usize,
+        /// The block that plays it the next time.
+        by: usize,
+    },
+}
+
+/// One operand of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operand {
+    /// The block's number.
+    pub block: usize,
+    /// The operation changed it.
+    pub written: bool,
+}
+
+/// A program, as a pager sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// All events, in order.
+    pub events: Vec<Event>,
+    /// The operands of all operations.
+    pub operands: Vec<Operand>,
+}
+
+/// Why bytes are no recording, or a recording holds no step that repeats.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BadRecording {
+    /// The file does not begin as recordings do.
+    Foreign,
+    /// The file ends within an event.
+    Truncated,
+    /// The event at this byte makes no sense.
+    Senseless {
+        /// Where it begins.
+        at: usize,
+    },
+    /// There are not enough steps.
+    TooShort {
+        /// Marked steps there are.
+        steps: usize,
+        /// Marked steps it takes.
+        needed: usize,
+    },
+    /// The step and the one after it are not alike.
+    Different {
+        /// The event in which they differ, counted from the step's beginning.
+        event: usize,
+    },
+}
+
+impl fmt::Display for BadRecording {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Foreign => write!(f, "this is no recording of a pager"),
+            Self::Truncated => write!(f, "the recording ends in the middle of an event"),
+            Self::Senseless { at } => write!(f, "the event at byte {at} makes no sense"),
+            Self::TooShort { steps, needed } => {
+                write!(f, "{steps} marked steps are recorded, and it takes {needed}")
+            }
+            Self::Different { event } => {
+                write!(f, "the step and the next one differ in event {event}, so it does not repeat")
+            }
+        }
+    }
+}
+
+impl std::error::Error for BadRecording {}
+
+impl Recording {
+    /// Reads a recording.
+    ///
+    /// # Errors
+    /// If the bytes are none. Nothing is allocated beyond a few times their length.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, BadRecording> {
+        let rest = bytes.strip_prefix(&MAGIC).ok_or(BadRecording::Foreign)?;
+        let mut reader = Reader { bytes: rest, at: 0, born: 0 };
+        let mut recording = Self::default();
+        while reader.at < rest.len() {
+            let at = reader.at;
+            let event = reader.event(&mut recording.operands)?;
+            recording.events.push(event.ok_or(BadRecording::Senseless { at: at + MAGIC.len() })?);
+        }
+        Ok(recording)
+    }
+
+    /// The recording as a file.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        for event in &self.events {
+            writer.event(*event, &self.operands);
+        }
+        writer.bytes
+    }
+
+    /// Whether it is one step that repeats.
+    pub fn repeats(&self) -> bool {
+        self.events.contains(&Event::Begin)
+    }
+}
+
+/// Writes events as a program makes them.
+#[derive(Debug)]
+struct Writer {
+    bytes: Vec<u8>,
+    born: usize,
+}
+
+impl Writer {
+    fn new() -> Self {
+        Self { bytes: MAGIC.to_vec(), born: 0 }
+    }
+
+    fn event(&mut self, event: Event, operands: &[Operand]) {
+        let kind = match event {
+            Event::Born { .. } => 0,
+            Event::Operation { .. } => 1,
+            Event::Written(_) => 2,
+            Event::WrittenInTier(_) => 3,
+            Event::Freed(_) => 4,
+            Event::Step => 5,
+            Event::Begin => 6,
+            Event::Carried { .. } => 7,
+        };
+        self.bytes.push(kind);
+        match event {
+            Event::Born { bytes, arena } => {
+                self.varint(bytes);
+                self.varint(u64::from(arena.0.wrapping_add(1)));
+                self.born += 1;
+            }
+            Event::Operation { first, count } => {
+                self.varint(count as u64);
+                for operand in &operands[first..first + count] {
+                    self.varint(((self.born - operand.block) as u64) << 1 | u64::from(operand.written));
+                }
+            }
+            Event::Written(block) | Event::WrittenInTier(block) | Event::Freed(block) => self.block(block),
+            Event::Step | Event::Begin => {}
+            Event::Carried { role, by } => {
+                self.block(role);
+                self.block(by);
+            }
+        }
+    }
+
+    fn block(&mut self, block: usize) {
+        self.varint((self.born - block) as u64);
+    }
+
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push(value as u8);
+    }
+}
+
+struct Reader<'b> {
+    bytes: &'b [u8],
+    at: usize,
+    born: usize,
+}
+
+impl Reader<'_> {
+    /// `None` for an event that makes no sense.
+    fn event(&mut self, operands: &mut Vec<Operand>) -> Result<Option<Event>, BadRecording> {
+        Ok(match self.byte()? {
+            0 => {
+                let (bytes, arena) = (self.varint()?, self.varint()?);
+                self.born += 1;
+                u32::try_from(arena)
+                    .ok()
+                    .map(|arena| Event::Born { bytes, arena: Arena(arena.wrapping_sub(1)) })
+            }
+            1 => {
+                let (first, count) = (operands.len(), self.varint()?);
+                for _ in 0..count {
+                    let operand = self.varint()?;
+                    let Some(block) = self.number(operand >> 1) else { return Ok(None) };
+                    operands.push(Operand { block, written: operand & 1 == 1 });
+                }
+                Some(Event::Operation { first, count: operands.len() - first })
+            }
+            2 => self.block()?.map(Event::Written),
+            3 => self.block()?.map(Event::WrittenInTier),
+            4 => self.block()?.map(Event::Freed),
+            5 => Some(Event::Step),
+            6 => Some(Event::Begin),
+            7 => {
+                let (role, by) = (self.block()?, self.block()?);
+                role.zip(by).map(|(role, by)| Event::Carried { role, by })
+            }
+            _ => None,
+        })
+    }
+
+    fn block(&mut self) -> Result<Option<usize>, BadRecording> {
+        let ago = self.varint()?;
+        Ok(self.number(ago))
+    }
+
+    fn number(&self, ago: u64) -> Option<usize> {
+        let ago = usize::try_from(ago).ok().filter(|ago| *ago > 0)?;
+        self.born.checked_sub(ago)
+    }
+
+    fn byte(&mut self) -> Result<u8, BadRecording> {
+        let byte = *self.bytes.get(self.at).ok_or(BadRecording::Truncated)?;
+        self.at += 1;
+        Ok(byte)
+    }
+
+    fn varint(&mut self) -> Result<u64, BadRecording> {
+        let (mut value, mut shift) = (0u64, 0);
+        loop {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+            if byte < 0x80 {
+                return Ok(value);
+            }
+            shift += 7;
+        }
+    }
+}
+
+/// Listens to a pager and writes down what it is asked.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    writer: Writer,
+    /// The blocks' numbers, by their index in the pager.
+    numbers: Vec<usize>,
+    /// The operands of the operation begun last: what it writes is known only after it has run.
+    open: Option<Vec<Operand>>,
+}
+
+impl Recorder {
+    pub fn new() -> Self {
+        Self { writer: Writer::new(), numbers: Vec::new(), open: None }
+    }
+
+    /// What was written since this was asked last.
+    pub fn drain(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.writer.bytes)
+    }
+
+    pub fn pending(&self) -> usize {
+        self.writer.bytes.len()
+    }
+
+    pub fn born(&mut self, index: u32, bytes: u64, arena: Arena) {
+        self.close();
+        let index = index as usize;
+        if self.numbers.len() <= index {
+            self.numbers.resize(index + 1, 0);
+        }
+        self.numbers[index] = self.writer.born;
+        self.writer.event(Event::Born { bytes, arena }, &[]);
+    }
+
+    pub fn operation(&mut self, indices: impl Iterator<Item = u32>) {
+        self.close();
+        let operand = |index: u32| Operand { block: self.numbers[index as usize], written: false };
+        self.open = Some(indices.map(operand).collect());
+    }
+
+    pub fn wrote(&mut self, index: u32) {
+        let block = self.numbers[index as usize];
+        let open = self.open.iter_mut().flatten().find(|operand| operand.block == block);
+        match open {
+            Some(operand) => operand.written = true,
+            None => self.tell(Event::Written(block)),
+        }
+    }
+
+    pub fn wrote_in_tier(&mut self, index: u32) {
+        self.tell(Event::WrittenInTier(self.numbers[index as usize]));
+    }
+
+    pub fn freed(&mut self, index: u32) {
+        self.tell(Event::Freed(self.numbers[index as usize]));
+    }
+
+    pub fn step(&mut self) {
+        self.tell(Event::Step);
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.close();
+        self.writer.event(event, &[]);
+    }
+
+    fn close(&mut self) {
+        if let Some(operands) = self.open.take() {
+            self.writer.event(Event::Operation { first: 0, count: operands.len() }, &operands);
+        }
+    }
+}

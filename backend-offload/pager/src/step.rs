@@ -1,0 +1,112 @@
+//! Cuts one step out of a recording, so that it can be played over and over.
+
+use crate::recording::{BadRecording, Event, Operand, Recording};
+use std::collections::{BTreeMap, HashMap};
+
+impl Recording {
+    /// The marked step of this number, from zero, as one that repeats for ever: what it finds alive is born before it, in
+    /// the host tier, and what plays the same part in the step after it takes its place.
+    ///
+    /// # Errors
+    /// If the step or the one after it is not recorded as a whole, or they are not alike.
+    pub fn step(&self, number: usize) -> Result<Self, BadRecording> {
+        let marks: Vec<usize> = (0..self.events.len()).filter(|n| self.events[*n] == Event::Step).collect();
+        let needed = number + 2;
+        if number == 0 || marks.len() < needed {
+            return Err(BadRecording::TooShort { steps: marks.len(), needed: needed.max(3) });
+        }
+        let (begin, middle, end) = (marks[number - 1] + 1, marks[number] + 1, marks[number + 1] + 1);
+        let (this, next) = (&self.events[begin..middle], &self.events[middle..end]);
+        let births =
+            |events: &[Event]| events.iter().filter(|event| matches!(event, Event::Born { .. })).count();
+        let before = births(&self.events[..begin]);
+        let until = before + births(this);
+
+        // Who takes over from whom, over the blocks alive when the step begins, in the order of their first use.
+        let mut heirs: Vec<(usize, usize)> = Vec::new();
+        let mut known = HashMap::new();
+        for (event, (mine, theirs)) in this.iter().zip(next).enumerate() {
+            let different = BadRecording::Different { event };
+            for (mine, theirs) in self.pairs(*mine, *theirs).ok_or(different.clone())? {
+                if mine >= before {
+                    continue;
+                }
+                let fresh = known.insert(mine, theirs);
+                if theirs >= until || fresh.is_some_and(|same| same != theirs) {
+                    return Err(different);
+                }
+                if fresh.is_none() {
+                    heirs.push((mine, theirs));
+                }
+            }
+        }
+        if this.len() != next.len() {
+            return Err(BadRecording::Different { event: this.len().min(next.len()) });
+        }
+        Ok(self.cut(this, before, &heirs))
+    }
+
+    /// The blocks that two events name, pairwise; `None` if they are not alike.
+    fn pairs(&self, mine: Event, theirs: Event) -> Option<Vec<(usize, usize)>> {
+        match (mine, theirs) {
+            (Event::Born { .. }, Event::Born { .. }) | (Event::Step, Event::Step) => {
+                (mine == theirs).then(Vec::new)
+            }
+            (Event::Operation { first: mine, count }, Event::Operation { first: theirs, count: as_many })
+                if count == as_many =>
+            {
+                let (mine, theirs) =
+                    (&self.operands[mine..mine + count], &self.operands[theirs..theirs + count]);
+                let alike = mine.iter().zip(theirs).all(|(mine, theirs)| mine.written == theirs.written);
+                alike.then(|| {
+                    mine.iter().zip(theirs).map(|(mine, theirs)| (mine.block, theirs.block)).collect()
+                })
+            }
+            (Event::Written(mine), Event::Written(theirs))
+            | (Event::WrittenInTier(mine), Event::WrittenInTier(theirs))
+            | (Event::Freed(mine), Event::Freed(theirs)) => Some(vec![(mine, theirs)]),
+            _ => None,
+        }
+    }
+
+    fn cut(&self, step: &[Event], before: usize, heirs: &[(usize, usize)]) -> Self {
+        let mut cut = Self::default();
+        let mut numbers = BTreeMap::new();
+        let births: Vec<Event> =
+            self.events.iter().filter(|event| matches!(event, Event::Born { .. })).copied().collect();
+        for (role, (block, _)) in heirs.iter().enumerate() {
+            numbers.insert(*block, role);
+            cut.events.extend([births[*block], Event::WrittenInTier(role)]);
+        }
+        cut.events.push(Event::Begin);
+        let mut born = before;
+        for event in step {
+            let event = match *event {
+                Event::Born { .. } => {
+                    numbers.insert(born, heirs.len() + born - before);
+                    born += 1;
+                    *event
+                }
+                Event::Operation { first, count } => {
+                    let operands = self.operands[first..first + count].iter();
+                    let first = cut.operands.len();
+                    cut.operands.extend(
+                        operands.map(|operand| Operand { block: numbers[&operand.block], ..*operand }),
+                    );
+                    Event::Operation { first, count }
+                }
+                Event::Written(block) => Event::Written(numbers[&block]),
+                Event::WrittenInTier(block) => Event::WrittenInTier(numbers[&block]),
+                Event::Freed(block) => Event::Freed(numbers[&block]),
+                Event::Step | Event::Begin | Event::Carried { .. } => *event,
+            };
+            cut.events.push(event);
+        }
+        for (role, (_, heir)) in heirs.iter().enumerate() {
+            if let Some(by) = numbers.get(heir) {
+                cut.events.push(Event::Carried { role, by: *by });
+            }
+        }
+        cut
+    }
+}

@@ -1,0 +1,78 @@
+//! Recordings say what a program asked, and one step of it can stand for all.
+
+use super::planning::{peak, replay, training};
+use super::*;
+
+/// What a pager writes down while a recording is played to it.
+fn played(recording: &Recording, budget: Limit) -> Recording {
+    let mut replay = Replay::new(recording, budget, Policy::Planned);
+    replay.pager_mut().record();
+    let mut replay = replay.run(1).expect("every operation fits");
+    Recording::from_bytes(&replay.pager_mut().recorded()).expect("a recording")
+}
+
+#[test]
+fn a_pager_writes_down_what_it_is_asked_whatever_it_answers() {
+    let recording = training(3, true, true, |script, _, weights| script.evaluate(weights, 20));
+    let peak = peak(&recording);
+    for budget in [Limit::NONE, Limit::bytes(peak / 2), Limit::bytes(peak / 4)] {
+        assert_eq!(played(&recording, budget), recording);
+    }
+    assert_eq!(Recording::from_bytes(&recording.to_bytes()), Ok(recording));
+}
+
+#[test]
+fn bytes_that_are_no_recording_are_refused() {
+    let whole = training(1, true, false, |_, _, _| {}).to_bytes();
+    assert_eq!(Recording::from_bytes(b"something else"), Err(BadRecording::Foreign));
+    // Cut behind an event it is a shorter recording.
+    let cut = (8..whole.len()).map(|end| Recording::from_bytes(&whole[..end]));
+    assert!(cut.into_iter().all(|read| matches!(read, Ok(_) | Err(BadRecording::Truncated))));
+    for at in 8..whole.len() {
+        for other in [0x00, 0x7f, 0xff] {
+            let mut damaged = whole.clone();
+            damaged[at] = other;
+            // Whatever it reads, it neither panics nor names a block that was not born.
+            let Ok(read) = Recording::from_bytes(&damaged) else { continue };
+            let born = read.events.iter().filter(|event| matches!(event, Event::Born { .. })).count();
+            assert!(read.operands.iter().all(|operand| operand.block < born));
+        }
+    }
+    let [.., last] = whole[..] else { panic!("it is not empty") };
+    assert_eq!(last, 5, "a marked step ends it");
+    let unborn = [&whole[..], &[4, 0]].concat();
+    assert_eq!(Recording::from_bytes(&unborn), Err(BadRecording::Senseless { at: whole.len() }));
+}
+
+#[test]
+fn one_step_over_and_over_moves_what_the_whole_program_moves() {
+    for reborn in [false, true] {
+        let recording = training(9, true, reborn, |_, _, _| {});
+        let step = recording.step(4).expect("steps that are alike");
+        assert_eq!(Recording::from_bytes(&step.to_bytes()).as_ref(), Ok(&step));
+        let peak = peak(&recording);
+        for share in [100, 75, 50, 25] {
+            let budget = peak * share / 100;
+            let whole = replay(&recording, Limit::bytes(budget), Policy::Planned).steps()[7];
+            let again = Replay::new(&step, Limit::bytes(budget), Policy::Planned).run(8).expect("it fits");
+            assert_eq!(again.steps().len(), 8);
+            assert_eq!(again.steps()[7], whole, "{share} %, reborn {reborn}");
+            assert_eq!(
+                bound(&step, budget, 8)[6],
+                bound(&recording, budget, 1)[6],
+                "{share} %, reborn {reborn}"
+            );
+        }
+    }
+}
+
+#[test]
+fn steps_that_are_not_alike_do_not_repeat() {
+    let recording = training(4, true, true, |script, step, weights| {
+        if step == 1 {
+            script.evaluate(weights, 20);
+        }
+    });
+    assert!(matches!(recording.step(1), Err(BadRecording::Different { .. })));
+    assert_eq!(recording.step(9), Err(BadRecording::TooShort { steps: 5, needed: 11 }));
+}

@@ -1,0 +1,249 @@
+//! The trace: the latest operations of the program, what became of each of their operands, and where in it the
+//! program has been before.
+//!
+//! A training step repeats, but its blocks do not: ids differ from step to step, and most blocks live for a few
+//! operations. What repeats is the *place*: the third operand of the operation after the one after … . So a block's
+//! identity is the place of its latest use, and the trace keeps for every place how many operations later the block
+//! there was used again, or let go. When the program comes to a place that looks like an earlier one, what came of
+//! the block there then is what will come of the block there now.
+//!
+//! Operations look alike if their operands have the same sizes. That is little, and a layer looks like the next
+//! one; where the program is follows from the operations before, [`CONTEXT`] of which have to agree.
+//!
+//! Everything is in rings that grow to a limit and are then used again, so that recording allocates nothing.
+
+use crate::block::BlockId;
+
+/// Operations that must look alike in a row to call a place known.
+pub(crate) const CONTEXT: u64 = 4;
+
+/// Operations remembered: dozens of steps of small models, several of large ones.
+const MOST_OPERATIONS: usize = 1 << 18;
+/// Operands remembered.
+const MOST_USES: usize = 1 << 20;
+
+/// What became of the block at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Nothing yet.
+    Unknown,
+    /// It was used again so many operations later.
+    Used(u64),
+    /// The program let go of it so many operations later, without using it again.
+    Freed(u64),
+}
+
+/// [`Next`] in four bytes. Distances beyond two billion are unknown.
+#[derive(Debug, Clone, Copy, Default)]
+struct PackedNext(u32);
+
+const FREED: u32 = 1 << 31;
+
+impl PackedNext {
+    fn of(next: Next) -> Self {
+        let distance = |after: u64| u32::try_from(after).ok().filter(|after| *after < FREED);
+        Self(match next {
+            Next::Unknown => 0,
+            Next::Used(after) => distance(after).unwrap_or(0),
+            Next::Freed(after) => distance(after).map_or(0, |after| after | FREED),
+        })
+    }
+
+    fn get(self) -> Next {
+        match self.0 {
+            0 => Next::Unknown,
+            after if after & FREED == 0 => Next::Used(u64::from(after)),
+            after => Next::Freed(u64::from(after & !FREED)),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Operation {
+    /// How it looks.
+    look: u64,
+    /// How it looks together with those before it.
+    context: u64,
+    /// Its first operand.
+    first: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Use {
+    block: BlockId,
+    next: PackedNext,
+}
+
+/// The log. Operations and operands have numbers that only grow.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    operations: Ring<Operation>,
+    uses: Ring<Use>,
+    /// The latest operation of each context, by some bits of its hash.
+    latest: Vec<u64>,
+}
+
+const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Trace {
+    pub fn new() -> Self {
+        let nobody = BlockId { index: u32::MAX, generation: 0 };
+        Self {
+            operations: Ring::new(MOST_OPERATIONS, Operation::default()),
+            uses: Ring::new(MOST_USES, Use { block: nobody, next: PackedNext::default() }),
+            latest: Vec::new(),
+        }
+    }
+
+    /// The number of the next operation. The first one's is 1.
+    pub fn end(&self) -> u64 {
+        self.operations.end + 1
+    }
+
+    /// The number of the next operand.
+    pub fn uses_end(&self) -> u64 {
+        self.uses.end
+    }
+
+    /// Appends an operation over these operands of these sizes. Returns the earlier one in whose context it is.
+    pub fn push(&mut self, operands: impl Iterator<Item = (BlockId, u64)>) -> Option<u64> {
+        let (first, number) = (self.uses.end, self.end());
+        let mut look = 1u64;
+        for (block, bytes) in operands {
+            look = (look ^ bytes).wrapping_mul(BASE).rotate_left(29);
+            self.uses.push(Use { block, next: PackedNext::default() });
+        }
+        let before = self.operation(number - 1).map_or(0, |operation| operation.context);
+        let leaving = self.operation(number.saturating_sub(CONTEXT)).map_or(0, |operation| operation.look);
+        let weight = BASE.wrapping_pow(CONTEXT as u32);
+        let context = before.wrapping_mul(BASE).wrapping_add(look).wrapping_sub(leaving.wrapping_mul(weight));
+        if self.operations.push(Operation { look, context, first }) {
+            self.reindex();
+        }
+        let slot = self.slot(context);
+        let earlier = std::mem::replace(&mut self.latest[slot], number);
+        self.operation(earlier).filter(|operation| operation.context == context && number > CONTEXT)?;
+        Some(earlier)
+    }
+
+    fn slot(&self, context: u64) -> usize {
+        (context.wrapping_mul(BASE) >> 20) as usize & (self.latest.len() - 1)
+    }
+
+    fn reindex(&mut self) {
+        self.latest.clear();
+        self.latest.resize(self.operations.slots.len() * 2, 0);
+        // Not the operation just pushed: it is not an earlier one.
+        for number in self.first()..self.end() - 1 {
+            let slot = self.slot(self.operations.slots[self.operations.at(number - 1)].context);
+            self.latest[slot] = number;
+        }
+    }
+
+    /// The earliest operation remembered.
+    fn first(&self) -> u64 {
+        self.operations.begin() + 1
+    }
+
+    fn operation(&self, number: u64) -> Option<&Operation> {
+        self.operations.get(number.checked_sub(1)?)
+    }
+
+    /// Whether both operations are remembered and look alike.
+    pub fn look_alike(&self, one: u64, other: u64) -> bool {
+        let look = |number| self.operation(number).map(|operation| operation.look);
+        look(one).is_some() && look(one) == look(other)
+    }
+
+    /// The operands of an operation, by their numbers. Empty for one that is forgotten.
+    pub fn uses(&self, number: u64) -> std::ops::Range<u64> {
+        let Some(operation) = self.operation(number) else { return 0..0 };
+        let end = self.operation(number + 1).map_or(self.uses.end, |next| next.first);
+        operation.first.max(self.uses.begin())..end
+    }
+
+    pub fn block(&self, place: u64) -> Option<BlockId> {
+        self.uses.get(place).map(|used| used.block)
+    }
+
+    pub fn next(&self, place: u64) -> Next {
+        self.uses.get(place).map_or(Next::Unknown, |used| used.next.get())
+    }
+
+    /// Notes what became of the block at a place.
+    pub fn learn(&mut self, place: u64, next: Next) {
+        if let Some(used) = self.uses.get_mut(place) {
+            used.next = PackedNext::of(next);
+        }
+    }
+}
+
+/// The latest items of a sequence.
+#[derive(Debug)]
+struct Ring<T> {
+    slots: Vec<T>,
+    /// How many there have been.
+    end: u64,
+    most: usize,
+    blank: T,
+}
+
+impl<T: Copy> Ring<T> {
+    const FEWEST: usize = 1 << 10;
+
+    fn new(most: usize, blank: T) -> Self {
+        Self { slots: Vec::new(), end: 0, most, blank }
+    }
+
+    fn at(&self, number: u64) -> usize {
+        number as usize & (self.slots.len() - 1)
+    }
+
+    fn begin(&self) -> u64 {
+        self.end.saturating_sub(self.slots.len() as u64)
+    }
+
+    /// True if the ring has grown.
+    fn push(&mut self, item: T) -> bool {
+        let grows = self.end == self.slots.len() as u64 && self.slots.len() < self.most;
+        if grows {
+            let size = (self.slots.len() * 2).max(Self::FEWEST);
+            self.slots.resize(size, self.blank);
+        }
+        let at = self.at(self.end);
+        self.slots[at] = item;
+        self.end += 1;
+        grows
+    }
+
+    fn get(&self, number: u64) -> Option<&T> {
+        (self.begin()..self.end).contains(&number).then(|| &self.slots[self.at(number)])
+    }
+
+    fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+        let at = (self.begin()..self.end).contains(&number).then(|| self.at(number))?;
+        self.slots.get_mut(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_survive_packing_and_those_too_large_are_unknown() {
+        for next in [Next::Unknown, Next::Used(1), Next::Used(1 << 30), Next::Freed(0), Next::Freed(77)] {
+            assert_eq!(PackedNext::of(next).get(), next);
+        }
+        assert_eq!(PackedNext::of(Next::Used(1 << 31)).get(), Next::Unknown);
+    }
+
+    #[test]
+    fn a_ring_grows_to_its_limit_and_then_forgets_the_oldest() {
+        let mut ring = Ring::new(2048, 0u64);
+        (0..5000).for_each(|n| _ = ring.push(n));
+        assert_eq!((ring.slots.len(), ring.begin()), (2048, 5000 - 2048));
+        assert_eq!((ring.get(2951), ring.get(2952), ring.get(4999)), (None, Some(&2952), Some(&4999)));
+        assert_eq!(ring.get(5000), None);
+    }
+}

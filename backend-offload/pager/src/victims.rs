@@ -1,0 +1,139 @@
+//! Victims: who leaves the device when room is needed.
+//!
+//! While the planner knows where the program is, by the [order](crate::furthest) of next uses; otherwise, and where
+//! that order has nobody to offer, by recency over all blocks. The program's wishes come before either.
+
+use crate::block::{Block, BlockId, Preference};
+use crate::furthest::{Resident, Standing, first_of};
+use crate::limit::Limit;
+use crate::planner::Planner;
+use crate::policy::Candidate;
+use crate::residency::{Pager, Slot};
+
+impl Pager {
+    /// Nothing keeps the block on the device: it lies still there, and neither a pin nor the current
+    /// operation holds it.
+    pub(crate) fn may_leave(&self, block: &Block) -> bool {
+        may_leave(block, self.operation.number)
+    }
+
+    /// The choice among blocks whose contents find `room` in the tier they would be copied to, and which the program would
+    /// rather see leave than the others.
+    pub(crate) fn victim(&mut self, room: Limit) -> Option<BlockId> {
+        if self.is_planning()
+            && let Some(planned) = self.planned_victim(room)
+        {
+            return Some(planned);
+        }
+        let now = self.operation.number;
+        let candidates = self.able(room);
+        let foremost = candidates.clone().map(|(_, block)| block.preference).min()?;
+        let candidates = candidates
+            .filter(|(_, block)| block.preference == foremost)
+            .map(|(id, block)| Candidate { index: id.index, last_use: block.last_use });
+        let index = self.recency.choose(now, &candidates)?;
+        Some(BlockId { index, generation: self.slots[index as usize].generation })
+    }
+
+    fn able(&self, room: Limit) -> impl Iterator<Item = (BlockId, &Block)> + Clone {
+        let now = self.operation.number;
+        self.live().filter(move |(_, block)| is_able(block, now, room))
+    }
+
+    fn planned_victim(&mut self, room: Limit) -> Option<BlockId> {
+        if self.hinted > 0 {
+            let foremost = self.able(room).map(|(_, block)| block.preference).min()?;
+            let able = self.able(room).filter(|(_, block)| block.preference == foremost);
+            let planner = self.planner.as_ref()?;
+            return first_of(
+                able.map(|(id, block)| resident(planner, id, block)),
+                planner.now(),
+                self.ledger.budget(),
+            );
+        }
+        if !self.order.is_awake() {
+            self.order.wake(self.ledger.budget());
+            self.enter_all();
+        }
+        #[cfg(test)]
+        let by_look = {
+            let planner = self.planner.as_ref()?;
+            first_of(
+                self.able(room).map(|(id, block)| resident(planner, id, block)),
+                planner.now(),
+                self.ledger.budget(),
+            )
+        };
+        let Self { order, planner: Some(planner), slots, operation, .. } = self else { return None };
+        let look = |id: BlockId| {
+            let block = find(slots, id).filter(|block| block.place.is_on_device())?;
+            Some(resident(planner, id, block))
+        };
+        let able = |id: BlockId| find(slots, id).is_some_and(|block| is_able(block, operation.number, room));
+        let first = order.first(planner.now(), &look, &able);
+        #[cfg(test)]
+        assert_eq!(first, by_look, "the order offers whom a look at all blocks would choose");
+        first
+    }
+
+    /// Enters a block in the order, as it stands.
+    pub(crate) fn enter_in_order(&mut self, id: BlockId) {
+        let Self { order, planner: Some(planner), slots, .. } = self else { return };
+        if let Some(block) = find(slots, id).filter(|_| order.is_awake()) {
+            order.enter(&resident(planner, id, block));
+        }
+    }
+
+    /// Enters the operands of the operation that begins, whose next uses are known anew.
+    pub(crate) fn enter_operands(&mut self, anew: bool) {
+        if !self.order.is_awake() {
+            return;
+        }
+        if anew || self.order.is_stale(self.live_blocks()) {
+            if self.order.clear() {
+                self.enter_all();
+            }
+            return;
+        }
+        let Self { order, planner: Some(planner), slots, operation, .. } = self else { return };
+        for id in operation.operands() {
+            if let Some(block) = find(slots, *id) {
+                order.enter(&resident(planner, *id, block));
+            }
+        }
+    }
+
+    fn enter_all(&mut self) {
+        let Self { order, planner: Some(planner), slots, .. } = self else { return };
+        for (index, slot) in slots.iter().enumerate() {
+            let id = BlockId { index: index as u32, generation: slot.generation };
+            if let Some(block) = slot.block.as_ref() {
+                order.enter(&resident(planner, id, block));
+            }
+        }
+    }
+
+    /// Notes a change of the program's wishes, which are looked at only while there are any.
+    pub(crate) fn count_hint(&mut self, before: Preference, after: Preference) {
+        self.hinted -= u64::from(before != Preference::Policy);
+        self.hinted += u64::from(after != Preference::Policy);
+    }
+}
+
+fn find(slots: &[Slot], id: BlockId) -> Option<&Block> {
+    let slot = slots.get(id.index as usize)?;
+    slot.block.as_ref().filter(|_| slot.generation == id.generation)
+}
+
+fn resident(planner: &Planner, id: BlockId, block: &Block) -> Resident {
+    let standing = Standing::of(block, planner.future(id), planner.now(), planner.used(id));
+    Resident { id, bytes: block.bytes, standing }
+}
+
+fn may_leave(block: &Block, now: u64) -> bool {
+    block.place.is_on_device() && block.moving.is_none() && !block.pinned && block.last_use != now
+}
+
+fn is_able(block: &Block, now: u64, room: Limit) -> bool {
+    may_leave(block, now) && block.stuck_in != now && (!block.needs_copy() || room.allows(block.bytes))
+}

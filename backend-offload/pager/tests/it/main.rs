@@ -1,0 +1,4 @@
+//! Promises of the pager on recorded training steps.
+
+mod allocations;
+mod steps;
