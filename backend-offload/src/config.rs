@@ -4,6 +4,7 @@ use crate::backend::{Door, Managed};
 use crate::bytes::Budget;
 use crate::error::OffloadError;
 use pager::{Oversized, Policy};
+use std::path::PathBuf;
 
 /// Configures one device; [`install`](Self::install) it before the first tensor is made there.
 ///
@@ -21,6 +22,8 @@ pub struct OffloadConfig {
     pub(crate) smallest_block: Option<u64>,
     pub(crate) paranoid: Option<bool>,
     pub(crate) exact_f32: bool,
+    pub(crate) trace: Option<PathBuf>,
+    pub(crate) dry_run: Option<bool>,
     #[cfg(feature = "test-util")]
     pub(crate) faults: crate::faults::Faults,
     #[cfg(feature = "test-util")]
@@ -109,6 +112,23 @@ impl OffloadConfig {
         self
     }
 
+    /// Records everything the program asks of its memory in a file, for `cargo xtask bench-vram --simulate`: sizes,
+    /// uses, drops and steps, no contents. Also `OFFLOAD_TRACE=FILE`.
+    #[must_use]
+    pub fn trace(mut self, file: impl Into<PathBuf>) -> Self {
+        self.trace = Some(file.into());
+        self
+    }
+
+    /// Computes nothing: every tensor has its size and is zero, and its memory is never touched. With
+    /// [`trace`](Self::trace) and without a budget it records what a program would do on a machine that is not here. Only
+    /// on the CPU door; also `OFFLOAD_DRY_RUN=1`.
+    #[must_use]
+    pub fn dry_run(mut self, dry: bool) -> Self {
+        self.dry_run = Some(dry);
+        self
+    }
+
     /// Makes the device misbehave on purpose.
     #[cfg(feature = "test-util")]
     #[must_use]
@@ -140,20 +160,27 @@ impl OffloadConfig {
         self.device_budget = or_variable(self.device_budget, "OFFLOAD_DEVICE_BUDGET")?;
         self.host_budget = or_variable(self.host_budget, "OFFLOAD_HOST_BUDGET")?;
         self.pinned_budget = or_variable(self.pinned_budget, "OFFLOAD_PINNED_BUDGET")?;
-        if self.paranoid.is_none() {
-            self.paranoid = match variable("OFFLOAD_PARANOID")?.as_deref() {
-                None | Some("" | "0") => Some(false),
-                Some("1") => Some(true),
-                Some(other) => {
-                    return Err(OffloadError::Environment {
-                        name: "OFFLOAD_PARANOID",
-                        value: other.to_owned(),
-                        reason: "write 1 or 0".to_owned(),
-                    });
-                }
-            };
+        self.paranoid = or_switch(self.paranoid, "OFFLOAD_PARANOID")?;
+        self.dry_run = or_switch(self.dry_run, "OFFLOAD_DRY_RUN")?;
+        if self.trace.is_none() {
+            self.trace = variable("OFFLOAD_TRACE")?.filter(|path| !path.is_empty()).map(PathBuf::from);
         }
         Ok(self)
+    }
+}
+
+fn or_switch(set: Option<bool>, name: &'static str) -> Result<Option<bool>, OffloadError> {
+    if set.is_some() {
+        return Ok(set);
+    }
+    match variable(name)?.as_deref() {
+        None | Some("" | "0") => Ok(Some(false)),
+        Some("1") => Ok(Some(true)),
+        Some(other) => Err(OffloadError::Environment {
+            name,
+            value: other.to_owned(),
+            reason: "write 1 or 0".to_owned(),
+        }),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::error::OffloadError;
 use crate::journal::{Event, Journal, TARGET};
 use crate::report::{self, panic_message};
 use crate::tiers::Tiers;
+use crate::trace_file::TraceFile;
 use pager::{Arena, BlockId, Fault, Limit, Outcome, Pager, Shortage, Step, Stop, TierIndex, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -106,6 +107,13 @@ pub(crate) fn make_resident<M: Mover>(
     operands: &[BlockId],
     operation: &dyn Fn() -> String,
 ) -> Result<(), OffloadError> {
+    if door.journal().is_recording() {
+        // A recording has every drop where it happened, not where somebody looked.
+        sweep(door);
+        if door.pager().recorded_bytes() >= TraceFile::PATIENCE {
+            write_trace(door);
+        }
+    }
     match door.pager().begin(operands) {
         Ok(true) => return Ok(()),
         Ok(false) => {}
@@ -152,6 +160,19 @@ pub(crate) fn change_budget<M: Mover>(door: &mut M, budget: Limit) -> Limit {
     door.pager().set_budget(budget);
     make_room(door, 0, Arena::UNPOOLED);
     before
+}
+
+/// The program's step ends here.
+pub(crate) fn mark_step<M: Mover>(door: &mut M) {
+    door.pager().mark_step();
+    write_trace(door);
+}
+
+fn write_trace<M: Mover>(door: &mut M) {
+    let recorded = door.pager().recorded();
+    if !door.journal().write_trace(&recorded) {
+        door.pager().stop_recording();
+    }
 }
 
 /// Removes the blocks the program has dropped.

@@ -160,6 +160,14 @@ pub enum OffloadError {
         /// The operation.
         operation: String,
     },
+    /// The file for the program's accesses cannot be made.
+    #[error("cannot record to {path}: {reason}")]
+    Trace {
+        /// The file.
+        path: String,
+        /// What the system said.
+        reason: String,
+    },
     /// A copy on the host changed between leaving the device and coming back (paranoid mode).
     #[error("the host copy of a block of {} changed while it was on the host: expected checksum {expected:016x}, found {found:016x}", Bytes(*bytes))]
     HostCopyDamaged {

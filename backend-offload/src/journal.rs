@@ -1,6 +1,7 @@
 //! One record per decision: to `tracing` for people, and to a list for tests.
 
 use crate::bytes::Bytes;
+use crate::trace_file::TraceFile;
 
 /// A decision about memory, in the order they were made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub(crate) const TARGET: &str = "backend_offload";
 
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
+    /// Where the program's accesses are recorded.
+    trace: Option<TraceFile>,
     /// The latest events, at most [`KEPT`](Self::KEPT).
     #[cfg(feature = "test-util")]
     events: std::collections::VecDeque<Event>,
@@ -53,6 +56,21 @@ impl Journal {
     /// A run of days whose events nobody takes must not fill the memory with them.
     #[cfg(feature = "test-util")]
     const KEPT: usize = 1 << 20;
+
+    pub(crate) fn new(trace: Option<TraceFile>) -> Self {
+        Self { trace, ..Self::default() }
+    }
+
+    /// Whether the program's accesses are recorded.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    /// Continues the recording. False if there is none, or none any more.
+    pub(crate) fn write_trace(&mut self, bytes: &[u8]) -> bool {
+        self.trace.take_if(|trace| !trace.write(bytes));
+        self.is_recording()
+    }
 
     #[cfg_attr(
         not(feature = "test-util"),

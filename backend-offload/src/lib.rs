@@ -108,6 +108,7 @@ mod report;
 mod router;
 mod stats;
 mod tiers;
+mod trace_file;
 
 pub use backend::{
     Door, Managed, Offload, Offloadable, Spilling, largest_holders, mark_step, probe, ready, reset_peaks,

@@ -5,6 +5,7 @@ use crate::config::OffloadConfig;
 use crate::error::OffloadError;
 use crate::faults::Injector;
 use crate::tiers::{HostPool, available_memory};
+use crate::trace_file::TraceFile;
 use burn_backend::DeviceId;
 use pager::{Limit, Oversized, Policy};
 use std::any::TypeId;
@@ -21,6 +22,9 @@ pub(crate) struct Settings {
     pub smallest_block: u64,
     pub paranoid: bool,
     pub exact_f32: bool,
+    pub trace: Option<TraceFile>,
+    #[cfg_attr(not(feature = "router"), expect(dead_code, reason = "only the CPU door runs dry"))]
+    pub dry_run: bool,
     pub host: Arc<HostPool>,
     /// Bytes the device has in all, where it can be asked.
     #[cfg_attr(
@@ -45,6 +49,8 @@ pub struct DeviceFacts {
     pub default_budget: Budget,
     /// Missing parts without which the device works, only slower, and where to get them.
     pub lacking: Option<String>,
+    /// Ordinary memory plays the device.
+    pub simulated: bool,
 }
 
 /// Device memory as its driver tells it.
@@ -68,6 +74,7 @@ enum Entry {
 struct Registry {
     devices: HashMap<DeviceKey, Entry>,
     host: Option<InstalledHost>,
+    traces: u32,
 }
 
 #[derive(Clone)]
@@ -134,6 +141,16 @@ impl Registry {
         let config = config.or_environment()?;
         let smallest_block = config.smallest_block.unwrap_or(SMALLEST_BLOCK);
         let device_budget = device_budget(&config, facts, smallest_block)?;
+        let dry_run = config.dry_run.unwrap_or(false);
+        if dry_run && !facts.simulated {
+            return Err(OffloadError::Unsupported {
+                operation: "a dry run".to_owned(),
+                backend: "a device with memory of its own",
+                reason: "what its kernels take is known only by running them; use the CPU door",
+            });
+        }
+        let trace = config.trace.map(|path| TraceFile::create(path, self.traces)).transpose()?;
+        self.traces += u32::from(trace.is_some());
         Ok(Settings {
             device_budget,
             policy: config.policy,
@@ -142,6 +159,8 @@ impl Registry {
             smallest_block,
             paranoid: config.paranoid.unwrap_or(false),
             exact_f32: config.exact_f32,
+            trace,
+            dry_run,
             host: self.host([config.host_budget, config.pinned_budget])?,
             device_memory: facts.memory.map(|memory| memory.total),
             #[cfg(feature = "test-util")]
@@ -247,7 +266,13 @@ mod tests {
     }
 
     fn facts(memory: Option<DeviceMemory>) -> DeviceFacts {
-        DeviceFacts { name: "a device".to_owned(), memory, default_budget: Budget::Unlimited, lacking: None }
+        DeviceFacts {
+            name: "a device".to_owned(),
+            memory,
+            default_budget: Budget::Unlimited,
+            lacking: None,
+            simulated: false,
+        }
     }
 
     fn budget(text: &str) -> OffloadConfig {

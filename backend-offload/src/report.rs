@@ -48,6 +48,8 @@ pub(crate) fn stats(pager: &Pager, host: &HostPool, counts: &Counts) -> Stats {
         over_budget: counters.over_budget,
         trims: counters.trims,
         device_refusals: counters.device_refusals,
+        predicted: counters.predicted,
+        diverged: counters.diverged,
         pageable_fallbacks: host.pageable_fallbacks,
         ..Stats::default()
     }

@@ -62,6 +62,11 @@ pub struct Stats {
     /// Autotune samples without a time, because the candidate could not run within the budget or moved blocks each
     /// time. What was chosen with one of them is not kept on disk.
     pub autotune_unmeasured: u64,
+    /// Operations that ran as an earlier step foretold: what leaves meanwhile is what is needed last.
+    pub predicted: u64,
+    /// Times the program did something else than foretold. What was used longest ago leaves until it does something
+    /// known again.
+    pub diverged: u64,
     /// Operations that could not run; each made its outputs unreadable and is reported on reading them.
     pub failures: u64,
 }
@@ -86,6 +91,8 @@ impl Stats {
             pageable_fallbacks: self.pageable_fallbacks.saturating_sub(earlier.pageable_fallbacks),
             autotune_discards: self.autotune_discards.saturating_sub(earlier.autotune_discards),
             autotune_unmeasured: self.autotune_unmeasured.saturating_sub(earlier.autotune_unmeasured),
+            predicted: self.predicted.saturating_sub(earlier.predicted),
+            diverged: self.diverged.saturating_sub(earlier.diverged),
             failures: self.failures.saturating_sub(earlier.failures),
             ..*self
         }
@@ -119,6 +126,11 @@ impl fmt::Display for Stats {
             Bytes(self.bytes_in),
             self.restores,
             self.stall.as_secs_f64() * 1e3
+        )?;
+        writeln!(
+            f,
+            "planned {} operations as foretold, {} times something else",
+            self.predicted, self.diverged
         )?;
         write!(
             f,

@@ -90,7 +90,13 @@ impl InnerRuntime for CudaRuntime {
             static SAID: Once = Once::new();
             SAID.call_once(|| tracing::warn!(target: crate::journal::TARGET, "{name}: {lacking}"));
         }
-        Ok(DeviceFacts { name, memory: Some(found.memory), default_budget: Budget::Share(0.9), lacking })
+        Ok(DeviceFacts {
+            name,
+            memory: Some(found.memory),
+            default_budget: Budget::Share(0.9),
+            lacking,
+            simulated: false,
+        })
     }
 
     fn slabs() -> SlabSource {
@@ -245,8 +251,13 @@ mod tests {
     fn one_buffer_may_take_the_whole_device() {
         const GIB: u64 = 1 << 30;
         let memory = Some(DeviceMemory { free: 6 * GIB, total: 8 * GIB });
-        let facts =
-            DeviceFacts { name: String::new(), memory, default_budget: Budget::Share(0.9), lacking: None };
+        let facts = DeviceFacts {
+            name: String::new(),
+            memory,
+            default_budget: Budget::Share(0.9),
+            lacking: None,
+            simulated: false,
+        };
         let key = (TypeId::of::<Found>(), DeviceId::new(0, 0));
         registry::install(key, OffloadConfig::new(), &facts).expect("a budget below what is free");
         let settings = registry::start(key).expect("installed");

@@ -96,7 +96,7 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
     }
 
     fn mark_step(device: &R::Device) {
-        on_server::<R, _>(device, |server| server.pager.mark_step());
+        on_server::<R, _>(device, drive::mark_step);
     }
 
     #[cfg(feature = "test-util")]

@@ -41,6 +41,7 @@ impl InnerRuntime for WgpuRuntime {
             memory: None,
             default_budget: Budget::Unlimited,
             lacking: None,
+            simulated: false,
         })
     }
 }

@@ -37,6 +37,9 @@ impl<B: SharedStorage> State<B> {
             outputs: &outputs,
             view: inputs.first().is_some_and(|input| self.makes_view(operation, input)),
         };
+        if self.dry && !work.view {
+            return self.produce(&work, |_, _| Ok(outputs.iter().map(B::blank).collect()));
+        }
         self.produce(&work, |state, handles| state.launch(operation, &inputs, handles, &outputs))
     }
 
@@ -52,6 +55,9 @@ impl<B: SharedStorage> State<B> {
             outputs: std::slice::from_ref(tensor),
             view: false,
         };
+        if self.dry {
+            return self.produce(&work, |_, _| Ok(vec![B::blank(tensor)]));
+        }
         self.produce(&work, |state, _| {
             let device = state.device.clone();
             catch_unwind(AssertUnwindSafe(|| vec![make(&device)]))

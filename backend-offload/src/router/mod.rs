@@ -139,7 +139,7 @@ impl<B: SharedStorage> Door for Simulated<B> {
     }
 
     fn mark_step(device: &B::Device) {
-        get_client::<OffloadChannel<B>>(device).state().pager.mark_step();
+        drive::mark_step(&mut *get_client::<OffloadChannel<B>>(device).state());
     }
 
     #[cfg(feature = "test-util")]
@@ -160,5 +160,5 @@ fn key<D: 'static, T: DeviceOps>(device: &T) -> DeviceKey {
 
 fn facts<B: SharedStorage>(device: &B::Device) -> DeviceFacts {
     let name = format!("the CPU (simulated device {} of {})", device.id().index_id, B::name(device));
-    DeviceFacts { name, memory: None, default_budget: Budget::Unlimited, lacking: None }
+    DeviceFacts { name, memory: None, default_budget: Budget::Unlimited, lacking: None, simulated: true }
 }

@@ -130,6 +130,8 @@ mod tests {
             smallest_block: 1,
             paranoid: true,
             exact_f32: false,
+            trace: None,
+            dry_run: false,
             host: HostPool::new(Limit::NONE, Limit::NONE),
             device_memory: None,
             injector: Injector::default(),

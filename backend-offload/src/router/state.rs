@@ -22,6 +22,8 @@ pub(super) struct State<B: SharedStorage> {
     pub(super) tiers: Tiers,
     pub(super) journal: Journal,
     pub(super) paranoid: bool,
+    /// Compute nothing; see [`OffloadConfig::dry_run`](crate::OffloadConfig::dry_run).
+    pub(super) dry: bool,
     pub(super) smallest_block: u64,
     pub(super) counts: Counts,
     /// The first failure of each thread since its last synchronisation.
@@ -45,13 +47,18 @@ pub(super) struct Work<'w> {
 
 impl<B: SharedStorage> State<B> {
     pub fn new(device: B::Device, settings: Settings) -> Self {
+        let mut pager = Pager::new(settings.device_budget, settings.policy, settings.oversized);
+        if settings.trace.is_some() {
+            pager.record();
+        }
         Self {
             device,
-            pager: Pager::new(settings.device_budget, settings.policy, settings.oversized),
+            pager,
             table: Table::new(),
             tiers: Tiers::new(settings.host, SlabSource::Heap, settings.paranoid),
-            journal: Journal::default(),
+            journal: Journal::new(settings.trace),
             paranoid: settings.paranoid,
+            dry: settings.dry_run,
             smallest_block: settings.smallest_block,
             counts: Counts::default(),
             pending: HashMap::new(),

@@ -2,7 +2,7 @@
 
 use burn_backend::{Bytes, DType, TensorData};
 use burn_flex::{Flex, FlexTensor, Layout};
-use burn_ir::{BackendIr, BaseOperationIr, HandleKind, OperationIr};
+use burn_ir::{BackendIr, BaseOperationIr, HandleKind, OperationIr, TensorIr};
 use std::sync::Arc;
 
 /// A backend whose handles can be taken apart into a storage, which may be shared, and a view of it, and put
@@ -22,6 +22,8 @@ pub trait SharedStorage: BackendIr {
     fn join(storage: Self::Storage, view: Self::View) -> Self::Handle;
     /// A new allocation with this contents.
     fn allocate(contents: &[u8]) -> Self::Storage;
+    /// A new tensor of zeros. Its memory is the operating system's until somebody touches it.
+    fn blank(tensor: &TensorIr) -> Self::Handle;
     /// Tells live allocations apart.
     fn address(storage: &Self::Storage) -> usize;
     /// The whole allocation, whatever part of it any view shows.
@@ -75,6 +77,25 @@ impl SharedStorage for Flex {
 
     fn allocate(contents: &[u8]) -> Arc<Bytes> {
         Arc::new(Bytes::from_bytes_vec(contents.to_vec()))
+    }
+
+    fn blank(tensor: &TensorIr) -> HandleKind<Self> {
+        let count = tensor.shape.num_elements();
+        // Zeros of the elements' own size: Flex's `zeros` aligns bytes afterwards, by a copy.
+        let zeros = match tensor.dtype.size() {
+            1 => Bytes::from_elems(vec![0u8; count]),
+            2 => Bytes::from_elems(vec![0u16; count]),
+            4 => Bytes::from_elems(vec![0u32; count]),
+            _ => Bytes::from_elems(vec![0u64; count]),
+        };
+        let zeros = FlexTensor::new(zeros, Layout::contiguous(tensor.shape.clone()), tensor.dtype);
+        if tensor.dtype.is_float() {
+            HandleKind::Float(zeros)
+        } else if tensor.dtype.is_bool() {
+            HandleKind::Bool(zeros)
+        } else {
+            HandleKind::Int(zeros)
+        }
     }
 
     fn address(storage: &Arc<Bytes>) -> usize {

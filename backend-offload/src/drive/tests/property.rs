@@ -132,7 +132,7 @@ proptest! {
             Just(Limit::NONE),
         ],
         host in prop_oneof![Just(Limit::bytes(0)), (1u64..4000).prop_map(Limit::bytes), Just(Limit::NONE)],
-        policy in prop_oneof![Just(Policy::Recency), Just(Policy::LeastRecentlyUsed)],
+        policy in prop_oneof![Just(Policy::Planned), Just(Policy::Recency), Just(Policy::LeastRecentlyUsed)],
         oversized in prop_oneof![Just(Oversized::Refuse), Just(Oversized::RunAlone)],
         modes in (any::<bool>(), any::<bool>()),
         program in vec(op(), PROGRAM),

@@ -20,6 +20,13 @@ fn any_budget_gives_the_same_bits(program: &str) {
         assert!(tight.number("peak reserved") <= budget, "{program} at {budget} bytes");
         assert_eq!(tight.number("over budget"), 0);
         assert_eq!(tight.number("launches"), free.number("launches"));
+        assert!(
+            tight.number("predicted") > free.number("launches") / 2,
+            "{program} repeats, and that is noticed"
+        );
+        let recency = training(program, STEPS).with("budget", budget).with("policy", "recency").run();
+        assert_eq!(recency.number("fingerprint"), free.number("fingerprint"), "{program} at {budget} bytes");
+        assert_eq!(recency.number("predicted"), 0);
     }
 }
 
@@ -111,4 +118,34 @@ fn storages_overwritten_when_they_leave_and_checked_when_they_return_train_to_th
     let distrustful = training("transformer", STEPS).with("budget", budget).with("paranoid", true).run();
     assert_eq!(distrustful.number("fingerprint"), free.number("fingerprint"));
     assert!(distrustful.number("restores") > 0);
+}
+
+#[test]
+fn a_recording_replays_the_very_bytes_that_were_moved() {
+    let free = training("transformer", STEPS).run();
+    let file = std::env::temp_dir().join(format!("spillway-{}.trace", std::process::id()));
+    for share in [60, 30] {
+        let budget = (free.number("peak") * share / 100).max(free.number("largest launch"));
+        let run = training("transformer", STEPS).with("budget", budget).with("trace", file.display()).run();
+        let bytes = std::fs::read(&file).expect("a recording");
+        std::fs::remove_file(&file).expect("it was there");
+        let recording = pager::Recording::from_bytes(&bytes).expect("a recording");
+        let replay = pager::Replay::new(&recording, pager::Limit::bytes(budget), pager::Policy::Planned);
+        let counters = replay.run(1).expect("it ran once").pager().counters();
+        assert_eq!(counters.bytes_in, run.number("bytes in"), "{share} %");
+        assert_eq!(counters.bytes_out, run.number("bytes out"), "{share} %");
+    }
+}
+
+#[test]
+fn a_dry_run_takes_the_memory_of_a_real_one_and_computes_nothing() {
+    for program in ["mlp", "transformer"] {
+        let free = training(program, 3).run();
+        let dry = training(program, 3).with("dry", true).run();
+        assert_eq!(dry.number("launches"), free.number("launches"), "{program}");
+        // Results that the backend lays out otherwise than in rows are views where the dry run copies.
+        let (dry_peak, peak) = (dry.number("peak"), free.number("peak"));
+        assert!(dry_peak.abs_diff(peak) * 20 <= peak, "{program}: {dry_peak}, really {peak}");
+        assert_ne!(dry.number("fingerprint"), free.number("fingerprint"), "{program}: zeros");
+    }
 }

@@ -3,7 +3,7 @@
 use crate::child::Facts;
 use crate::operations::{Operation, Value, operations};
 use crate::programs::{Size, program};
-use backend_offload::{Event, Faults, Offload, OffloadConfig, Offloadable, Oversized, Stats};
+use backend_offload::{Event, Faults, Offload, OffloadConfig, Offloadable, Oversized, Policy, Stats};
 use burn::backend::Autodiff;
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -31,6 +31,18 @@ pub fn install<B: Offloadable>(facts: &Facts, device: &B::Device) {
     }
     if facts.find("smallest block").is_some() {
         config = config.smallest_block(facts.number("smallest block"));
+    }
+    match facts.find("policy") {
+        None => {}
+        Some("planned") => config = config.policy(Policy::Planned),
+        Some("recency") => config = config.policy(Policy::Recency),
+        Some(other) => panic!("no policy {other:?}"),
+    }
+    if let Some(path) = facts.find("trace") {
+        config = config.trace(path);
+    }
+    if facts.find("dry").is_some() {
+        config = config.dry_run(true);
     }
     if facts.find("alone").is_some() {
         config = config.oversized(Oversized::RunAlone);
@@ -63,6 +75,7 @@ pub fn report(stats: &Stats) -> Facts {
         .with("largest launch", stats.largest_launch)
         .with("over budget", stats.over_budget)
         .with("device refusals", stats.device_refusals)
+        .with("predicted", stats.predicted)
         .with("failures", stats.failures)
 }
 
@@ -84,6 +97,8 @@ where
         running.into_iter().map(|thread| thread.join().expect("panics are caught")).collect()
     });
     forget_abandoned_graphs::<Autodiff<Offload<B>>>(&device);
+    // What is recorded is written at the end of a step.
+    backend_offload::mark_step::<B>(&device);
     let mut report = report(&backend_offload::stats::<B>(&device));
     report = report.with("peak found", backend_offload::runtime_peaks::<B>(&device).in_use);
     report = report.and(decisions(&backend_offload::events::<B>(&device)));
