@@ -16,6 +16,7 @@ mod plot;
 mod process;
 mod readme_table;
 mod record;
+mod simulation;
 mod suite;
 mod summary;
 mod svg;
@@ -32,6 +33,7 @@ use budget::Budget;
 use limits::Limits;
 use machine::Machine;
 use record::Record;
+use simulation::Simulation;
 use suite::Place;
 use trainer::Trainer;
 
@@ -78,6 +80,16 @@ pub(crate) struct BenchVram {
     /// The Python that the peer runs in
     #[arg(long, value_name = "PATH", default_value = "python3", requires = "peer")]
     python: String,
+    /// Measure nothing: replay recorded steps (`OFFLOAD_TRACE`) under the budgets, with the pager that runs for real; by
+    /// default those kept in `backend-offload/pager/traces`
+    #[arg(long, value_name = "TRACE", num_args = 0.., conflicts_with_all = ["configs", "max_params", "steps", "train", "peer"])]
+    simulate: Option<Vec<PathBuf>>,
+    /// Bytes per second of the link that `--simulate` waits for: 25GB
+    #[arg(long, value_name = "BYTES", requires = "simulate")]
+    link: Option<Budget>,
+    /// Write the step that `--simulate` found in a longer recording to this file
+    #[arg(long, value_name = "FILE", requires = "simulate")]
+    keep: Option<PathBuf>,
     /// Measure nothing: put this record's table into README.md
     #[arg(long, value_name = "RECORD", exclusive = true)]
     readme: Option<PathBuf>,
@@ -87,6 +99,14 @@ impl BenchVram {
     pub(crate) fn run(self) -> Result<()> {
         if let Some(record) = &self.readme {
             return readme_table::rewrite(record);
+        }
+        if let Some(traces) = &self.simulate {
+            let link = self.link.map(|link| match link {
+                Budget::Bytes(bytes) => Ok(bytes),
+                _ => bail!("a --link has bytes per second: 25GB"),
+            });
+            let (keep, out, budgets) = (self.keep.as_deref(), self.out.as_deref(), self.budgets.as_slice());
+            return Simulation { traces, budgets, link: link.transpose()?, keep, out }.run();
         }
         let machine = Machine::probe();
         let place = Place::choose(&self.device, &machine);

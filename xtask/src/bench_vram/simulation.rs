@@ -1,0 +1,264 @@
+//! Replays recorded steps under budgets with the pager that runs for real, beside the least that can move.
+//!
+//! Nothing is measured and no device is needed: bytes follow from the recording and the budget alone.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, anyhow, bail};
+use pager::{Limit, Policy, Recording, Replay, bound};
+
+use crate::{invocation::Invocation, records, workspace};
+
+use super::{
+    budget::{Budget, Bytes},
+    csv,
+};
+
+/// A step is played this often: once to be learned, once more, and then as it stays.
+const ROUNDS: usize = 4;
+
+const POLICIES: [(&str, Policy); 2] = [("planned", Policy::Planned), ("recency", Policy::Recency)];
+
+/// What one policy moves under one budget.
+struct Row {
+    trace: String,
+    budget: Budget,
+    bytes: u64,
+    policy: &'static str,
+    /// Into and out of the device in the second round and in the last one; nothing where an operation does not fit.
+    moved: Option<[(u64, u64); 2]>,
+    /// The least that moves in a round.
+    least: (u64, u64),
+}
+
+pub(super) struct Simulation<'a> {
+    pub(super) traces: &'a [PathBuf],
+    pub(super) budgets: &'a [Budget],
+    /// Bytes per second and direction.
+    pub(super) link: Option<u64>,
+    pub(super) keep: Option<&'a Path>,
+    pub(super) out: Option<&'a Path>,
+}
+
+impl Simulation<'_> {
+    pub(super) fn run(&self) -> Result<()> {
+        let traces = if self.traces.is_empty() { committed()? } else { self.traces.to_vec() };
+        let mut rows = Vec::new();
+        for path in &traces {
+            let step = read(path)?;
+            if let Some(keep) = self.keep {
+                fs::write(keep, step.to_bytes())
+                    .with_context(|| format!("{} cannot be written", keep.display()))?;
+            }
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            rows.extend(
+                self.budgets
+                    .iter()
+                    .map(|budget| replays(&name, &step, *budget))
+                    .collect::<Result<Vec<_>>>()?,
+            );
+        }
+        let rows: Vec<Row> = rows.into_iter().flatten().collect();
+        let table = markdown(&rows, self.link);
+        println!("{table}");
+        let folder = match self.out {
+            Some(folder) => {
+                fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+                folder.to_owned()
+            }
+            None => records::fresh_folder(&records::runs(), &records::today()?, "simulated")?,
+        };
+        let page = format!(
+            "# Steps replayed under budgets\n\n`{}`{}. Raw data: [{CELLS}]({CELLS}).\n\n{table}\n{CAVEATS}",
+            command(),
+            commit()
+        );
+        for (name, text) in [(CELLS, csv::write(&cells(&rows))), ("README.md", page)] {
+            let path = folder.join(name);
+            fs::write(&path, text).with_context(|| format!("{} could not be written", path.display()))?;
+        }
+        println!("recorded in {}", folder.display());
+        Ok(())
+    }
+}
+
+const CELLS: &str = "simulation.csv";
+
+const CAVEATS: &str = "\
+Budgets are shares of what the step takes without one. *Second* is the first step after the one in which everything was
+seen for the first time; *steady* is the fourth, and those after it are the same. The bound is a lower bound: the least
+that any way of moving could copy in, plus the least that any way could copy out, blocks cut into bytes. The replay
+counts bytes; how long they take depends on the link and on what runs beside them.
+";
+
+/// The steps that are kept with the pager.
+fn committed() -> Result<Vec<PathBuf>> {
+    let folder = workspace::root().join("backend-offload/pager/traces");
+    let entries = fs::read_dir(&folder).with_context(|| format!("{} cannot be read", folder.display()))?;
+    let paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    let mut traces: Vec<(u64, PathBuf)> = paths
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "trace"))
+        .map(|path| Ok((fs::metadata(&path)?.len(), path)))
+        .collect::<Result<_>>()?;
+    traces.sort();
+    Ok(traces.into_iter().map(|(_, path)| path).collect())
+}
+
+/// A step that repeats; of a longer recording the latest one that does.
+fn read(path: &Path) -> Result<Recording> {
+    let bytes = fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    let recording = Recording::from_bytes(&bytes).map_err(|error| anyhow!("{}: {error}", path.display()))?;
+    if recording.repeats() {
+        return Ok(recording);
+    }
+    let steps = recording.events.iter().filter(|event| **event == pager::Event::Step).count();
+    let cut = (1..steps.saturating_sub(1)).rev().map(|number| recording.step(number));
+    let mut why = recording.step(1).err();
+    for step in cut {
+        match step {
+            Ok(step) => return Ok(step),
+            Err(error) => why = Some(error),
+        }
+    }
+    let why = why.map(|error| error.to_string()).unwrap_or_default();
+    bail!("{} has no step that repeats: {why}", path.display())
+}
+
+fn replays(name: &str, step: &Recording, budget: Budget) -> Result<Vec<Row>> {
+    let free = Replay::new(step, Limit::NONE, Policy::Planned).run(2);
+    let free = free.map_err(|stop| anyhow!("{name} contradicts itself: {stop:?}"))?;
+    let peak = free.pager().ledger().resident_peak();
+    let bytes = budget.resolve(Some(peak))?.unwrap_or(peak);
+    let least = bound(step, bytes, ROUNDS)[ROUNDS - 1];
+    let row = |(policy, rule)| {
+        let played = Replay::new(step, Limit::bytes(bytes), rule).run(ROUNDS);
+        let round = |played: &Replay, round: usize| {
+            let moved = played.steps()[round];
+            (moved.bytes_in, moved.bytes_out)
+        };
+        let moved = played.ok().map(|played| [round(&played, 1), round(&played, ROUNDS - 1)]);
+        let least = (least.bytes_in, least.bytes_out);
+        Row { trace: name.to_owned(), budget, bytes, policy, moved, least }
+    };
+    Ok(POLICIES.into_iter().map(row).collect())
+}
+
+fn ratio(moved: (u64, u64), least: (u64, u64)) -> String {
+    match (moved.0 + moved.1, least.0 + least.1) {
+        (0, 0) => "1.000".to_owned(),
+        (_, 0) => "none must".to_owned(),
+        (moved, least) => format!("{:.3}", moved as f64 / least as f64),
+    }
+}
+
+fn markdown(rows: &[Row], link: Option<u64>) -> String {
+    let mut text =
+        String::from("| Step | Budget | Policy | In, steady | Out, steady | Of the bound, second | steady |");
+    text += if link.is_some() { " Over the link, waited for |\n" } else { "\n" };
+    text += "|---|---|---|---|---|---|---|";
+    text += if link.is_some() { "---|\n" } else { "\n" };
+    for row in rows {
+        let mut fields =
+            vec![row.trace.clone(), format!("{} = {}", row.budget, Bytes(row.bytes)), row.policy.to_owned()];
+        let [steady_in, steady_out, second, steady] = match row.moved {
+            None => ["does not fit".to_owned(), String::new(), String::new(), String::new()],
+            Some([second, steady]) => [
+                Bytes(steady.0).to_string(),
+                Bytes(steady.1).to_string(),
+                ratio(second, row.least),
+                ratio(steady, row.least),
+            ],
+        };
+        fields.extend([steady_in, steady_out, second, steady]);
+        if let Some(link) = link {
+            let waits = row.moved.map(|[_, (in_, out)]| (in_ + out) as f64 / link as f64 * 1e3);
+            fields.push(waits.map_or_else(String::new, |waits| format!("{waits:.1} ms")));
+        }
+        text += &["| ", &fields.join(" | "), " |\n"].concat();
+    }
+    text
+}
+
+fn cells(rows: &[Row]) -> Vec<Vec<String>> {
+    let header = [
+        "trace",
+        "budget",
+        "budget_bytes",
+        "policy",
+        "second_in",
+        "second_out",
+        "steady_in",
+        "steady_out",
+        "least_in",
+        "least_out",
+    ];
+    let mut cells = vec![header.map(str::to_owned).to_vec()];
+    for row in rows {
+        let moved = row.moved.map(|[second, steady]| [second.0, second.1, steady.0, steady.1]);
+        let moved = moved
+            .map_or_else(|| vec![String::new(); 4], |moved| moved.map(|bytes| bytes.to_string()).to_vec());
+        let mut cell =
+            vec![row.trace.clone(), row.budget.to_string(), row.bytes.to_string(), row.policy.to_owned()];
+        cell.extend(moved);
+        cell.extend([row.least.0.to_string(), row.least.1.to_string()]);
+        cells.push(cell);
+    }
+    cells
+}
+
+fn command() -> String {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    format!("cargo xtask {}", arguments.join(" "))
+}
+
+/// The commit, unless it cannot be told or the tree has changed since.
+fn commit() -> String {
+    let git =
+        |arguments: [&str; 2]| Invocation::new("git").arguments(arguments).output(workspace::root()).ok();
+    match (git(["status", "--porcelain"]), git(["rev-parse", "HEAD"])) {
+        (Some(changes), Some(commit)) if changes.trim().is_empty() => {
+            format!(", commit {}", &commit.trim()[..12])
+        }
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(moved: Option<[(u64, u64); 2]>) -> Row {
+        let (trace, budget, least) = ("toy".to_owned(), Budget::Share(50.0), (100, 50));
+        Row { trace, budget, bytes: 1 << 20, policy: "planned", moved, least }
+    }
+
+    #[test]
+    fn a_row_states_its_ratios_to_the_bound_and_the_time_on_the_link() {
+        let text = markdown(&[row(Some([(150, 150), (100, 65)]))], Some(1000));
+        assert!(
+            text.contains("| 50% = 1.00 MiB | planned | 100 B | 65 B | 2.000 | 1.100 | 165.0 ms |"),
+            "{text}"
+        );
+        let none = markdown(&[row(None)], None);
+        assert!(none.contains("does not fit"), "{none}");
+    }
+
+    #[test]
+    fn what_has_to_move_nothing_is_compared_without_dividing() {
+        assert_eq!(
+            (ratio((0, 0), (0, 0)), ratio((7, 0), (0, 0))),
+            ("1.000".to_owned(), "none must".to_owned())
+        );
+    }
+
+    #[test]
+    fn every_row_of_the_table_has_a_line_of_exact_bytes() {
+        let cells = cells(&[row(Some([(3, 4), (1, 2)])), row(None)]);
+        assert_eq!(cells[1].join(","), "toy,50%,1048576,planned,3,4,1,2,100,50");
+        assert!(cells.iter().all(|line| line.len() == cells[0].len()));
+    }
+}
