@@ -159,7 +159,7 @@ fn the_table_tells_a_newcomer_what_will_happen() {
     slowdown        1.0× (copies behind arithmetic) to 1.7× (copies waited for)
     time            at best 5.5 s to 9.2 s per step, 47 min to 77 min in all
     host memory     18.98 GiB, 120.00 GiB free
-    disk            52.22 GiB for 3 checkpoints of 17.41 GiB, 500.00 GiB free
+    disk            52.23 GiB for 3 checkpoints of 17.41 GiB, 500.00 GiB free
     ");
     let unmeasured = Machine { device: "the CPU".to_owned(), ..Machine::default() };
     assert_snapshot!(plan("toy", &["memory.device_budget=auto"], &unmeasured), @r"
