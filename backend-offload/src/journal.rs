@@ -58,7 +58,11 @@ impl Journal {
     const KEPT: usize = 1 << 20;
 
     pub(crate) fn new(trace: Option<TraceFile>) -> Self {
-        Self { trace, ..Self::default() }
+        Self {
+            trace,
+            #[cfg(feature = "test-util")]
+            events: std::collections::VecDeque::new(),
+        }
     }
 
     /// Whether the program's accesses are recorded.
