@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn reshaping_is_a_view_only_of_contiguous_storages() {
         let id = burn_ir::TensorId::new;
-        let ir = |n, shape: [usize; 2]| burn_ir::TensorIr::uninit(id(n), Shape::from(shape), DType::F32);
+        let ir = |n, shape: [usize; 2]| TensorIr::uninit(id(n), Shape::from(shape), DType::F32);
         let reshape = |from| {
             OperationIr::BaseFloat(BaseOperationIr::Reshape(burn_ir::ShapeOpIr {
                 input: ir(0, from),

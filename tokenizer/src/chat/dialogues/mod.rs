@@ -69,7 +69,7 @@ impl Dialogues {
     /// Training asks more often about what there is more to know of; a quiz asks about each topic alike.
     fn topic(&self, draws: &mut Draws) -> &'static Topic {
         if self.part != Part::Training {
-            return draws.pick(TOPICS);
+            return draws.pick::<&Topic>(TOPICS);
         }
         let mut drawn = draws.below(TOPICS.iter().map(|topic| topic.share).sum());
         for topic in TOPICS {
