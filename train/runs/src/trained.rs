@@ -63,6 +63,11 @@ impl Trained {
     pub fn weights<B: Backend>(&self, device: &B::Device) -> anyhow::Result<Gpt<B>> {
         weights::load(&self.checkpoint.path, &self.config.model, device)
     }
+
+    /// The weights on `device` as inference uses them: matrices in the type their products are computed in.
+    pub fn for_inference<B: Backend>(&self, device: &B::Device) -> anyhow::Result<Gpt<B>> {
+        Ok(self.weights(device)?.narrowed())
+    }
 }
 
 /// The checkpoint at `path`, or that of the run there, by default its latest; every byte of it checked. Beside it the

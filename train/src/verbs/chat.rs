@@ -45,7 +45,7 @@ impl Work for Conversation<'_> {
 
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
         let Self { args, trained } = self;
-        let gpt = trained.weights::<Offload<I>>(device)?;
+        let gpt = trained.for_inference::<Offload<I>>(device)?;
         let speaker = Speaker {
             gpt: &gpt,
             tokenizer: &trained.tokenizer,

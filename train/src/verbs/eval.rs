@@ -35,7 +35,7 @@ impl Work for Measuring {
     type Output = ();
 
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
-        let gpt = self.trained.weights::<Offload<I>>(device)?;
+        let gpt = self.trained.for_inference::<Offload<I>>(device)?;
         let Trained { data, checkpoint, config, tokenizer } = self.trained;
         // Other data than the run learned from are cut into shards of their own, which nobody needs afterwards.
         let elsewhere = tempfile::tempdir()?;

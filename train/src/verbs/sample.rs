@@ -56,7 +56,7 @@ impl Work for Sampled<'_> {
 
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
         let Self { args, trained } = self;
-        let gpt = trained.weights::<Offload<I>>(device)?;
+        let gpt = trained.for_inference::<Offload<I>>(device)?;
         let base = args.sampling.sampling();
         let speaker = |sampling| Speaker {
             gpt: &gpt,
