@@ -11,12 +11,12 @@
 //! dropped  ⇔  (p · m + a) mod 2¹⁶ < rate · 2¹⁶          p, m < 2¹⁵, a < 2¹⁶
 //! ```
 //!
-//! one fused kernel where the backend fuses. Nothing in it reaches 2³¹, so that no backend's overflow matters (wrapping
-//! on one, a panic or undefined on another), and shifts and bit operations, which CubeCL does not fuse, are not needed:
-//! every backend drops the same features. Two features of a row, or of two rows, fall independently of each other; of
-//! more than two dropout asks nothing.
+//! in a few kernels. Nothing in it reaches 2³¹, so that no backend's overflow matters (wrapping on one, a panic or undefined
+//! on another), and the remainder is a mask of bits, which is exact everywhere; CubeCL's own remainder of whole numbers
+//! this large is not. So every backend drops the same features. Two features of a row, or of two rows, fall independently
+//! of each other; of more than two dropout asks nothing.
 
-use burn::tensor::{Bool, Int, Tensor, TensorData, backend::Backend};
+use burn::tensor::{Bool, ElementConversion, Int, Tensor, TensorData, backend::Backend};
 
 use crate::random::{Random, combine};
 
@@ -107,7 +107,7 @@ impl MaskNumbers {
             Tensor::<B, 2, Int>::from_data(TensorData::new(numbers, shape), device)
         };
         let spread = row(columns) * column(factors) + column(offsets);
-        spread.remainder_scalar(RESULTS).lower_elem(threshold)
+        spread.bitwise_and_scalar((RESULTS - 1).elem()).lower_elem(threshold)
     }
 }
 

@@ -3,10 +3,11 @@
 use super::{Machine, Plain, Spilling, Target, children, install, promises};
 use crate::child::Facts;
 use burn::prelude::*;
+use burn::tensor::ElementConversion;
 
 children! { "cube/integers plain" => plain, "cube/integers" => spilling }
 
-promises! { sums_products_and_remainders_below_two_to_the_31_are_exact }
+promises! { sums_products_and_masks_of_bits_below_two_to_the_31_are_exact }
 
 fn plain<T: Target>(_: &Facts) -> Facts {
     wrong::<Plain<T>>(&T::device())
@@ -36,14 +37,14 @@ fn wrong<B: Backend>(device: &B::Device) -> Facts {
         Tensor::<B, 2, Int>::from_data(TensorData::new(numbers.clone(), shape), device)
     };
     let spread = tensor(&p, [1, columns]) * tensor(&m, [rows, 1]) + tensor(&a, [rows, 1]);
-    let below = spread.remainder_scalar(65_536).lower_elem(limit);
-    // As the mask of dropout: fused into the operation that uses it.
+    // Not `remainder_scalar`, which CubeCL 0.10 computes in floats: of these it gets 57 wrong.
+    let below = spread.bitwise_and_scalar(65_535.elem()).lower_elem(limit);
     let ones = Tensor::<B, 2>::ones([rows, columns], device).mask_fill(below, 0.0).into_data();
     let found = ones.iter::<f32>().map(|value| value == 0.0);
     Facts::default().with("wrong", found.zip(expected).filter(|(found, expected)| found != expected).count())
 }
 
-fn sums_products_and_remainders_below_two_to_the_31_are_exact(machine: &Machine) {
+fn sums_products_and_masks_of_bits_below_two_to_the_31_are_exact(machine: &Machine) {
     if !machine.is_first() {
         return;
     }
