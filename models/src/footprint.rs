@@ -5,7 +5,7 @@
 //!
 //! Activation bytes are those that the tape holds per token at the end of a forward pass under
 //! [`Lean`](crate::kernels::Lean), from a count of what each operation saves; a test holds the count against live bytes,
-//! of which it misses at most seven in a hundred.
+//! of which it misses at most nine in a hundred.
 
 use crate::config::{Activation, GptConfig, Positions};
 use crate::error::ConfigError;
