@@ -50,7 +50,8 @@ impl Aside {
     ) -> Result<Self, E> {
         let written = Self { aside: aside(path), path: path.to_owned() };
         fill(&written.aside)?;
-        File::open(&written.aside)?.sync_all()?;
+        // Not every system syncs what is open for reading only.
+        File::options().write(true).open(&written.aside)?.sync_all()?;
         Ok(written)
     }
 

@@ -62,17 +62,19 @@ pub(super) fn verify(folder: &Path) -> Result<Manifest, Fault> {
     let mut there = Tree::walk(folder)?.files;
     there.remove(manifest::FILE);
     // What is cheap to find out first: names and sizes.
+    let mut listed = Vec::with_capacity(manifest.files.len());
     for entry in &manifest.files {
         let fault = |damage| Fault::new(&entry.name, damage);
-        let path = there.get(&entry.name).ok_or_else(|| fault(Damage::Missing))?;
-        let found = fs::metadata(path).map_err(|error| fault(unreadable(error)))?.len();
+        // Each is there once: a file that is named twice is missing the second time.
+        let path = there.remove(&entry.name).ok_or_else(|| fault(Damage::Missing))?;
+        let found = fs::metadata(&path).map_err(|error| fault(unreadable(error)))?.len();
         if found != entry.bytes {
             return Err(fault(Damage::Size { expected: entry.bytes, found }));
         }
+        listed.push((entry, path));
     }
-    each_file(&manifest.files, |entry| {
+    each_file(&listed, |(entry, path)| {
         let fault = |damage| Fault::new(&entry.name, damage);
-        let path = there.get(&entry.name).ok_or_else(|| fault(Damage::Missing))?;
         let found = File::open(path).and_then(digest).map_err(|error| fault(unreadable(error)))?;
         if found == entry.sha256 {
             Ok(())
@@ -80,7 +82,6 @@ pub(super) fn verify(folder: &Path) -> Result<Manifest, Fault> {
             Err(fault(Damage::Checksum { expected: entry.sha256, found }))
         }
     })?;
-    there.retain(|name, _| manifest.files.iter().all(|entry| entry.name != *name));
     match there.into_keys().next() {
         Some(extra) => Err(Fault::new(extra, Damage::Extra)),
         None => Ok(manifest),

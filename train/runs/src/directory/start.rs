@@ -75,10 +75,9 @@ impl RunDirectory {
     }
 }
 
-/// Takes away what an earlier part of a run came to.
-fn remove_summary(run: &Path) -> anyhow::Result<()> {
-    let path = run.join(SUMMARY);
-    match fs::remove_file(&path) {
+/// Takes `path` away by `remove`, unless it is not there.
+fn clear(path: &Path, remove: fn(&Path) -> io::Result<()>) -> anyhow::Result<()> {
+    match remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(error).with_context(|| format!("removing {}", path.display()))
         }
@@ -94,21 +93,15 @@ impl Start<'_> {
         durable::write(&path, config.to_json().as_bytes())
             .with_context(|| format!("writing {}", path.display()))?;
         self.fresh = false;
-        remove_summary(run)?;
+        // What an earlier part of the run came to.
+        clear(&run.join(SUMMARY), |path| fs::remove_file(path))?;
         Ok(Lock(self.lock.take()))
     }
 
     fn clear(&self) -> anyhow::Result<()> {
-        for name in PREPARED {
-            let path = self.directory.path.join(name);
-            match fs::remove_dir_all(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(error).with_context(|| format!("removing {}", path.display()));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        PREPARED
+            .iter()
+            .try_for_each(|name| clear(&self.directory.path.join(name), |path| fs::remove_dir_all(path)))
     }
 }
 

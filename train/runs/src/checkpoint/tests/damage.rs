@@ -148,3 +148,16 @@ fn no_manifest_however_written_brings_the_reading_down() {
         prop_assert_eq!(found.is_ok(), changed == whole);
     });
 }
+
+#[test]
+fn a_manifest_that_names_a_file_twice_is_refused() {
+    let (_run, checkpoints) = store();
+    let saved = save(&checkpoints, 3);
+    let whole = contents::read_manifest(&saved.path).expect("it is whole");
+    let mut files = whole.files.clone();
+    files.push(files[0].clone());
+    let twice = manifest::Manifest::new(whole.step, whole.sequence, files);
+    fs::write(saved.path.join(manifest::FILE), twice.to_text()).expect("written");
+    let error = checkpoints.find(Which::Latest).expect_err("one of the two is not there");
+    assert_eq!(damaged_file(error), whole.files[0].name);
+}
