@@ -110,7 +110,7 @@ pub(crate) fn make_resident<M: Mover>(
     if door.journal().is_recording() {
         // A recording has every drop where it happened, not where somebody looked.
         sweep(door);
-        if door.pager().recorded_bytes() >= TraceFile::PATIENCE {
+        if door.pager().recorded_bytes() >= TraceFile::BUFFER {
             write_trace(door);
         }
     }

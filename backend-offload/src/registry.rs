@@ -7,7 +7,7 @@ use crate::faults::Injector;
 use crate::tiers::{HostPool, available_memory};
 use crate::trace_file::TraceFile;
 use burn_backend::DeviceId;
-use pager::{Limit, Oversized, Policy};
+use pager::{Limit, Oversized, Pager, Policy};
 use std::any::TypeId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,6 +36,17 @@ pub(crate) struct Settings {
     pub injector: Injector,
     #[cfg(feature = "test-util")]
     pub watch_runtime: bool,
+}
+
+impl Settings {
+    /// The pager of one device, which records if a recording was asked for.
+    pub(crate) fn pager(&self) -> Pager {
+        let mut pager = Pager::new(self.device_budget, self.policy, self.oversized);
+        if self.trace.is_some() {
+            pager.record();
+        }
+        pager
+    }
 }
 
 /// Facts about a device that can be told before it starts, by [`probe`](crate::probe).

@@ -16,7 +16,7 @@ pub(crate) struct TraceFile {
 
 impl TraceFile {
     /// Bytes that wait in memory before they are written.
-    pub const PATIENCE: usize = 64 << 10;
+    pub const BUFFER: usize = 64 << 10;
 
     /// Opens the file anew. The devices after a process's first one add a number to its name.
     pub fn create(mut path: PathBuf, others: u32) -> Result<Self, OffloadError> {

@@ -1,7 +1,7 @@
 //! The order in which blocks leave the device while the planner knows the future, kept so that the first one is
 //! found without a look at all others.
 //!
-//! Whoever leaves costs copies: one out if its contents are nowhere else, one back if it is used again. What it
+//! A block that leaves costs copies: one out if its contents are nowhere else, one back if it is used again. What it
 //! gives is its memory for as long as it is not needed. So blocks leave in this order:
 //!
 //! 1. those that cost nothing, largest first;
@@ -67,7 +67,7 @@ impl Standing {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
-    /// What its heap orders by.
+    /// The key its heap orders by.
     key: u64,
     bytes: u64,
     /// The lower one first.

@@ -1,4 +1,4 @@
-//! What the program asks, passed on to those who listen: the recorder, which writes it down, and the planner, which learns
+//! The program's requests, passed on to two listeners: the recorder, which writes it down, and the planner, which learns
 //! from it.
 
 use crate::block::{Arena, BlockId};

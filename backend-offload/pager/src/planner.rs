@@ -12,7 +12,7 @@
 use crate::block::BlockId;
 use crate::trace::{CONTEXT, Next, Trace};
 
-/// What is expected of one block.
+/// The expected future of one block.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Outlook {
     generation: u32,

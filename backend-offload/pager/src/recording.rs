@@ -14,7 +14,7 @@ use std::fmt;
 
 const MAGIC: [u8; 8] = *b"spilled1";
 
-/// What a program asks of a pager.
+/// One request of a program to a pager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// The next block is registered.
@@ -285,7 +285,7 @@ impl Recorder {
         Self { writer: Writer::new(), numbers: Vec::new(), open: None }
     }
 
-    /// What was written since this was asked last.
+    /// The bytes written since the last call.
     pub fn drain(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.writer.bytes)
     }

@@ -22,7 +22,7 @@ const MOST_OPERATIONS: usize = 1 << 18;
 /// Operands remembered.
 const MOST_USES: usize = 1 << 20;
 
-/// What became of the block at a place.
+/// The next use or the end of the block at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Nothing yet.

@@ -118,15 +118,11 @@ impl<R: InnerRuntime> OffloadServer<R> {
             InnerInfo(theirs.clone()),
             InnerLayout(theirs.clone()),
         ));
-        let mut pager = Pager::new(settings.device_budget, settings.policy, settings.oversized);
-        if settings.trace.is_some() {
-            pager.record();
-        }
         let server = Self {
             inner,
             utilities,
             device,
-            pager,
+            pager: settings.pager(),
             tiers: Tiers::new(settings.host.clone(), R::slabs(), settings.paranoid),
             table: Table::new(theirs.logger.clone(), settings.smallest_block),
             visibility: Visibility::default(),

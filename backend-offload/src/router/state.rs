@@ -47,13 +47,9 @@ pub(super) struct Work<'w> {
 
 impl<B: SharedStorage> State<B> {
     pub fn new(device: B::Device, settings: Settings) -> Self {
-        let mut pager = Pager::new(settings.device_budget, settings.policy, settings.oversized);
-        if settings.trace.is_some() {
-            pager.record();
-        }
         Self {
             device,
-            pager,
+            pager: settings.pager(),
             table: Table::new(),
             tiers: Tiers::new(settings.host, SlabSource::Heap, settings.paranoid),
             journal: Journal::new(settings.trace),

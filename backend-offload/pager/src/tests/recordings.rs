@@ -3,7 +3,7 @@
 use super::planning::{peak, replay, training};
 use super::*;
 
-/// What a pager writes down while a recording is played to it.
+/// The recording of a pager to which a recording is played.
 fn played(recording: &Recording, budget: Limit) -> Recording {
     let mut replay = Replay::new(recording, budget, Policy::Planned);
     replay.pager_mut().record();
