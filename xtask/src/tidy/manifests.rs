@@ -13,7 +13,7 @@ struct Arrows {
 
 /// Which members a member may depend on. A member that is not listed is a finding: who it may know is decided
 /// when it is made.
-const ARROWS: [Arrows; 10] = [
+const ARROWS: [Arrows; 12] = [
     Arrows { from: "pager", to: &[], tests_to: &[] },
     Arrows { from: "backend-offload", to: &["pager"], tests_to: &[] },
     // Nobody may link it: programs load it at run time, or else the driver that it stands in for.
@@ -27,9 +27,14 @@ const ARROWS: [Arrows; 10] = [
         to: &["backend-offload", "durable", "models", "runs", "tokenizer"],
         tests_to: &[],
     },
+    Arrows { from: "web", to: &[], tests_to: &[] },
+    Arrows { from: "serve", to: &["backend-offload", "models", "runs", "tokenizer", "web"], tests_to: &[] },
     Arrows { from: "examples", to: &["backend-offload", "models", "tokenizer", "train"], tests_to: &[] },
     Arrows { from: "xtask", to: &["pager"], tests_to: &[] },
 ];
+
+/// Members that build in seconds, also for whoever works on nothing else.
+const WITHOUT_BURN: [&str; 2] = ["web", "xtask"];
 
 pub(super) fn arrows(members: &[Member]) -> Vec<Finding> {
     members.iter().flat_map(|member| arrows_of(member, members)).collect()
@@ -46,7 +51,8 @@ fn arrows_of(member: &Member, members: &[Member]) -> Vec<Finding> {
         let name = dependency.name.as_str();
         let allowed = arrows.to.contains(&name) || (dependency.dev && arrows.tests_to.contains(&name));
         (ours && !allowed)
-            || (member.name == "xtask" && (name.starts_with("burn") || name.starts_with("cubecl")))
+            || (WITHOUT_BURN.contains(&member.name.as_str())
+                && (name.starts_with("burn") || name.starts_with("cubecl")))
     };
     let finding = |dependency: &Dependency| {
         let reason =
@@ -75,8 +81,18 @@ mod tests {
             dependencies: vec![Dependency { name: to.into(), dev }],
             ..bare(from)
         };
-        let ours =
-            ["pager", "backend-offload", "durable", "models", "runs", "stand-in", "tokenizer", "train"];
+        let ours = [
+            "pager",
+            "backend-offload",
+            "durable",
+            "models",
+            "runs",
+            "serve",
+            "stand-in",
+            "tokenizer",
+            "train",
+            "web",
+        ];
         !arrows_of(&member, &ours.map(bare)).is_empty()
     }
 
@@ -99,6 +115,17 @@ mod tests {
         assert!(!refused("backend-offload", "pager", false));
         assert!(!refused("xtask", "pager", false));
         assert!(refused("models", "pager", true) && refused("train", "pager", false));
+    }
+
+    #[test]
+    fn the_server_builds_without_burn_and_the_trainer_without_the_server() {
+        for other in ["backend-offload", "models", "tokenizer", "train"] {
+            assert!(refused("web", other, false) && refused("web", other, true), "{other}");
+        }
+        assert!(refused("web", "burn", false) && !refused("web", "axum", false));
+        for server in ["web", "serve"] {
+            assert!(refused("train", server, false) && refused("models", server, true), "{server}");
+        }
     }
 
     #[test]

@@ -1,0 +1,273 @@
+//! From a request's prompts to its answer: whole, or as server-sent events while it is made.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::http::Response;
+use axum::response::IntoResponse;
+use axum::response::sse::{self, Sse};
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::parameters::Parameters;
+use crate::engine::{Ask, EncodeError, Sampling, Vocabulary};
+use crate::error::{ApiError, json_body};
+use crate::queue::{Event, Finish, Job, Outlet, Piece};
+use crate::state::{Ready, Server};
+
+/// One prompt and how many tokens its answers may have.
+pub(super) struct Question {
+    pub(super) prompt: Vec<u32>,
+    pub(super) most: usize,
+}
+
+/// How one endpoint writes choices.
+pub(super) trait Dialect: Send + 'static {
+    fn alternatives(&self) -> Option<usize>;
+    /// The `object` of a whole answer, and of a streamed piece.
+    fn objects(&self) -> (&'static str, &'static str);
+    /// A stream's first piece of a choice, before any text.
+    fn opening(&self, index: usize) -> Option<Value>;
+    /// A stream's next piece of a choice, `offset` bytes after its beginning.
+    fn piece(&self, index: usize, piece: &Piece, offset: usize, vocabulary: &dyn Vocabulary) -> Value;
+    /// A stream's last piece of a choice.
+    fn end(&self, index: usize, finish: Finish) -> Value;
+    /// A choice in one piece.
+    fn whole(&self, index: usize, whole: &Piece, finish: Finish, vocabulary: &dyn Vocabulary) -> Value;
+}
+
+/// What all pieces of an answer say of it.
+pub(super) struct Envelope {
+    id: String,
+    model: String,
+    created: u64,
+}
+
+impl Envelope {
+    pub(super) fn new(prefix: &str, model: String) -> Self {
+        let id = format!("{prefix}-{:016x}", RandomState::new().hash_one(0_u8));
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        Self { id, model, created }
+    }
+
+    fn around(&self, object: &str, choices: &[Value]) -> Value {
+        let Self { id, model, created } = self;
+        json!({ "id": id, "object": object, "created": created, "model": model, "choices": choices })
+    }
+}
+
+/// Tokens of a text, made on a thread that may take its time.
+pub(super) async fn encoded<T: Send + 'static>(
+    encode: impl FnOnce() -> Result<T, EncodeError> + Send + 'static,
+) -> Result<T, ApiError> {
+    match tokio::task::spawn_blocking(encode).await {
+        Ok(encoded) => encoded.map_err(|error| ApiError::bad(error.to_string())),
+        Err(_panicked) => Err(ApiError::internal("the prompt could not be turned into tokens")),
+    }
+}
+
+/// Queues a sequence for every choice, and answers with what becomes of them.
+pub(super) async fn answer<D: Dialect>(
+    server: &Server,
+    ready: &Ready,
+    envelope: Envelope,
+    dialect: D,
+    parameters: Parameters,
+    questions: Vec<Question>,
+) -> Result<Response<Body>, ApiError> {
+    let (events, receiver) = unbounded_channel();
+    let mut usage = Usage::default();
+    let mut jobs = Vec::new();
+    for Question { prompt, most } in questions {
+        usage.prompt += prompt.len();
+        for choice in 0..parameters.choices {
+            let sampling = Sampling { choice, ..parameters.sampling };
+            let alternatives = dialect.alternatives();
+            let ask = Ask { prompt: prompt.clone(), most, sampling, alternatives };
+            let outlet = Outlet { index: jobs.len(), events: events.clone() };
+            jobs.push(Job { ask, stop: parameters.stop.clone(), outlet, queued: Instant::now() });
+        }
+    }
+    let count = jobs.len();
+    if count > server.limits.queue {
+        let message = format!("{count} answers are more than the {} that may wait", server.limits.queue);
+        return Err(ApiError::bad(message));
+    }
+    server.queue.push(jobs).map_err(ApiError::queue_full)?;
+    // From here on only the sequences can send.
+    drop(events);
+    let vocabulary = Arc::clone(&ready.vocabulary);
+    let answer = Answer { receiver, count, usage, envelope, dialect, vocabulary };
+    if parameters.stream { answer.streamed(parameters.usage).await } else { answer.whole().await }
+}
+
+#[derive(Default)]
+struct Usage {
+    prompt: usize,
+    cached: usize,
+    made: usize,
+}
+
+impl Usage {
+    fn json(&self) -> Value {
+        json!({
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.made,
+            "total_tokens": self.prompt + self.made,
+            "prompt_tokens_details": { "cached_tokens": self.cached },
+        })
+    }
+}
+
+/// Dropping it, as happens when a client leaves, cancels its sequences.
+struct Answer<D> {
+    receiver: UnboundedReceiver<(usize, Event)>,
+    count: usize,
+    usage: Usage,
+    envelope: Envelope,
+    dialect: D,
+    vocabulary: Arc<dyn Vocabulary>,
+}
+
+impl<D: Dialect> Answer<D> {
+    /// Text, an end or a failure. The usage is kept up to date on the way.
+    async fn event(&mut self) -> (usize, Event) {
+        loop {
+            match self.receiver.recv().await {
+                Some((_, Event::Begun { cached })) => self.usage.cached += cached,
+                Some((index, event)) => {
+                    if let Event::Finished { made, .. } = event {
+                        self.usage.made += made;
+                    }
+                    return (index, event);
+                }
+                None => return (0, Event::Failed(ApiError::unavailable("the server is shutting down"))),
+            }
+        }
+    }
+
+    async fn whole(mut self) -> Result<Response<Body>, ApiError> {
+        let mut texts: Vec<Piece> = (0..self.count).map(|_| Piece::default()).collect();
+        let mut choices = vec![Value::Null; self.count];
+        let mut open = self.count;
+        while open > 0 {
+            match self.event().await {
+                (index, Event::Piece(piece)) => {
+                    texts[index].text += &piece.text;
+                    texts[index].tokens.extend(piece.tokens);
+                }
+                (index, Event::Finished { finish, .. }) => {
+                    choices[index] = self.dialect.whole(index, &texts[index], finish, &*self.vocabulary);
+                    open -= 1;
+                }
+                (_, Event::Failed(error)) => return Err(error),
+                (_, Event::Begun { .. }) => {}
+            }
+        }
+        let mut body = self.envelope.around(self.dialect.objects().0, &choices);
+        body["usage"] = self.usage.json();
+        Ok(json_body(&body).into_response())
+    }
+
+    /// Waits for the first text, so that a failure before it is a status and not a line of the stream.
+    async fn streamed(mut self, usage: bool) -> Result<Response<Body>, ApiError> {
+        let (index, first) = self.event().await;
+        if let Event::Failed(error) = first {
+            return Err(error);
+        }
+        let mut streaming = Streaming {
+            open: self.count,
+            offsets: vec![None; self.count],
+            answer: self,
+            usage,
+            frames: VecDeque::new(),
+        };
+        streaming.take(index, first);
+        let frames = futures_util::stream::unfold(streaming, Streaming::next);
+        let keep_alive = sse::KeepAlive::default();
+        Ok(Sse::new(frames).keep_alive(keep_alive).into_response())
+    }
+}
+
+/// An answer on its way to its client.
+struct Streaming<D> {
+    answer: Answer<D>,
+    /// Choices that have not ended.
+    open: usize,
+    /// Bytes sent of each choice, where it has begun.
+    offsets: Vec<Option<usize>>,
+    /// Whether the client wants the usage.
+    usage: bool,
+    frames: VecDeque<sse::Event>,
+}
+
+impl<D: Dialect> Streaming<D> {
+    async fn next(mut self) -> Option<(Result<sse::Event, Infallible>, Self)> {
+        while self.frames.is_empty() && self.open > 0 {
+            let (index, event) = self.answer.event().await;
+            self.take(index, event);
+        }
+        let frame = self.frames.pop_front()?;
+        Some((Ok(frame), self))
+    }
+
+    fn take(&mut self, index: usize, event: Event) {
+        match event {
+            Event::Begun { .. } => {}
+            Event::Piece(piece) => {
+                let offset = self.begin(index);
+                self.offsets[index] = Some(offset + piece.text.len());
+                let choice = self.answer.dialect.piece(index, &piece, offset, &*self.answer.vocabulary);
+                self.frame(&[choice]);
+            }
+            Event::Finished { finish, .. } => {
+                self.begin(index);
+                let choice = self.answer.dialect.end(index, finish);
+                self.frame(&[choice]);
+                self.open -= 1;
+                if self.open == 0 {
+                    if self.usage {
+                        self.frame(&[]);
+                    }
+                    self.frames.push_back(sse::Event::default().data("[DONE]"));
+                }
+            }
+            Event::Failed(error) => {
+                self.frames.push_back(sse::Event::default().data(error.body().to_string()));
+                self.open = 0;
+            }
+        }
+    }
+
+    /// Opens a choice that has not begun, and says how much of it was sent.
+    fn begin(&mut self, index: usize) -> usize {
+        if self.offsets[index].is_none()
+            && let Some(opening) = self.answer.dialect.opening(index)
+        {
+            self.frame(&[opening]);
+        }
+        *self.offsets[index].get_or_insert(0)
+    }
+
+    /// One without choices is the last and carries the usage.
+    fn frame(&mut self, choices: &[Value]) {
+        let last = choices.is_empty();
+        let mut body = self.answer.envelope.around(self.answer.dialect.objects().1, choices);
+        if self.usage {
+            body["usage"] = if last { self.answer.usage.json() } else { Value::Null };
+        }
+        self.frames.push_back(sse::Event::default().data(body.to_string()));
+    }
+}
+
+/// What OpenAI calls it.
+pub(super) fn reason(finish: Finish) -> &'static str {
+    match finish {
+        Finish::Stop => "stop",
+        Finish::Length => "length",
+    }
+}

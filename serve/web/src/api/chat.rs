@@ -1,0 +1,177 @@
+//! `POST /v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::answer::{self, Dialect, Envelope, Question};
+use super::parameters::{Parameters, asked_tokens, check_length, check_model, text_only};
+use crate::body::{self, Fields};
+use crate::engine::{Likelihood, Message, Role, Vocabulary};
+use crate::error::ApiError;
+use crate::limits::Limits;
+use crate::queue::{Finish, Piece};
+use crate::state::Server;
+
+pub(crate) async fn chat(
+    State(server): State<Arc<Server>>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let ready = server.ready()?;
+    let mut fields = body::read(request, &server.limits).await?;
+    check_model(&mut fields, &ready.model)?;
+    let messages = messages(&mut fields, &server.limits)?;
+    let asked = asked_tokens(&mut fields, &["max_completion_tokens", "max_tokens"], &server.limits)?;
+    let alternatives = alternatives(&mut fields)?;
+    let parameters = Parameters::read(&mut fields, &server.limits)?;
+    fields.without_effect(&[
+        ("tools", json!([])),
+        ("tool_choice", json!("none")),
+        ("parallel_tool_calls", json!(true)),
+        ("response_format", json!({ "type": "text" })),
+        ("modalities", json!(["text"])),
+    ])?;
+    fields.without_effect(&text_only())?;
+    fields.finish()?;
+
+    let vocabulary = Arc::clone(&ready.vocabulary);
+    let prompt = answer::encoded(move || vocabulary.encode_chat(&messages)).await?;
+    let most = check_length(asked, prompt.len(), ready.model.context, &ready.model, &server.limits)?;
+    let questions = vec![Question { prompt, most }];
+    let envelope = Envelope::new("chatcmpl", ready.model.id.clone());
+    answer::answer(&server, &ready, envelope, Chat { alternatives }, parameters, questions).await
+}
+
+fn alternatives(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let wanted = fields.optional::<bool>("logprobs")?.unwrap_or(false);
+    let count = fields.whole("top_logprobs", (0, 5))?;
+    if count.is_some() && !wanted {
+        return Err(ApiError::parameter("top_logprobs", "`top_logprobs` needs `logprobs`: true"));
+    }
+    Ok(wanted.then_some(count.unwrap_or(0) as usize))
+}
+
+/// A message as clients send it, also one that they got from us before.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sent {
+    role: SentRole,
+    content: Content,
+    #[serde(default, rename = "refusal")]
+    _refusal: Absent,
+    #[serde(default, rename = "annotations")]
+    _annotations: Absent,
+    #[serde(default, rename = "audio")]
+    _audio: Absent,
+    #[serde(default, rename = "function_call")]
+    _function_call: Absent,
+    #[serde(default, rename = "tool_calls")]
+    _tool_calls: Absent,
+}
+
+/// `null`, and nothing else.
+type Absent = Option<Nothing>;
+
+#[derive(Deserialize)]
+enum Nothing {}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+enum SentRole {
+    #[serde(alias = "developer")]
+    System,
+    User,
+    Assistant,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a text, or a list of parts of type `text`")]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+enum Part {
+    Text { text: String },
+}
+
+fn messages(fields: &mut Fields, limits: &Limits) -> Result<Vec<Message>, ApiError> {
+    let sent: Vec<Sent> = fields.required("messages")?;
+    if sent.is_empty() || sent.len() > limits.messages {
+        let message = format!("`messages` has {} of them; 1 to {} are read", sent.len(), limits.messages);
+        return Err(ApiError::parameter("messages", message));
+    }
+    let role = |role| match role {
+        SentRole::System => Role::System,
+        SentRole::User => Role::User,
+        SentRole::Assistant => Role::Assistant,
+    };
+    let content = |content| match content {
+        Content::Text(text) => text,
+        Content::Parts(parts) => parts.into_iter().map(|Part::Text { text }| text).collect(),
+    };
+    Ok(sent
+        .into_iter()
+        .map(|sent| Message { role: role(sent.role), content: content(sent.content) })
+        .collect())
+}
+
+/// How a conversation's answers are written.
+struct Chat {
+    alternatives: Option<usize>,
+}
+
+impl Dialect for Chat {
+    fn alternatives(&self) -> Option<usize> {
+        self.alternatives
+    }
+
+    fn objects(&self) -> (&'static str, &'static str) {
+        ("chat.completion", "chat.completion.chunk")
+    }
+
+    fn opening(&self, index: usize) -> Option<Value> {
+        let delta = json!({ "role": "assistant", "content": "", "refusal": null });
+        Some(json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": null }))
+    }
+
+    fn piece(&self, index: usize, piece: &Piece, _offset: usize, vocabulary: &dyn Vocabulary) -> Value {
+        let logprobs = self.logprobs(&piece.tokens, vocabulary);
+        json!({ "index": index, "delta": { "content": piece.text }, "logprobs": logprobs, "finish_reason": null })
+    }
+
+    fn end(&self, index: usize, finish: Finish) -> Value {
+        json!({ "index": index, "delta": {}, "logprobs": null, "finish_reason": answer::reason(finish) })
+    }
+
+    fn whole(&self, index: usize, whole: &Piece, finish: Finish, vocabulary: &dyn Vocabulary) -> Value {
+        let message = json!({ "role": "assistant", "content": whole.text, "refusal": null });
+        let logprobs = self.logprobs(&whole.tokens, vocabulary);
+        json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": answer::reason(finish) })
+    }
+}
+
+impl Chat {
+    fn logprobs(&self, tokens: &[(u32, Likelihood)], vocabulary: &dyn Vocabulary) -> Value {
+        if self.alternatives.is_none() {
+            return Value::Null;
+        }
+        let named = |token: u32, logprob: f64| {
+            let bytes = vocabulary.bytes(token);
+            json!({ "token": String::from_utf8_lossy(&bytes), "logprob": logprob, "bytes": bytes })
+        };
+        let content = tokens.iter().map(|(token, likelihood)| {
+            let mut entry = named(*token, likelihood.chosen);
+            let top = likelihood.alternatives.iter().map(|(token, logprob)| named(*token, *logprob));
+            entry["top_logprobs"] = top.collect();
+            entry
+        });
+        json!({ "content": content.collect::<Value>(), "refusal": null })
+    }
+}

@@ -1,0 +1,11 @@
+//! The API: what is read from requests, and what is written in answers.
+
+mod answer;
+mod chat;
+mod completions;
+mod parameters;
+mod service;
+
+pub(crate) use chat::chat;
+pub(crate) use completions::completions;
+pub(crate) use service::{health, metrics, model, models, tokenize};

@@ -1,0 +1,160 @@
+//! Parameters that both kinds of request have.
+
+use std::hash::{BuildHasher, RandomState};
+
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::body::Fields;
+use crate::engine::{Model, Sampling};
+use crate::error::ApiError;
+use crate::limits::Limits;
+
+/// How a request wants to be answered.
+#[derive(Debug)]
+pub(crate) struct Parameters {
+    /// `choice` is still to be set.
+    pub(crate) sampling: Sampling,
+    /// Answers to each prompt.
+    pub(crate) choices: u64,
+    pub(crate) stop: Vec<String>,
+    pub(crate) stream: bool,
+    /// Whether a stream ends with its usage.
+    pub(crate) usage: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+    /// Padding against guesses from packet sizes; there is none here, as if it were declined.
+    #[serde(rename = "include_obfuscation")]
+    _obfuscation: Option<bool>,
+}
+
+impl Parameters {
+    pub(crate) fn read(fields: &mut Fields, limits: &Limits) -> Result<Self, ApiError> {
+        // Beyond these, penalties and temperatures only make noise; what is finite in JSON stays so in arithmetic.
+        let sampling = Sampling {
+            temperature: fields.number("temperature", (0.0, 2.0))?.unwrap_or(1.0),
+            top_p: fields.number("top_p", (f64::MIN_POSITIVE, 1.0))?,
+            min_p: fields.number("min_p", (0.0, 1.0))?,
+            repetition_penalty: fields.number("repetition_penalty", (0.01, 100.0))?,
+            // llama.cpp's way to ask for no limit.
+            top_k: fields.whole("top_k", (0, 1 << 31))?.map(|k| k as usize).filter(|k| *k > 0),
+            seed: fields.whole("seed", (0, i64::MAX as u64))?.unwrap_or_else(any_seed),
+            choice: 0,
+        };
+        let stop = match fields.optional::<OneOrMore>("stop")? {
+            None => Vec::new(),
+            Some(OneOrMore::One(string)) => vec![string],
+            Some(OneOrMore::More(strings)) => strings,
+        };
+        check_stop(&stop, limits)?;
+        let stream = fields.optional("stream")?.unwrap_or(false);
+        let options = fields.optional::<StreamOptions>("stream_options")?;
+        if options.is_some() && !stream {
+            let message = "`stream_options` is for requests with `stream`";
+            return Err(ApiError::parameter("stream_options", message));
+        }
+        fields.without_effect(&[
+            ("frequency_penalty", json!(0)),
+            ("presence_penalty", json!(0)),
+            ("logit_bias", json!({})),
+        ])?;
+        fields.labels(&["user", "safety_identifier", "prompt_cache_key"])?;
+        Ok(Self {
+            sampling,
+            choices: fields.whole("n", (1, limits.choices))?.unwrap_or(1),
+            stop,
+            stream,
+            usage: options.and_then(|options| options.include_usage).unwrap_or(false),
+        })
+    }
+}
+
+fn check_stop(stop: &[String], limits: &Limits) -> Result<(), ApiError> {
+    let wrong = |message: String| Err(ApiError::parameter("stop", message));
+    if stop.len() > limits.stop_strings {
+        return wrong(format!(
+            "`stop` has {} strings, and at most {} may be given",
+            stop.len(),
+            limits.stop_strings
+        ));
+    }
+    if stop.iter().any(|string| string.is_empty() || string.len() > limits.stop_bytes) {
+        return wrong(format!("a `stop` string has between 1 and {} bytes", limits.stop_bytes));
+    }
+    Ok(())
+}
+
+fn any_seed() -> u64 {
+    RandomState::new().hash_one(0_u8)
+}
+
+/// Refuses names of models that are not here.
+pub(crate) fn check_model(fields: &mut Fields, model: &Model) -> Result<(), ApiError> {
+    match fields.optional::<String>("model")? {
+        Some(asked) if asked != model.id => Err(unknown_model(&asked, model)),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn unknown_model(asked: &str, model: &Model) -> ApiError {
+    let asked: String = asked.chars().take(64).collect();
+    let message = format!("there is no model `{asked}` here; the one that is is `{}`", model.id);
+    ApiError::parameter("model", message).code("model_not_found").status(StatusCode::NOT_FOUND)
+}
+
+/// How many tokens an answer may have. `default` is for requests that do not say.
+pub(crate) fn check_length(
+    asked: Option<u64>,
+    prompt: usize,
+    default: usize,
+    model: &Model,
+    limits: &Limits,
+) -> Result<usize, ApiError> {
+    // The last token of an answer is never read back, so it needs no place in the context.
+    let left = (model.context + 1).saturating_sub(prompt);
+    let most = asked.map_or(default.min(left).min(limits.tokens), |asked| asked as usize);
+    if most == 0 || most > left {
+        let wanted = if asked.is_some() { format!(" and {most} more were asked for") } else { String::new() };
+        let message = format!(
+            "the prompt has {prompt} tokens{wanted}, but the model's context holds {}; send less{}",
+            model.context,
+            if left > 0 && asked.is_some() { format!(", or ask for at most {left}") } else { String::new() }
+        );
+        return Err(ApiError::bad(message).code("context_length_exceeded"));
+    }
+    Ok(most)
+}
+
+/// `max_tokens`, or whatever it is called.
+pub(crate) fn asked_tokens(
+    fields: &mut Fields,
+    names: &[&str],
+    limits: &Limits,
+) -> Result<Option<u64>, ApiError> {
+    let mut asked = None;
+    for name in names {
+        let value = fields.whole(name, (1, limits.tokens as u64))?;
+        if asked.is_some() && value.is_some() && asked != value {
+            return Err(ApiError::parameter(*name, format!("{} contradict each other", names.join(" and "))));
+        }
+        asked = asked.or(value);
+    }
+    Ok(asked)
+}
+
+/// Names that a newer client may send with a value that changes nothing.
+pub(crate) fn text_only() -> [(&'static str, Value); 2] {
+    [("store", json!(false)), ("service_tier", json!("auto"))]
+}

@@ -1,0 +1,77 @@
+//! What is not about one answer: the model, the server's health and counts, tokens of a text.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{Request, Response, StatusCode, header};
+use axum::response::IntoResponse;
+use serde_json::{Value, json};
+
+use super::answer::encoded;
+use super::parameters::{check_model, unknown_model};
+use crate::body;
+use crate::engine::Model;
+use crate::error::{ApiError, json_body};
+use crate::state::{Server, Status};
+
+/// `GET /health`: 200 once there is a model. The one route without a key.
+pub(crate) async fn health(State(server): State<Arc<Server>>) -> Response<Body> {
+    let (status, body) = match server.status() {
+        Status::Ready(_) => (StatusCode::OK, json!({ "status": "ok" })),
+        Status::Loading(doing) => {
+            (StatusCode::SERVICE_UNAVAILABLE, json!({ "status": "loading", "detail": doing }))
+        }
+        Status::Ended => (StatusCode::SERVICE_UNAVAILABLE, json!({ "status": "ended" })),
+    };
+    (status, json_body(&body)).into_response()
+}
+
+/// `GET /v1/models`.
+pub(crate) async fn models(State(server): State<Arc<Server>>) -> Result<Response<Body>, ApiError> {
+    let ready = server.ready()?;
+    let list = json!({ "object": "list", "data": [described(&ready.model)] });
+    Ok(json_body(&list).into_response())
+}
+
+/// `GET /v1/models/{id}`.
+pub(crate) async fn model(
+    State(server): State<Arc<Server>>,
+    Path(id): Path<String>,
+) -> Result<Response<Body>, ApiError> {
+    let ready = server.ready()?;
+    if id != ready.model.id {
+        return Err(unknown_model(&id, &ready.model));
+    }
+    Ok(json_body(&described(&ready.model)).into_response())
+}
+
+fn described(model: &Model) -> Value {
+    let Model { id, created, context, .. } = model;
+    json!({ "id": id, "object": "model", "created": created, "owned_by": "spillway", "max_model_len": context })
+}
+
+/// `GET /metrics`.
+pub(crate) async fn metrics(State(server): State<Arc<Server>>) -> Response<Body> {
+    let counters = match server.status() {
+        Status::Ready(ready) => (ready.counters)(),
+        Status::Loading(_) | Status::Ended => Vec::new(),
+    };
+    let page = server.metrics.page(server.queue.len(), &counters);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
+}
+
+/// `POST /tokenize`: the tokens of `content`, as llama.cpp's server names it.
+pub(crate) async fn tokenize(
+    State(server): State<Arc<Server>>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let ready = server.ready()?;
+    let mut fields = body::read(request, &server.limits).await?;
+    check_model(&mut fields, &ready.model)?;
+    let content: String = fields.required("content")?;
+    fields.finish()?;
+    let vocabulary = Arc::clone(&ready.vocabulary);
+    let tokens = encoded(move || vocabulary.encode(&content)).await?;
+    Ok(json_body(&json!({ "tokens": tokens, "count": tokens.len() })).into_response())
+}

@@ -1,0 +1,215 @@
+//! The development backend: answers without a model, so that clients and the page can be built with nothing loaded.
+//!
+//! It repeats what the person said, a byte at a time, or says what a script has for it. Its probabilities are made up.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::desk::Desk;
+use crate::engine::{
+    Ask, Decoder, EncodeError, Engine, EngineError, Key, Likelihood, Message, Model, Role, Token, Vocabulary,
+};
+
+/// The echo's part of the command line.
+#[derive(Debug, Clone, clap::Args)]
+pub struct EchoArgs {
+    /// Milliseconds that the echo takes for a byte.
+    #[arg(long = "echo-delay-ms", value_name = "MS", default_value_t = 20)]
+    delay_ms: u64,
+    /// A file whose lines are the echo's answers, in turn.
+    #[arg(long = "echo-script", value_name = "FILE")]
+    script: Option<PathBuf>,
+    /// Every so many answers the echo panics in the middle of one.
+    #[arg(long = "echo-fail-every", value_name = "N")]
+    fail_every: Option<u64>,
+    /// Answers that the echo gives at once.
+    #[arg(long = "echo-slots", value_name = "N", default_value_t = 8)]
+    slots: usize,
+}
+
+/// The echo, and how it behaves.
+#[derive(Debug, Clone)]
+pub struct Echo {
+    /// For every byte of its answers.
+    pub delay: Duration,
+    /// What it says, in turn, instead of what it heard.
+    pub script: Vec<String>,
+    /// Every so many answers it panics in the middle of one.
+    pub fail_every: Option<u64>,
+    /// Answers at once.
+    pub slots: usize,
+    /// Tokens it reads at once.
+    pub context: usize,
+}
+
+/// The echo at work.
+struct Echoing {
+    echo: Echo,
+    answered: u64,
+    sequences: BTreeMap<Key, Saying>,
+}
+
+#[derive(Debug, Clone)]
+struct Saying {
+    rest: VecDeque<u32>,
+    alternatives: Option<usize>,
+    fails: bool,
+}
+
+/// Bytes, and four control tokens.
+struct Bytes;
+
+const END: u32 = 256;
+const SYSTEM: u32 = 257;
+const USER: u32 = 258;
+const ASSISTANT: u32 = 259;
+const TOKENS: usize = 260;
+
+impl Default for Echo {
+    fn default() -> Self {
+        Self { delay: Duration::ZERO, script: Vec::new(), fail_every: None, slots: 8, context: 4096 }
+    }
+}
+
+impl EchoArgs {
+    /// The echo they describe.
+    pub fn echo(&self) -> anyhow::Result<Echo> {
+        let script = match &self.script {
+            Some(path) => {
+                std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?
+            }
+            None => String::new(),
+        };
+        Ok(Echo {
+            delay: Duration::from_millis(self.delay_ms),
+            script: script.lines().map(|line| line.replace("\\n", "\n")).collect(),
+            fail_every: self.fail_every.filter(|every| *every > 0),
+            slots: self.slots.max(1),
+            ..Echo::default()
+        })
+    }
+}
+
+impl Echo {
+    /// Answers at a desk.
+    pub fn answer(self, desk: Desk) {
+        let model = Model { id: "echo".to_owned(), created: 0, context: self.context, vocabulary: TOKENS };
+        let mut engine = Echoing { echo: self, answered: 0, sequences: BTreeMap::new() };
+        desk.answer(model, Arc::new(Bytes), Box::new(Vec::new), &mut engine);
+    }
+}
+
+impl Echoing {
+    fn reply(&self, prompt: &[u32]) -> Vec<u32> {
+        let script = &self.echo.script;
+        if !script.is_empty() {
+            let line = &script[self.answered as usize % script.len()];
+            return line.bytes().map(u32::from).collect();
+        }
+        // The last thing the person said, or the text to be continued.
+        let said = prompt.iter().rposition(|token| *token == USER).map_or(0, |at| at + 1);
+        prompt[said..].iter().copied().filter(|token| *token < END).collect()
+    }
+}
+
+impl Engine for Echoing {
+    fn slots(&self) -> usize {
+        self.echo.slots
+    }
+
+    fn join(&mut self, key: Key, ask: Ask) -> Result<usize, EngineError> {
+        let mut rest: VecDeque<u32> = self.reply(&ask.prompt).into();
+        rest.push_back(END);
+        self.answered += 1;
+        let fails = self.echo.fail_every.is_some_and(|every| self.answered.is_multiple_of(every));
+        self.sequences.insert(key, Saying { rest, alternatives: ask.alternatives, fails });
+        Ok(0)
+    }
+
+    fn leave(&mut self, key: Key) {
+        self.sequences.remove(&key);
+    }
+
+    fn step(&mut self) -> Result<Vec<(Key, Token)>, EngineError> {
+        thread::sleep(self.echo.delay);
+        let mut tokens = Vec::with_capacity(self.sequences.len());
+        for (key, saying) in &mut self.sequences {
+            let id = saying.rest.pop_front().unwrap_or(END);
+            assert!(!saying.fails, "the echo was asked to fail");
+            let likelihood = saying.alternatives.map(|count| invented(id, saying.rest.len(), count));
+            tokens.push((*key, Token { id, likelihood }));
+        }
+        Ok(tokens)
+    }
+
+    fn reset(&mut self) {
+        self.sequences.clear();
+    }
+}
+
+/// Probabilities that look like some.
+fn invented(id: u32, left: usize, count: usize) -> Likelihood {
+    let chosen = (0.05 + 0.95 * ((id as usize * 7 + left * 13) % 100) as f64 / 100.0).ln();
+    let others = (1..count as u32).map(|n| (id ^ n, chosen - f64::from(n)));
+    let first = (count > 0).then_some((id, chosen));
+    Likelihood { chosen, alternatives: first.into_iter().chain(others).collect() }
+}
+
+impl Vocabulary for Bytes {
+    fn encode(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
+        if text.is_empty() {
+            return Err(EncodeError("the echo needs a text to repeat".to_owned()));
+        }
+        Ok(text.bytes().map(u32::from).collect())
+    }
+
+    fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, EncodeError> {
+        if messages.last().is_none_or(|message| message.role != Role::User) {
+            return Err(EncodeError("a conversation ends with the user's message".to_owned()));
+        }
+        let mut tokens = Vec::new();
+        for Message { role, content } in messages {
+            tokens.push(match role {
+                Role::System => SYSTEM,
+                Role::User => USER,
+                Role::Assistant => ASSISTANT,
+            });
+            tokens.extend(content.bytes().map(u32::from));
+        }
+        Ok(tokens)
+    }
+
+    fn decoder(&self) -> Box<dyn Decoder + '_> {
+        Box::new(Held(Vec::new()))
+    }
+
+    fn bytes(&self, token: u32) -> Vec<u8> {
+        u8::try_from(token).into_iter().collect()
+    }
+
+    fn ends(&self, token: u32) -> bool {
+        token == END
+    }
+}
+
+/// Bytes that are no whole character yet.
+struct Held(Vec<u8>);
+
+impl Decoder for Held {
+    fn push(&mut self, token: u32) -> String {
+        self.0.extend(u8::try_from(token));
+        match std::str::from_utf8(&self.0) {
+            Err(error) if error.error_len().is_none() => String::new(),
+            _ => self.finish(),
+        }
+    }
+
+    fn finish(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.0)).into_owned()
+    }
+}

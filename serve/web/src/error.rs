@@ -1,0 +1,92 @@
+//! Refusals in the shape OpenAI's clients expect.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::response::IntoResponse;
+use serde_json::{Value, json};
+
+/// A request that is not answered, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    kind: &'static str,
+    code: Option<&'static str>,
+    param: Option<String>,
+    message: String,
+}
+
+/// Seconds after which a client may come back.
+const RETRY_AFTER: &str = "1";
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        Self { status, kind, code: None, param: None, message: message.into() }
+    }
+
+    /// Something about the request that no repetition will change.
+    pub(crate) fn bad(message: impl Into<String>) -> Self {
+        Self::refused(StatusCode::BAD_REQUEST, message)
+    }
+
+    pub(crate) fn refused(status: StatusCode, message: impl Into<String>) -> Self {
+        Self::new(status, "invalid_request_error", message)
+    }
+
+    /// A parameter that is wrong.
+    pub(crate) fn parameter(name: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { param: Some(name.into()), ..Self::bad(message) }
+    }
+
+    pub(crate) fn unknown_parameter(name: &str) -> Self {
+        let name: String = name.chars().take(64).collect();
+        let message = format!("`{name}` is no parameter of this request, or none that this server knows");
+        Self::parameter(name, message).code("unknown_parameter")
+    }
+
+    pub(crate) fn no_key() -> Self {
+        let message = "this server asks for its API key: `Authorization: Bearer KEY`";
+        Self::refused(StatusCode::UNAUTHORIZED, message).code("invalid_api_key")
+    }
+
+    pub(crate) fn queue_full(waiting: usize) -> Self {
+        let message = format!("{waiting} requests are waiting already; try again in a moment");
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message).code("rate_limit_exceeded")
+    }
+
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).code("unavailable")
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message).code("internal_error")
+    }
+
+    pub(crate) fn code(self, code: &'static str) -> Self {
+        Self { code: Some(code), ..self }
+    }
+
+    pub(crate) fn status(self, status: StatusCode) -> Self {
+        Self { status, ..self }
+    }
+
+    pub(crate) fn body(&self) -> Value {
+        let Self { kind, code, param, message, .. } = self;
+        json!({ "error": { "message": message, "type": kind, "param": param, "code": code } })
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response<Body> {
+        let mut response = (self.status, json_body(&self.body())).into_response();
+        let retry = matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        if retry {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
+        }
+        response
+    }
+}
+
+/// A JSON answer.
+pub(crate) fn json_body(value: &Value) -> impl IntoResponse + use<> {
+    ([(header::CONTENT_TYPE, "application/json")], value.to_string())
+}

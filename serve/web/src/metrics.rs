@@ -1,0 +1,168 @@
+//! Counts for `/metrics`, in Prometheus' text format.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::http::StatusCode;
+
+use crate::engine::Counter;
+
+/// In front of every name.
+const PREFIX: &str = "spillway_";
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Total(AtomicU64);
+
+impl Total {
+    pub(crate) fn add(&self, count: usize) {
+        self.0.fetch_add(count as u64, Relaxed);
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// A number as it is.
+#[derive(Debug, Default)]
+pub(crate) struct Gauge(AtomicUsize);
+
+impl Gauge {
+    pub(crate) fn set(&self, value: usize) {
+        self.0.store(value, Relaxed);
+    }
+
+    pub(crate) fn add(&self, count: usize) {
+        self.0.fetch_add(count, Relaxed);
+    }
+
+    pub(crate) fn sub(&self, count: usize) {
+        self.0.fetch_sub(count, Relaxed);
+    }
+
+    pub(crate) fn value(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Upper ends of a histogram's buckets, in seconds.
+const BOUNDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
+
+/// Times, by how long they were.
+#[derive(Debug, Default)]
+pub(crate) struct Histogram {
+    buckets: [AtomicU64; BOUNDS.len()],
+    count: AtomicU64,
+    micros: AtomicU64,
+}
+
+impl Histogram {
+    pub(crate) fn observe(&self, time: Duration) {
+        let seconds = time.as_secs_f64();
+        if let Some(at) = BOUNDS.iter().position(|bound| seconds <= *bound) {
+            self.buckets[at].fetch_add(1, Relaxed);
+        }
+        self.count.fetch_add(1, Relaxed);
+        self.micros.fetch_add(time.as_micros() as u64, Relaxed);
+    }
+
+    fn write(&self, out: &mut String, name: &str, help: &str) {
+        head(out, name, help, "histogram");
+        let mut below = 0;
+        for (bound, bucket) in BOUNDS.iter().zip(&self.buckets) {
+            below += bucket.load(Relaxed);
+            line(out, name, &format!("_bucket{{le=\"{bound}\"}}"), below as f64);
+        }
+        let count = self.count.load(Relaxed) as f64;
+        line(out, name, "_bucket{le=\"+Inf\"}", count);
+        line(out, name, "_sum", self.micros.load(Relaxed) as f64 / 1e6);
+        line(out, name, "_count", count);
+    }
+}
+
+/// All counts of one server.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    requests: Mutex<BTreeMap<(String, u16), u64>>,
+    pub(crate) request_time: Histogram,
+    /// From arrival to a place in the engine.
+    pub(crate) queued: Histogram,
+    /// From arrival to the first token.
+    pub(crate) first_token: Histogram,
+    pub(crate) prompt_tokens: Total,
+    pub(crate) cached_tokens: Total,
+    pub(crate) generated_tokens: Total,
+    pub(crate) steps: Total,
+    pub(crate) cancelled: Total,
+    pub(crate) panics: Total,
+    pub(crate) active: Gauge,
+    pub(crate) connections: Gauge,
+    pub(crate) refused_connections: Total,
+}
+
+impl Metrics {
+    /// `route` is one of ours, never what a client wrote.
+    pub(crate) fn request(&self, route: &str, status: StatusCode, time: Duration) {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        *requests.entry((route.to_owned(), status.as_u16())).or_default() += 1;
+        drop(requests);
+        self.request_time.observe(time);
+    }
+
+    pub(crate) fn page(&self, waiting: usize, engine: &[Counter]) -> String {
+        let mut out = String::new();
+        head(&mut out, "requests_total", "Requests answered, by route and status.", "counter");
+        for ((route, status), count) in &*self.requests.lock().unwrap_or_else(PoisonError::into_inner) {
+            let labels = format!("{{route=\"{route}\",status=\"{status}\"}}");
+            line(&mut out, "requests_total", &labels, *count as f64);
+        }
+        let totals = [
+            ("prompt_tokens_total", "Tokens of prompts.", &self.prompt_tokens),
+            (
+                "cached_prompt_tokens_total",
+                "Of these, tokens known from earlier requests.",
+                &self.cached_tokens,
+            ),
+            ("generated_tokens_total", "Tokens generated.", &self.generated_tokens),
+            ("steps_total", "Steps of the batch; each brings every sequence a token.", &self.steps),
+            ("cancelled_total", "Sequences whose client left before their end.", &self.cancelled),
+            ("panics_total", "Panics during inference.", &self.panics),
+            ("refused_connections_total", "Connections beyond the limit.", &self.refused_connections),
+        ];
+        for (name, help, total) in totals {
+            single(&mut out, name, help, "counter", total.value() as f64);
+        }
+        let gauges = [
+            ("queue_length", "Sequences that wait for a place.", waiting),
+            ("active_sequences", "Sequences being continued.", self.active.value()),
+            ("connections", "Open connections.", self.connections.value()),
+        ];
+        for (name, help, value) in gauges {
+            single(&mut out, name, help, "gauge", value as f64);
+        }
+        self.request_time.write(&mut out, "request_seconds", "From a request's head to its answer's head.");
+        self.queued.write(&mut out, "queue_seconds", "From a request to a place in the engine.");
+        self.first_token.write(&mut out, "first_token_seconds", "From a request to its first token.");
+        for Counter { name, help, total, value } in engine {
+            single(&mut out, name, help, if *total { "counter" } else { "gauge" }, *value);
+        }
+        out
+    }
+}
+
+fn head(out: &mut String, name: &str, help: &str, kind: &str) {
+    let _infallible = write!(out, "# HELP {PREFIX}{name} {help}\n# TYPE {PREFIX}{name} {kind}\n");
+}
+
+fn line(out: &mut String, name: &str, rest: &str, value: f64) {
+    let _infallible = writeln!(out, "{PREFIX}{name}{rest} {value}");
+}
+
+fn single(out: &mut String, name: &str, help: &str, kind: &str, value: f64) {
+    head(out, name, help, kind);
+    line(out, name, "", value);
+}

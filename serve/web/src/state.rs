@@ -1,0 +1,50 @@
+//! What all requests share.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::access::Access;
+use crate::engine::{Counters, Model, Vocabulary};
+use crate::error::ApiError;
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::queue::Queue;
+
+pub(crate) struct Server {
+    pub(crate) limits: Limits,
+    pub(crate) access: Access,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) status: watch::Receiver<Status>,
+}
+
+/// How far the inference thread has come.
+#[derive(Clone)]
+pub(crate) enum Status {
+    /// There is no model yet; what is being done about it, in words.
+    Loading(String),
+    Ready(Arc<Ready>),
+    Ended,
+}
+
+/// A model that answers.
+pub(crate) struct Ready {
+    pub(crate) model: Model,
+    pub(crate) vocabulary: Arc<dyn Vocabulary>,
+    pub(crate) counters: Counters,
+}
+
+impl Server {
+    pub(crate) fn status(&self) -> Status {
+        self.status.borrow().clone()
+    }
+
+    pub(crate) fn ready(&self) -> Result<Arc<Ready>, ApiError> {
+        match self.status() {
+            Status::Ready(ready) => Ok(ready),
+            Status::Loading(doing) => Err(ApiError::unavailable(format!("the model is not ready: {doing}"))),
+            Status::Ended => Err(ApiError::unavailable("the server is shutting down")),
+        }
+    }
+}

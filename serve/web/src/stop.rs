@@ -1,0 +1,102 @@
+//! Stop strings over a stream of text.
+//!
+//! Text is held back while it could still turn into a stop string, so that no part of one ever reaches a client.
+
+/// Lets text through up to the first stop string.
+#[derive(Debug)]
+pub(crate) struct StopStrings {
+    strings: Vec<String>,
+    /// The end of the text so far that begins one of them.
+    held: String,
+}
+
+/// Text that may be shown.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) text: String,
+    /// Whether a stop string followed it.
+    pub(crate) stopped: bool,
+}
+
+impl StopStrings {
+    pub(crate) fn new(strings: Vec<String>) -> Self {
+        debug_assert!(
+            strings.iter().all(|string| !string.is_empty()),
+            "requests with empty ones are refused"
+        );
+        Self { strings, held: String::new() }
+    }
+
+    pub(crate) fn push(&mut self, text: &str) -> Shown {
+        self.held.push_str(text);
+        let found = self.strings.iter().filter_map(|string| self.held.find(string.as_str())).min();
+        if let Some(at) = found {
+            self.held.truncate(at);
+            return Shown { text: std::mem::take(&mut self.held), stopped: true };
+        }
+        let open = self.strings.iter().map(|string| begun(&self.held, string)).max().unwrap_or(0);
+        let rest = self.held.split_off(self.held.len() - open);
+        Shown { text: std::mem::replace(&mut self.held, rest), stopped: false }
+    }
+
+    /// The text that turned into no stop string.
+    pub(crate) fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// Bytes at the end of `text` that begin `string` without completing it.
+fn begun(text: &str, string: &str) -> usize {
+    let mut prefixes = string.char_indices().map(|(at, _)| at).filter(|at| *at > 0);
+    prefixes.rfind(|at| text.ends_with(&string[..*at])).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn streamed(pieces: &[String], strings: &[String]) -> (String, bool) {
+        let mut stop = StopStrings::new(strings.to_vec());
+        let mut all = String::new();
+        for piece in pieces {
+            let shown = stop.push(piece);
+            all += &shown.text;
+            if shown.stopped {
+                return (all, true);
+            }
+        }
+        (all + &stop.finish(), false)
+    }
+
+    #[test]
+    fn the_beginning_of_a_stop_string_waits_until_it_is_none() {
+        let mut stop = StopStrings::new(vec!["END".into()]);
+        assert_eq!(stop.push("on E"), Shown { text: "on ".into(), stopped: false });
+        assert_eq!(stop.push("N"), Shown { text: String::new(), stopped: false });
+        assert_eq!(stop.push("E"), Shown { text: "EN".into(), stopped: false });
+        assert_eq!(stop.push("ND!"), Shown { text: String::new(), stopped: true });
+    }
+
+    proptest! {
+        #[test]
+        fn text_ends_before_the_first_stop_string_wherever_it_is_cut(
+            pieces in proptest::collection::vec("[abä]{0,3}", 0..12),
+            strings in proptest::collection::vec("[abä]{1,3}", 0..4),
+        ) {
+            let whole = pieces.concat();
+            let mut shown = String::new();
+            let mut expected = (whole.clone(), false);
+            // A stream ends with the piece that completes a stop string, even if a later one would begin earlier.
+            for piece in &pieces {
+                shown += piece;
+                if let Some(at) = strings.iter().filter_map(|string| shown.find(string.as_str())).min() {
+                    expected = (shown[..at].to_owned(), true);
+                    break;
+                }
+            }
+            prop_assert_eq!(streamed(&pieces, &strings), expected);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Clients that are slow, greedy or malformed: bounded in number and time, and the server answers others meanwhile.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use web::{Echo, Limits};
+
+use super::client::{Answer, Served, post_request, settings};
+
+/// Times so short that a test can wait for them; nothing here depends on how much longer they take.
+fn short() -> Limits {
+    let time = Duration::from_millis(200);
+    Limits { head_time: time, body_time: time, write_time: time, drain_time: time, ..Limits::default() }
+}
+
+fn echo(limits: Limits) -> Served {
+    Served::start(settings(limits), |desk| Echo::default().answer(desk))
+}
+
+/// Reads until the server closes, which it must.
+fn until_closed(mut stream: TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // Closed with unread bytes of ours, a connection is reset.
+    let _reset = stream.read_to_end(&mut bytes);
+    bytes
+}
+
+#[test]
+fn connections_without_a_request_are_closed() {
+    let server = echo(short());
+    let idle: Vec<TcpStream> = (0..20).map(|_| server.connect()).collect();
+    assert_eq!(server.get("/health").status, 200);
+    for stream in idle {
+        assert!(until_closed(stream).is_empty());
+    }
+}
+
+#[test]
+fn a_head_that_does_not_end_is_not_waited_for() {
+    let server = echo(short());
+    let mut stream = server.connect();
+    stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: ").unwrap();
+    until_closed(stream);
+    assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+fn a_connection_that_is_kept_and_not_used_is_closed() {
+    let server = echo(short());
+    let mut stream = server.connect();
+    stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let answered = String::from_utf8(until_closed(stream)).unwrap();
+    assert!(answered.starts_with("HTTP/1.1 200"), "{answered}");
+}
+
+#[test]
+fn a_body_that_does_not_come_is_not_waited_for() {
+    let server = echo(short());
+    let mut stream = server.connect();
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                Connection: close\r\nContent-Length: 100\r\n\r\n{\"prompt\"";
+    stream.write_all(head.as_bytes()).unwrap();
+    let answer = Answer::read(&mut stream);
+    assert_eq!(answer.status, 408);
+}
+
+#[test]
+fn a_reader_that_takes_nothing_is_disconnected_and_frees_its_place() {
+    let limits = Limits { tokens: 1 << 20, body_bytes: 8 << 20, ..short() };
+    let server = Served::start(settings(limits), |desk| {
+        // Far more than sockets buffer: each token becomes a piece of some two hundred bytes.
+        Echo { slots: 1, context: 1 << 20, script: vec!["x".repeat(200_000)], ..Echo::default() }
+            .answer(desk);
+    });
+    let mut stream = server.connect();
+    let body = "{\"prompt\": \"a\", \"max_tokens\": 200000, \"stream\": true}";
+    stream.write_all(post_request("/v1/completions", body).as_bytes()).unwrap();
+    let mut first = [0; 1];
+    stream.read_exact(&mut first).unwrap();
+    // Nothing more is read, and the connection stays open on this side.
+    server.wait_for("connections", 1.0);
+    server.wait_for("active_sequences", 0.0);
+    drop(stream);
+}
+
+#[test]
+fn what_is_too_large_is_refused_before_it_is_read() {
+    let limits = Limits { body_bytes: 1000, head_bytes: 8192, head_lines: 20, ..Limits::default() };
+    let server = echo(limits);
+    let long = format!("{{\"prompt\": \"{}\"}}", "a".repeat(1000));
+    assert_eq!(server.post("/v1/completions", &long).status, 413);
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n";
+    let declared = format!("{head}Content-Length: 99999999999\r\n\r\n");
+    assert_eq!(server.send(declared).status, 413);
+    let chunked = format!("{head}Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{long}\r\n0\r\n\r\n", long.len());
+    assert_eq!(server.send(chunked).status, 413);
+    let lines = "X-Line: a\r\n".repeat(30);
+    assert_eq!(server.send(format!("GET /health HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n")).status, 431);
+    let line = "a".repeat(20_000);
+    assert_eq!(
+        server.send(format!("GET /health HTTP/1.1\r\nHost: localhost\r\nX: {line}\r\n\r\n")).status,
+        431
+    );
+    assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+fn what_is_no_json_object_in_utf8_is_refused_with_its_reason() {
+    let server = echo(Limits::default());
+    let deep = format!("{{\"prompt\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    let cases: [(&[u8], &str); 8] = [
+        (b"{\"prompt\": \"\xff\"}", "no UTF-8"),
+        (b"{\"prompt\": \"\xc3\"}", "no UTF-8"),
+        (b"{\"prompt\"", "no JSON"),
+        (b"", "no JSON"),
+        (b"{\"prompt\": \"a\"} trailing", "no JSON"),
+        (b"{\"prompt\": NaN}", "no JSON"),
+        (b"[1]", "must be a JSON object"),
+        (deep.as_bytes(), "nested deeper"),
+    ];
+    for (body, reason) in cases {
+        let mut request =
+            post_request("/v1/completions", "").replace("Length: 0", &format!("Length: {}", body.len()));
+        request.truncate(request.len());
+        let answer = server.send([request.as_bytes(), body].concat());
+        assert_eq!(answer.status, 400, "{reason}");
+        assert_eq!(answer.error("type"), "invalid_request_error");
+        assert!(answer.error("message").contains(reason), "{}", answer.text());
+    }
+}
+
+#[test]
+fn what_is_no_http_is_refused() {
+    let server = echo(short());
+    for garbage in
+        ["\r\n\r\n\0\0\0", "GET / HTTP/9.9\r\n\r\n", "GET /\u{1}\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
+    {
+        let status = server.send(garbage).status;
+        assert!(status == 0 || (400..600).contains(&status), "{garbage:?}: {status}");
+    }
+    assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+fn ten_thousand_connections_take_no_more_than_the_limit_and_go_away() {
+    let server = echo(Limits { connections: 32, ..short() });
+    let mut open = Vec::new();
+    for _ in 0..10_000 {
+        // The ends of this test's process are bounded, too.
+        if open.len() == 200 {
+            open.drain(..100).for_each(drop);
+        }
+        open.extend(TcpStream::connect(server.address));
+    }
+    drop(open);
+    server_recovers(&server);
+    assert!(server.metric("connections") <= 32.0);
+    assert!(server.metric("refused_connections_total") > 0.0);
+}
+
+/// While all places are taken, connections are closed without an answer.
+fn server_recovers(server: &Served) {
+    for _ in 0..20_000 {
+        let answered = TcpStream::connect(server.address).ok().is_some_and(|mut stream| {
+            let sent =
+                stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+            let mut bytes = Vec::new();
+            sent.is_ok() && stream.read_to_end(&mut bytes).is_ok() && bytes.starts_with(b"HTTP/1.1 200")
+        });
+        if answered {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    panic!("the server does not answer any more");
+}

@@ -1,0 +1,227 @@
+//! `/v1/chat/completions` over the echo.
+
+use serde_json::{Value, json};
+use web::Echo;
+
+use super::client::{Served, streamed_text};
+
+const PATH: &str = "/v1/chat/completions";
+
+/// A question with further parameters.
+fn said(text: &str, mut parameters: Value) -> Value {
+    parameters["messages"] = json!([{ "role": "user", "content": text }]);
+    parameters
+}
+
+#[test]
+fn an_answer_has_openais_shape_and_counts_its_tokens() {
+    let server = Served::echo(Echo::default());
+    let answer = server.post_json(PATH, &said("hello", json!({ "model": "echo" })));
+    assert_eq!(answer.status, 200);
+    let body = answer.json();
+    assert_eq!(body["object"], "chat.completion");
+    assert!(body["id"].as_str().unwrap().starts_with("chatcmpl-") && body["created"].is_u64());
+    assert_eq!(
+        body["choices"][0]["message"],
+        json!({ "role": "assistant", "content": "hello", "refusal": null })
+    );
+    assert_eq!(body["choices"][0]["finish_reason"], "stop");
+    assert_eq!(body["usage"]["prompt_tokens"], 6);
+    assert_eq!(body["usage"]["completion_tokens"], 5);
+    assert_eq!(body["usage"]["total_tokens"], 11);
+}
+
+#[test]
+fn a_stream_joins_to_the_whole_answer_and_ends_with_done_and_its_usage() {
+    let server = Served::echo(Echo::default());
+    let text = "naïve 🌊 words";
+    let body = said(text, json!({ "stream": true, "stream_options": { "include_usage": true } }));
+    let answer = server.post_json(PATH, &body);
+    assert!(answer.head.contains("content-type: text/event-stream"), "{}", answer.head);
+    let chunks = answer.chunks();
+    assert_eq!(chunks[0]["choices"][0]["delta"]["role"], "assistant");
+    assert_eq!(streamed_text(&chunks, 0), text);
+    let [.., end, usage] = chunks.as_slice() else { panic!("{chunks:?}") };
+    assert_eq!(end["choices"][0]["finish_reason"], "stop");
+    assert_eq!((&usage["choices"], &usage["usage"]["completion_tokens"]), (&json!([]), &json!(text.len())));
+    assert!(chunks[..chunks.len() - 1].iter().all(|chunk| chunk["usage"].is_null()));
+    assert!(
+        chunks.iter().all(|chunk| chunk["id"] == end["id"] && chunk["object"] == "chat.completion.chunk")
+    );
+}
+
+#[test]
+fn no_piece_of_a_stream_ends_within_a_character() {
+    let server = Served::echo(Echo::default());
+    let chunks = server.post_json(PATH, &said("é🌊é", json!({ "stream": true }))).chunks();
+    let pieces: Vec<&str> =
+        chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(pieces, ["", "é", "🌊", "é"]);
+}
+
+#[test]
+fn bytes_that_are_no_character_become_its_replacement_also_at_the_end() {
+    let server = Served::echo(Echo::default());
+    // Cut within the last character.
+    let body = server.post_json(PATH, &said("aé", json!({ "max_tokens": 2 }))).json();
+    assert_eq!(body["choices"][0]["message"]["content"], "a\u{fffd}");
+    assert_eq!(body["choices"][0]["finish_reason"], "length");
+}
+
+#[test]
+fn stop_strings_end_an_answer_and_no_part_of_one_is_sent() {
+    let server = Served::echo(Echo::default());
+    let more = json!({ "stream": true, "stop": ["END", "\n\n"] });
+    let chunks = server.post_json(PATH, &said("an EN and EEND of it", more)).chunks();
+    assert_eq!(streamed_text(&chunks, 0), "an EN and E");
+    assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "stop");
+    for chunk in &chunks {
+        let piece = chunk["choices"][0]["delta"]["content"].as_str().unwrap_or_default();
+        assert!(!piece.ends_with("EN"), "{piece}");
+    }
+    let whole = server.post_json(PATH, &said("one, two", json!({ "stop": ", " }))).json();
+    assert_eq!(whole["choices"][0]["message"]["content"], "one");
+}
+
+#[test]
+fn several_choices_are_told_apart() {
+    let server = Served::echo(Echo::default());
+    let body = server.post_json(PATH, &said("ab", json!({ "n": 3 }))).json();
+    let indices: Vec<_> = body["choices"].as_array().unwrap().iter().map(|choice| &choice["index"]).collect();
+    assert_eq!(indices, [0, 1, 2]);
+    assert_eq!(body["usage"]["completion_tokens"], 6);
+    let chunks = server.post_json(PATH, &said("ab", json!({ "n": 2, "stream": true }))).chunks();
+    assert_eq!([streamed_text(&chunks, 0), streamed_text(&chunks, 1)], ["ab", "ab"]);
+}
+
+#[test]
+fn log_probabilities_come_with_bytes_and_as_many_alternatives_as_asked() {
+    let server = Served::echo(Echo::default());
+    let more = json!({ "logprobs": true, "top_logprobs": 2 });
+    let body = server.post_json(PATH, &said("é", more)).json();
+    let content = body["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    let bytes: Vec<_> = content.iter().map(|entry| entry["bytes"][0].as_u64().unwrap()).collect();
+    assert_eq!(bytes, [0xc3, 0xa9]);
+    assert!(content.iter().all(|entry| entry["top_logprobs"].as_array().unwrap().len() == 2));
+    assert!(content.iter().all(|entry| entry["logprob"].as_f64().unwrap() <= 0.0));
+    let without = server.post_json(PATH, &said("é", json!({}))).json();
+    assert!(without["choices"][0]["logprobs"].is_null());
+}
+
+#[test]
+fn tokens_that_a_stop_string_cut_off_have_no_log_probabilities() {
+    let server = Served::echo(Echo::default());
+    let more = json!({ "logprobs": true, "stop": "cd" });
+    let body = server.post_json(PATH, &said("abcd", more)).json();
+    assert_eq!(body["choices"][0]["logprobs"]["content"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_conversation_sent_back_as_it_was_received_is_understood() {
+    let server = Served::echo(Echo::default());
+    let body = json!({ "messages": [
+        { "role": "developer", "content": "Be brief." },
+        { "role": "user", "content": [{ "type": "text", "text": "one " }, { "type": "text", "text": "two" }] },
+        { "role": "assistant", "content": "one two", "refusal": null, "annotations": null, "audio": null,
+          "function_call": null, "tool_calls": null },
+        { "role": "user", "content": "three" },
+    ] });
+    assert_eq!(server.post_json(PATH, &body).json()["choices"][0]["message"]["content"], "three");
+}
+
+#[test]
+fn what_clients_send_by_default_is_accepted_and_everything_else_refused_by_name() {
+    let server = Served::echo(Echo::default());
+    let defaults = json!({
+        "frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "user": "somebody", "n": 1, "stream": false,
+        "response_format": { "type": "text" }, "tools": [], "store": false, "service_tier": "auto", "top_p": 1,
+        "temperature": 1, "stop": null, "seed": null, "max_tokens": null, "logprobs": false, "tool_choice": "none",
+    });
+    assert_eq!(server.post_json(PATH, &said("a", defaults)).status, 200);
+    for (name, value) in [
+        ("frequency_penalty", json!(0.5)),
+        ("logit_bias", json!({ "5": 1 })),
+        ("tools", json!([{ "type": "function" }])),
+        ("response_format", json!({ "type": "json_object" })),
+        ("temperatur", json!(1)),
+        ("max_new_tokens", json!(5)),
+        ("chat_template", json!("{{ x }}")),
+        ("unheard_of", json!(null)),
+    ] {
+        let answer = server.post_json(PATH, &said("a", json!({ name: value })));
+        assert_eq!((answer.status, answer.error("param")), (400, name.to_owned()));
+    }
+}
+
+#[test]
+fn numbers_out_of_range_are_refused_by_name() {
+    let server = Served::echo(Echo::default());
+    let huge = "1e400";
+    for (name, value) in [
+        ("temperature", "-0.1"),
+        ("temperature", "2.1"),
+        ("temperature", "\"hot\""),
+        ("top_p", "0"),
+        ("top_p", "1.1"),
+        ("top_k", "-1"),
+        ("min_p", "2"),
+        ("repetition_penalty", "0"),
+        ("max_tokens", "0"),
+        ("max_tokens", "-5"),
+        ("max_completion_tokens", "99999999999999999999999"),
+        ("n", "5"),
+        ("n", "0"),
+        ("seed", "-1"),
+        ("seed", "9223372036854775808"),
+        ("top_logprobs", "6"),
+        ("stop", "[\"a\",\"b\",\"c\",\"d\",\"e\"]"),
+        ("stop", "\"\""),
+        ("stop", "[1]"),
+        ("stream", "1"),
+    ] {
+        let messages = "\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"logprobs\": true";
+        let answer = server.post(PATH, &format!("{{{messages}, \"{name}\": {value}}}"));
+        assert_eq!((answer.status, answer.error("param").as_str()), (400, name), "{name} = {value}");
+    }
+    assert_eq!(server.post(PATH, &format!("{{\"temperature\": {huge}}}")).status, 400);
+}
+
+#[test]
+fn a_wrong_message_is_named_by_its_place() {
+    let server = Served::echo(Echo::default());
+    for (messages, param) in [
+        (json!([{ "role": "tool", "content": "a" }]), "messages[0].role"),
+        (json!([{ "role": "user" }]), "messages[0]"),
+        (json!([{ "role": "user", "content": "a", "name": "b" }]), "messages[0].name"),
+        (json!([{ "role": "user", "content": [{ "type": "image_url" }] }]), "messages[0].content"),
+        (json!("a"), "messages"),
+        (json!([]), "messages"),
+        (json!(null), "messages"),
+    ] {
+        let answer = server.post_json(PATH, &json!({ "messages": messages }));
+        assert_eq!((answer.status, answer.error("param").as_str()), (400, param), "{messages}");
+    }
+    let last = json!({ "messages": [{ "role": "assistant", "content": "a" }] });
+    assert_eq!(server.post_json(PATH, &last).status, 400);
+}
+
+#[test]
+fn a_prompt_with_its_answer_must_fit_the_context_and_is_never_cut() {
+    let server = Served::echo(Echo { context: 8, ..Echo::default() });
+    let asked = |text: &str, most: Value| server.post_json(PATH, &said(text, json!({ "max_tokens": most })));
+    // Four letters and a control token; the last token of an answer is never read.
+    assert_eq!(asked("abcd", json!(4)).status, 200);
+    for (text, most) in [("abcd", json!(5)), ("abcdefgh", json!(null))] {
+        let refused = asked(text, most);
+        assert_eq!((refused.status, refused.error("code").as_str()), (400, "context_length_exceeded"));
+    }
+    let rest = asked("abcdefg", json!(null)).json();
+    assert_eq!(rest["choices"][0]["message"]["content"], "a", "as much as fits");
+}
+
+#[test]
+fn a_model_that_is_not_here_is_not_found() {
+    let server = Served::echo(Echo::default());
+    let answer = server.post_json(PATH, &said("a", json!({ "model": "gpt-4o" })));
+    assert_eq!((answer.status, answer.error("code").as_str()), (404, "model_not_found"));
+}

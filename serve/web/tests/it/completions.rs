@@ -1,0 +1,70 @@
+//! `/v1/completions` over the echo.
+
+use serde_json::json;
+use web::Echo;
+
+use super::client::Served;
+
+const PATH: &str = "/v1/completions";
+
+#[test]
+fn a_text_is_continued_by_sixteen_tokens_unless_told_otherwise() {
+    let server = Served::echo(Echo::default());
+    let text = "x".repeat(20);
+    let body = server.post_json(PATH, &json!({ "prompt": text })).json();
+    assert_eq!(
+        (&body["object"], &body["choices"][0]["finish_reason"]),
+        (&json!("text_completion"), &json!("length"))
+    );
+    assert_eq!(body["choices"][0]["text"], "x".repeat(16));
+    let body = server.post_json(PATH, &json!({ "prompt": text, "max_tokens": 50 })).json();
+    assert_eq!(body["choices"][0]["text"], text);
+}
+
+#[test]
+fn several_prompts_are_answered_in_order_each_as_often_as_asked() {
+    let server = Served::echo(Echo::default());
+    let body = server.post_json(PATH, &json!({ "prompt": ["ab", "cd"], "n": 2 })).json();
+    let texts: Vec<_> = body["choices"].as_array().unwrap().iter().map(|choice| &choice["text"]).collect();
+    assert_eq!(texts, ["ab", "ab", "cd", "cd"]);
+    assert_eq!(body["usage"]["prompt_tokens"], 4);
+}
+
+#[test]
+fn prompts_may_be_tokens_that_the_model_knows() {
+    let server = Served::echo(Echo::default());
+    assert_eq!(server.post_json(PATH, &json!({ "prompt": [97, 98] })).json()["choices"][0]["text"], "ab");
+    for prompt in [json!([[97], [98]]), json!([[97, 98]])] {
+        assert_eq!(server.post_json(PATH, &json!({ "prompt": prompt })).status, 200);
+    }
+    for prompt in [json!([260]), json!([-1]), json!([[]]), json!([]), json!(5), json!([1, "a"]), json!(null)]
+    {
+        let answer = server.post_json(PATH, &json!({ "prompt": prompt }));
+        assert_eq!((answer.status, answer.error("param").as_str()), (400, "prompt"), "{prompt}");
+    }
+}
+
+#[test]
+fn a_stream_carries_texts_and_log_probabilities_with_their_places() {
+    let server = Served::echo(Echo::default());
+    let body = json!({ "prompt": "abc", "stream": true, "logprobs": 1 });
+    let chunks = server.post_json(PATH, &body).chunks();
+    let texts: String = chunks.iter().filter_map(|chunk| chunk["choices"][0]["text"].as_str()).collect();
+    assert_eq!(texts, "abc");
+    let offsets: Vec<_> = chunks
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["logprobs"]["text_offset"][0].as_u64())
+        .collect();
+    assert_eq!(offsets, [0, 1, 2]);
+    assert!(chunks[0]["choices"][0]["logprobs"]["top_logprobs"][0]["a"].is_f64());
+}
+
+#[test]
+fn parameters_of_conversations_are_unknown_here() {
+    let server = Served::echo(Echo::default());
+    for name in ["messages", "top_logprobs", "max_completion_tokens", "tools"] {
+        let answer = server.post_json(PATH, &json!({ "prompt": "a", name: 1 }));
+        assert_eq!((answer.status, answer.error("param").as_str()), (400, name));
+    }
+    assert_eq!(server.post_json(PATH, &json!({ "prompt": "a", "echo": true })).error("param"), "echo");
+}

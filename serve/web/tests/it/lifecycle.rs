@@ -1,0 +1,193 @@
+//! Sequences joining and leaving, failures, and the server's end.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+
+use serde_json::json;
+use web::{Echo, Limits};
+
+use super::client::{Answer, Served, post_request, settings};
+use super::engines::{Stepped, Steps};
+
+fn stepped(slots: usize, limits: Limits) -> (Served, Steps) {
+    let (engine, steps) = Stepped::new(slots);
+    (Served::start(settings(limits), move |desk| engine.answer(desk)), steps)
+}
+
+/// A request under way; its connection ends when it is dropped.
+fn begin(server: &Served, prompt: &str, most: usize, stream: bool) -> TcpStream {
+    let body = json!({ "prompt": prompt, "max_tokens": most, "stream": stream });
+    let mut connection = server.connect();
+    connection.write_all(post_request("/v1/completions", &body.to_string()).as_bytes()).unwrap();
+    connection
+}
+
+fn text_of(mut connection: TcpStream) -> String {
+    let answer = Answer::read(&mut connection);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()["choices"][0]["text"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn requests_join_and_leave_between_two_tokens() {
+    let (server, steps) = stepped(4, Limits::default());
+    let first = begin(&server, "first", 6, false);
+    assert_eq!(steps.one(), ["first"]);
+    let second = begin(&server, "second", 6, false);
+    server.wait_for_arrivals(2.0);
+    let mut seen: Vec<Vec<String>> = (0..6).map(|_| steps.one()).collect();
+    // The step that had begun when the second came, if it came during one.
+    if seen[0] == ["first"] {
+        seen.remove(0);
+        seen.push(steps.one());
+    }
+    let both = vec!["first".to_owned(), "second".to_owned()];
+    let joined = seen.iter().filter(|step| **step == both).count();
+    assert!(joined >= 4 && seen[..joined].iter().all(|step| *step == both), "{seen:?}");
+    assert!(seen[joined..].iter().all(|step| *step == ["second"]) && joined < seen.len(), "{seen:?}");
+    assert_eq!([text_of(first), text_of(second)], ["xxxxxx", "xxxxxx"]);
+}
+
+#[test]
+fn a_client_that_leaves_frees_its_place_within_one_token() {
+    for stream in [false, true] {
+        let (server, steps) = stepped(1, Limits::default());
+        let mut leaving = begin(&server, "leaving", 50, stream);
+        server.wait_for("active_sequences", 1.0);
+        let waiting = begin(&server, "waiting", 1, false);
+        server.wait_for("queue_length", 1.0);
+        steps.one();
+        if stream {
+            // The head comes with the first text.
+            leaving.read_exact(&mut [0; 1]).unwrap();
+        }
+        drop(leaving);
+        let mut steps_taken = 0;
+        while steps.one() == ["leaving"] {
+            steps_taken += 1;
+            assert!(steps_taken < 40, "its place is still taken");
+            thread::sleep(std::time::Duration::from_millis(20));
+        }
+        assert_eq!(text_of(waiting), "x");
+        assert_eq!(server.metric("cancelled_total").to_bits(), 1.0_f64.to_bits());
+    }
+}
+
+#[test]
+fn a_full_queue_is_told_to_come_back_and_takes_more_once_it_moved() {
+    let (server, steps) = stepped(1, Limits { queue: 2, ..Limits::default() });
+    let active = begin(&server, "active", 1, false);
+    server.wait_for("active_sequences", 1.0);
+    let waiting = [begin(&server, "a", 1, false), begin(&server, "b", 1, false)];
+    server.wait_for("queue_length", 2.0);
+    let refused = server.post("/v1/completions", "{\"prompt\": \"c\"}");
+    assert_eq!((refused.status, refused.error("code").as_str()), (429, "rate_limit_exceeded"));
+    assert!(refused.head.contains("\r\nretry-after: 1"), "{}", refused.head);
+    // Whoever leaves the queue makes room in it.
+    let [left, stays] = waiting;
+    drop(left);
+    let late = loop {
+        let mut late = begin(&server, "late", 1, false);
+        late.set_nonblocking(true).unwrap();
+        thread::sleep(std::time::Duration::from_millis(20));
+        let refused = late.read(&mut [0; 1]).is_ok();
+        late.set_nonblocking(false).unwrap();
+        if !refused {
+            break late;
+        }
+    };
+    for connection in [active, stays, late] {
+        steps.one();
+        assert_eq!(text_of(connection), "x");
+    }
+}
+
+#[test]
+fn choices_beyond_what_may_wait_are_refused_for_good() {
+    let (server, _steps) = stepped(1, Limits { queue: 2, ..Limits::default() });
+    assert_eq!(server.post("/v1/completions", "{\"prompt\": \"a\", \"n\": 3}").status, 400);
+}
+
+#[test]
+fn a_panic_in_inference_is_a_500_and_the_server_lives() {
+    let server = Served::echo(Echo { fail_every: Some(2), ..Echo::default() });
+    for stream in [false, true] {
+        let body = json!({ "prompt": "a secret", "stream": stream });
+        assert_eq!(server.post_json("/v1/completions", &body).status, 200);
+        let failed = server.post_json("/v1/completions", &body);
+        assert_eq!((failed.status, failed.error("type").as_str()), (500, "server_error"));
+        assert!(!failed.text().contains("secret"), "{}", failed.text());
+    }
+    assert_eq!(server.post_json("/v1/completions", &json!({ "prompt": "a" })).status, 200);
+    assert_eq!(server.metric("panics_total").to_bits(), 2.0_f64.to_bits());
+}
+
+#[test]
+fn a_panic_while_a_token_becomes_text_is_one_of_inference() {
+    let (server, steps) = stepped(2, Limits::default());
+    let mut shouting = begin(&server, "shout", 5, false);
+    steps.one();
+    assert_eq!(Answer::read(&mut shouting).status, 500);
+    let next = begin(&server, "next", 1, false);
+    assert_eq!(steps.one(), ["next"]);
+    assert_eq!(text_of(next), "x");
+}
+
+#[test]
+fn an_engine_that_refuses_a_prompt_or_breaks_says_why_and_goes_on() {
+    let (server, steps) = stepped(2, Limits::default());
+    let refused = server.post("/v1/completions", "{\"prompt\": \"refuse\"}");
+    assert_eq!((refused.status, refused.error("message").as_str()), (500, "no room on the device"));
+    let mut beside = begin(&server, "beside", 9, true);
+    steps.one();
+    let mut breaks = begin(&server, "break", 9, false);
+    server.wait_for_arrivals(2.0);
+    while steps.one() != ["beside", "break"] {}
+    assert_eq!(Answer::read(&mut breaks).status, 500);
+    let events = Answer::read(&mut beside).events();
+    let last = events.last().unwrap();
+    assert!(
+        last.contains("\"error\"") && last.contains("the device is gone"),
+        "a stream ends with the error: {last}"
+    );
+    let next = begin(&server, "next", 1, false);
+    assert_eq!(steps.one(), ["next"]);
+    assert_eq!(text_of(next), "x");
+}
+
+#[test]
+fn a_server_that_ends_lets_answers_end_and_takes_no_others() {
+    let (server, steps) = stepped(1, Limits::default());
+    let streaming = begin(&server, "streaming", 3, true);
+    server.wait_for("active_sequences", 1.0);
+    let waiting = begin(&server, "waiting", 1, false);
+    server.wait_for("queue_length", 1.0);
+    steps.one();
+    let address = server.address;
+    let ending = thread::spawn(move || server.stop());
+    while TcpStream::connect(address).is_ok() {
+        thread::sleep(std::time::Duration::from_millis(2));
+    }
+    for _ in 0..3 {
+        steps.one();
+    }
+    let mut streaming = streaming;
+    assert_eq!(Answer::read(&mut streaming).chunks().len(), 4, "three pieces and the end");
+    assert_eq!(text_of(waiting), "x");
+    ending.join().unwrap();
+}
+
+#[test]
+fn answers_that_take_longer_than_the_drain_are_broken_off() {
+    let time = std::time::Duration::from_millis(100);
+    let (server, steps) = stepped(1, Limits { drain_time: time, ..Limits::default() });
+    let mut endless = begin(&server, "endless", 50, true);
+    steps.one();
+    let ending = thread::spawn(move || server.stop());
+    let broken_off = Answer::read(&mut endless).text();
+    assert!(broken_off.contains("\"x\"") && !broken_off.contains("[DONE]"), "{broken_off}");
+    // The step that was under way.
+    steps.one_or_end();
+    ending.join().unwrap();
+}

@@ -1,0 +1,14 @@
+//! The server as clients find it: over sockets on the loopback address, with the echo or a scripted engine behind it.
+
+mod abuse;
+mod access;
+mod chat;
+mod client;
+mod completions;
+mod engines;
+mod lifecycle;
+mod openai;
+mod page;
+mod program;
+mod service;
+mod webdriver;

@@ -1,0 +1,98 @@
+//! The program as a person starts and ends it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+use super::client::{Answer, PATIENCE, post_request};
+
+fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_web"));
+    command.args(["--port", "0"]).args(arguments).env_remove("SPILLWAY_API_KEY").env_remove("RUST_LOG");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Where it says that it listens, once its echo answers.
+fn address(child: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let address =
+        line.trim().strip_prefix("http://").unwrap_or_else(|| panic!("no URL: {line:?}")).to_owned();
+    while ask(&address, "/health") != 200 {}
+    address
+}
+
+fn ask(address: &str, path: &str) -> u16 {
+    let mut asking = TcpStream::connect(address).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    asking.write_all(request.as_bytes()).unwrap();
+    Answer::read(&mut asking).status
+}
+
+#[cfg(unix)]
+#[test]
+fn a_program_that_is_terminated_lets_its_streams_end_and_has_logged_no_text() {
+    let mut child = program(&["--echo-delay-ms", "5"]).spawn().unwrap();
+    let address = address(&mut child);
+    let mut streaming = TcpStream::connect(&address).unwrap();
+    streaming.set_read_timeout(Some(PATIENCE)).unwrap();
+    let secret = "a secret of many words ".repeat(10);
+    let body = format!(
+        "{{\"prompt\": \"{secret}\", \"max_tokens\": 1000, \"stream\": true, \"secret_parameter\": null}}"
+    );
+    // Refused by its name, which is not logged either.
+    let mut refused = TcpStream::connect(&address).unwrap();
+    refused.write_all(post_request("/v1/completions?secret=1", &body).as_bytes()).unwrap();
+    assert_eq!(Answer::read(&mut refused).status, 400);
+    let body = body.replace(", \"secret_parameter\": null", "");
+    streaming.write_all(post_request("/v1/completions", &body).as_bytes()).unwrap();
+    streaming.peek(&mut [0; 1]).unwrap();
+
+    let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let texts: String = Answer::read(&mut streaming)
+        .chunks()
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["text"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(texts, secret);
+    assert!(child.wait().unwrap().success());
+    let mut log = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.contains("POST /v1/completions 200") && log.contains("POST /v1/completions 400"), "{log}");
+    assert!(!log.contains("secret"), "{log}");
+}
+
+#[test]
+fn a_key_comes_from_a_file_and_a_bad_one_is_refused_without_being_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("key");
+    for (key, starts) in [("0123456789abcdef-good\n", true), ("hunter2", false), ("", false)] {
+        std::fs::write(&file, key).unwrap();
+        let mut child = program(&["--api-key-file", file.to_str().unwrap()]).spawn().unwrap();
+        if starts {
+            let address = address(&mut child);
+            assert_eq!(ask(&address, "/v1/models"), 401);
+            child.kill().unwrap();
+        }
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success());
+        assert!(!said.contains("hunter2") && !said.contains("0123456789"), "{said}");
+        assert_eq!(said.contains("at least 16 characters"), !starts, "{said}");
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_named_with_the_way_out() {
+    let mut first = program(&[]).spawn().unwrap();
+    let address = address(&mut first);
+    let port = address.rsplit(':').next().unwrap();
+    let mut second = Command::new(env!("CARGO_BIN_EXE_web"));
+    let output = second.args(["--port", port]).stdin(Stdio::null()).output();
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let said = String::from_utf8_lossy(&output.unwrap().stderr).into_owned();
+    assert!(said.contains(port) && said.contains("--port"), "{said}");
+}

@@ -1,0 +1,72 @@
+//! Models, health, metrics, tokens.
+
+use std::sync::mpsc::channel;
+
+use serde_json::json;
+use web::{Echo, Limits};
+
+use super::client::{Served, settings};
+
+#[test]
+fn the_model_is_listed_and_found_by_its_name() {
+    let server = Served::echo(Echo::default());
+    let list = server.get("/v1/models").json();
+    assert_eq!(list["data"][0]["id"], "echo");
+    assert_eq!(list["data"][0]["max_model_len"], 4096);
+    assert_eq!(server.get("/v1/models/echo").json(), list["data"][0]);
+    assert_eq!(server.get("/v1/models/other").status, 404);
+}
+
+#[test]
+fn a_server_that_loads_says_so_and_answers_afterwards() {
+    let (go, gone) = channel::<()>();
+    let server = Served::loading(settings(Limits::default()), move |desk| {
+        desk.doing("step 3 of 500");
+        let _waits = gone.recv();
+        Echo::default().answer(desk);
+    });
+    let health = loop {
+        let health = server.get("/health");
+        if health.text().contains("step 3") {
+            break health;
+        }
+    };
+    assert_eq!((health.status, health.json()["status"].as_str()), (503, Some("loading")));
+    assert!(health.head.contains("\r\ncache-control: no-store"), "{}", health.head);
+    let early = server.post("/v1/completions", "{\"prompt\": \"a\"}");
+    assert_eq!((early.status, early.head.contains("\r\nretry-after: 1")), (503, true));
+    assert_eq!(server.get("/").status, 200, "the page is there to say what is going on");
+    drop(go);
+    while server.get("/health").status != 200 {}
+    assert_eq!(server.post("/v1/completions", "{\"prompt\": \"a\"}").status, 200);
+}
+
+#[test]
+fn metrics_count_requests_tokens_and_times() {
+    let server = Served::echo(Echo::default());
+    server.post_json("/v1/completions", &json!({ "prompt": "abc" }));
+    server.get("/nowhere/at/all");
+    let page = server.get("/metrics");
+    assert!(page.head.contains("content-type: text/plain; version=0.0.4"), "{}", page.head);
+    let text = page.text();
+    for line in [
+        "spillway_requests_total{route=\"/v1/completions\",status=\"200\"} 1",
+        "spillway_requests_total{route=\"unknown\",status=\"404\"} 1",
+        "spillway_prompt_tokens_total 3",
+        "spillway_generated_tokens_total 4",
+        "spillway_queue_length 0",
+        "spillway_first_token_seconds_count 1",
+        "spillway_first_token_seconds_bucket{le=\"+Inf\"} 1",
+        "# TYPE spillway_request_seconds histogram",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+}
+
+#[test]
+fn tokens_of_a_text_are_told() {
+    let server = Served::echo(Echo::default());
+    let body = server.post_json("/tokenize", &json!({ "content": "ab" })).json();
+    assert_eq!(body, json!({ "tokens": [97, 98], "count": 2 }));
+    assert_eq!(server.post_json("/tokenize", &json!({ "text": "ab" })).error("param"), "content");
+}

@@ -1,0 +1,194 @@
+//! A browser, remotely controlled: the few commands of the W3C's `WebDriver` that the page's tests need.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+
+use super::client::{Answer, PATIENCE};
+
+const DRIVER: &str = "chromedriver";
+
+/// A headless Chromium with one window.
+pub(crate) struct Browser {
+    driver: Child,
+    address: SocketAddr,
+    session: String,
+}
+
+/// How large the window is, and whether it is a phone's.
+#[derive(Clone, Copy)]
+pub(crate) enum Screen {
+    Desktop,
+    Phone,
+}
+
+/// Whether the driver and the browser start at all.
+pub(crate) fn is_installed() -> bool {
+    let starts = |program: &str| {
+        let quiet =
+            Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        quiet.is_ok_and(|status| status.success())
+    };
+    starts(DRIVER) && starts("chromium")
+}
+
+impl Browser {
+    pub(crate) fn open(screen: Screen) -> Self {
+        let mut driver = Command::new(DRIVER)
+            .arg("--port=0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+        let port = lines.by_ref().find_map(|line| {
+            let line = line.unwrap();
+            line.contains("started successfully on port ")
+                .then(|| line.rsplit(' ').next().unwrap().trim_end_matches('.').parse().unwrap())
+        });
+        // What it says later must not fill the pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        let address = SocketAddr::from(([127, 0, 0, 1], port.expect("the driver says where it listens")));
+        let mut browser = Self { driver, address, session: String::new() };
+        let mut options = json!({
+            "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+                     "--window-size=1280,800", "--disable-background-networking", "--lang=en"],
+        });
+        if matches!(screen, Screen::Phone) {
+            let metrics =
+                json!({ "width": 390, "height": 844, "pixelRatio": 2.0, "mobile": true, "touch": true });
+            options["mobileEmulation"] = json!({ "deviceMetrics": metrics });
+        }
+        let wanted = json!({ "goog:chromeOptions": options, "goog:loggingPrefs": { "browser": "ALL" } });
+        let made = browser.request("POST", "/session", &json!({ "capabilities": { "alwaysMatch": wanted } }));
+        browser.session = format!("/session/{}", made["sessionId"].as_str().unwrap());
+        browser
+    }
+
+    fn request(&self, method: &str, path: &str, body: &Value) -> Value {
+        let body = if method == "GET" || method == "DELETE" { String::new() } else { body.to_string() };
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).unwrap();
+        let answer = Answer::read_measured(&mut stream);
+        let mut value = answer.json()["value"].take();
+        assert_eq!(answer.status, 200, "{method} {path}: {value}");
+        value.take()
+    }
+
+    fn command(&self, method: &str, path: &str, body: &Value) -> Value {
+        self.request(method, &format!("{}{path}", self.session), body)
+    }
+
+    pub(crate) fn visit(&self, url: &str) {
+        self.command("POST", "/url", &json!({ "url": url }));
+    }
+
+    pub(crate) fn reload(&self) {
+        self.command("POST", "/refresh", &json!({}));
+    }
+
+    /// The value of a script's `return`.
+    pub(crate) fn run(&self, script: &str) -> Value {
+        self.command("POST", "/execute/sync", &json!({ "script": script, "args": [] }))
+    }
+
+    pub(crate) fn text(&self, css: &str) -> String {
+        let script = format!("return document.querySelector({})?.textContent ?? null", json!(css));
+        let text = self.run(&script);
+        text.as_str().unwrap_or_else(|| panic!("nothing is {css}")).to_owned()
+    }
+
+    pub(crate) fn count(&self, css: &str) -> u64 {
+        self.run(&format!("return document.querySelectorAll({}).length", json!(css))).as_u64().unwrap()
+    }
+
+    /// Waits until an expression is true, however long a busy machine takes.
+    pub(crate) fn until(&self, expression: &str) {
+        for _ in 0..6000 {
+            if self.run(&format!("return Boolean({expression})")) == true {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("{expression} never became true; the page says:\n{}", self.text("body"));
+    }
+
+    fn find(&self, css: &str) -> String {
+        let found = self.command("POST", "/element", &json!({ "using": "css selector", "value": css }));
+        let (_, id) = found.as_object().unwrap().iter().next().unwrap();
+        format!("/element/{}", id.as_str().unwrap())
+    }
+
+    /// As a person does: it must be visible and nothing in front of it.
+    pub(crate) fn click(&self, css: &str) {
+        self.command("POST", &format!("{}/click", self.find(css)), &json!({}));
+    }
+
+    /// Types into an element. `\u{e007}` is Enter, `\u{e00c}` Escape, as the protocol has it.
+    pub(crate) fn write(&self, css: &str, text: &str) {
+        self.command("POST", &format!("{}/value", self.find(css)), &json!({ "text": text }));
+    }
+
+    /// Types where the focus is.
+    pub(crate) fn press(&self, keys: &[&str]) {
+        let strokes = keys.iter().flat_map(|key| {
+            [json!({ "type": "keyDown", "value": key }), json!({ "type": "keyUp", "value": key })]
+        });
+        let actions = json!([{ "type": "key", "id": "keys", "actions": strokes.collect::<Value>() }]);
+        self.command("POST", "/actions", &json!({ "actions": actions }));
+    }
+
+    /// What a screen reader calls an element, and its role.
+    pub(crate) fn spoken(&self, css: &str) -> (String, String) {
+        let element = self.find(css);
+        let ask = |what: &str| self.command("GET", &format!("{element}/{what}"), &Value::Null);
+        let text = |value: Value| value.as_str().unwrap().to_owned();
+        (text(ask("computedrole")), text(ask("computedlabel")))
+    }
+
+    pub(crate) fn accept_question(&self) {
+        self.command("POST", "/alert/accept", &json!({}));
+    }
+
+    /// What the browser complained about since the last time.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        let log = self.command("POST", "/se/log", &json!({ "type": "browser" }));
+        log.as_array().unwrap().iter().map(|entry| entry["message"].to_string()).collect()
+    }
+
+    pub(crate) fn prefer(&self, scheme: &str) {
+        let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
+        let body = json!({ "cmd": "Emulation.setEmulatedMedia", "params": { "features": features } });
+        self.command("POST", "/goog/cdp/execute", &body);
+    }
+
+    pub(crate) fn screenshot(&self) -> Vec<u8> {
+        let image = self.command("GET", "/screenshot", &Value::Null);
+        STANDARD.decode(image.as_str().unwrap()).unwrap()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // The browser outlives its driver unless it is told to end, also where a test has failed.
+        let head =
+            format!("DELETE {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", self.session);
+        if let Ok(mut stream) = TcpStream::connect(self.address) {
+            let _asked =
+                stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.write_all(head.as_bytes()));
+            let _answered = stream.read(&mut [0; 1]);
+        }
+        let _gone = self.driver.kill();
+        let _ended = self.driver.wait();
+    }
+}

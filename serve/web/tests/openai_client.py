@@ -1,0 +1,153 @@
+"""The `openai` package as a client. Arguments: the base URLs of a fast echo, a slow one with one place and one waiting,
+one that asks for a key, and one that fails every answer. Fails by assertion."""
+
+import asyncio
+import sys
+import threading
+import time
+import urllib.request
+
+import openai
+
+KEY = "0123456789abcdef0123456789abcdef"
+FAST, SLOW, LOCKED, FAILING = sys.argv[1:5]
+
+
+def client(url, **more):
+    return openai.OpenAI(base_url=url + "/v1", api_key=more.pop("api_key", "none"), **more)
+
+
+def said(text):
+    return [{"role": "system", "content": "Repeat."}, {"role": "user", "content": text}]
+
+
+def metric(url, name):
+    page = urllib.request.urlopen(url + "/metrics").read().decode()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines() if line.startswith("spillway_" + name))
+
+
+def until(condition):
+    for _ in range(5000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not happen")
+
+
+def refused(error, call, **fields):
+    try:
+        call()
+    except error as raised:
+        for name, value in fields.items():
+            assert getattr(raised, name) == value, (name, getattr(raised, name))
+        return raised
+    raise AssertionError(f"no {error.__name__}")
+
+
+def chat():
+    answer = client(FAST).chat.completions.create(
+        model="echo", messages=said("hello"), temperature=0.5, top_p=0.9, seed=7, max_completion_tokens=50,
+        logprobs=True, top_logprobs=2, n=2, stop=["#"],
+        extra_body={"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1},
+    )
+    assert [choice.message.content for choice in answer.choices] == ["hello", "hello"]
+    assert answer.choices[0].finish_reason == "stop" and answer.object == "chat.completion"
+    assert len(answer.choices[0].logprobs.content) == 5
+    assert len(answer.choices[0].logprobs.content[0].top_logprobs) == 2
+    assert (answer.usage.completion_tokens, answer.usage.total_tokens) == (10, answer.usage.prompt_tokens + 10)
+    # Its own answer goes back as it came.
+    history = said("hello") + [answer.choices[0].message.model_dump(), {"role": "user", "content": "again"}]
+    again = client(FAST).chat.completions.create(model="echo", messages=history)
+    assert again.choices[0].message.content == "again"
+
+
+def chat_streamed():
+    stream = client(FAST).chat.completions.create(
+        model="echo", messages=said("grüße 🌊"), stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == "grüße 🌊", text
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens == len(text.encode())
+
+
+def completions():
+    answer = client(FAST).completions.create(model="echo", prompt=["one", "two"], max_tokens=10, logprobs=1)
+    assert [choice.text for choice in answer.choices] == ["one", "two"]
+    assert answer.choices[0].logprobs.tokens == ["o", "n", "e"]
+    stream = client(FAST).completions.create(model="echo", prompt="three", stream=True)
+    assert "".join(chunk.choices[0].text for chunk in stream) == "three"
+
+
+def several_at_once():
+    async def all_of_them():
+        async with openai.AsyncOpenAI(base_url=FAST + "/v1", api_key="none") as asked:
+            async def one(text, streamed):
+                answer = await asked.chat.completions.create(model="echo", messages=said(text), stream=streamed)
+                if not streamed:
+                    return answer.choices[0].message.content
+                return "".join([chunk.choices[0].delta.content or "" async for chunk in answer])
+
+            texts = [f"text {n}" for n in range(24)]
+            assert await asyncio.gather(*(one(text, n % 2 == 0) for n, text in enumerate(texts))) == texts
+
+    asyncio.run(all_of_them())
+
+
+def models():
+    listed = client(FAST).models.list()
+    assert [model.id for model in listed] == ["echo"]
+    assert client(FAST).models.retrieve("echo").owned_by == "spillway"
+
+
+def errors():
+    once = client(FAST, max_retries=0)
+
+    def ask(**more):
+        return lambda: once.chat.completions.create(**({"model": "echo", "messages": said("a")} | more))
+
+    refused(openai.NotFoundError, ask(model="other"), code="model_not_found", param="model")
+    refused(openai.BadRequestError, ask(max_tokens=4096), code="context_length_exceeded")
+    refused(openai.BadRequestError, ask(temperature=-1), param="temperature", type="invalid_request_error")
+    refused(openai.BadRequestError, ask(extra_body={"temprature": 1}), code="unknown_parameter", param="temprature")
+    refused(openai.NotFoundError, lambda: once.embeddings.create(model="echo", input="a"))
+    refused(openai.AuthenticationError, client(LOCKED).models.list, code="invalid_api_key")
+    assert client(LOCKED, api_key=KEY).models.list().data
+    failing = client(FAILING, max_retries=0)
+    refused(openai.InternalServerError,
+            lambda: failing.chat.completions.create(model="echo", messages=said("a")), type="server_error")
+
+
+def cancelled():
+    before = metric(SLOW, "cancelled_total")
+    stream = client(SLOW).chat.completions.create(model="echo", messages=said("long " * 500), stream=True)
+    for _ in range(3):
+        next(stream)
+    stream.close()
+    until(lambda: metric(SLOW, "cancelled_total") == before + 1)
+    until(lambda: metric(SLOW, "active_sequences") == 0)
+
+
+def retried():
+    def fill():
+        client(SLOW, max_retries=0).chat.completions.create(model="echo", messages=said("busy " * 60))
+
+    filling = []
+    for full in ("active_sequences", "queue_length"):
+        filling.append(threading.Thread(target=fill))
+        filling[-1].start()
+        until(lambda: metric(SLOW, full) == 1)
+    refused(openai.RateLimitError,
+            lambda: client(SLOW, max_retries=0).completions.create(model="echo", prompt="a"), code="rate_limit_exceeded")
+    answer = client(SLOW, max_retries=100).completions.create(model="echo", prompt="a")
+    assert answer.choices[0].text == "a"
+    assert metric(SLOW, 'requests_total{route="/v1/completions",status="429"}') >= 2
+    for thread in filling:
+        thread.join()
+
+
+for check in (chat, chat_streamed, completions, several_at_once, models, errors, cancelled, retried):
+    check()
+    print("ok", check.__name__, flush=True)
