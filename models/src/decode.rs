@@ -27,7 +27,7 @@ pub struct DecoderFull {
 }
 
 /// Queries computed at once while a prompt is read.
-const PROMPT_CHUNK: usize = 128;
+pub(crate) const PROMPT_CHUNK: usize = 128;
 
 /// A model in the middle of reading some sequences.
 #[derive(Debug)]

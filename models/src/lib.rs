@@ -39,6 +39,7 @@
 pub mod activation;
 pub mod attention;
 pub mod config;
+pub mod continuous;
 pub mod decode;
 pub mod dropout;
 pub mod error;
@@ -52,6 +53,7 @@ pub mod loss;
 mod norm;
 pub mod precision;
 pub mod presets;
+pub mod ragged;
 pub mod random;
 pub mod recompute;
 pub mod sample;
@@ -61,6 +63,7 @@ mod vocabulary;
 pub mod weights;
 
 pub use config::GptConfig;
+pub use continuous::Continuous;
 pub use decode::{Decoder, DecoderFull};
 pub use dropout::DropoutKey;
 pub use error::ConfigError;

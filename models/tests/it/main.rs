@@ -1,6 +1,7 @@
 //! What this crate promises, in one binary.
 
 mod config;
+mod continuous;
 mod counting;
 mod decoding;
 mod dropout;

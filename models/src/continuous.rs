@@ -1,0 +1,216 @@
+//! Answers to requests that come and go: every step brings each sequence its next token.
+//!
+//! What one sequence gets does not depend on the others, nor on when it came: its random numbers are keyed as
+//! [`crate::generate`] keys them, by seed and row, and its attention sees its own keys alone. A long prompt is read in
+//! pieces, so that the others go on meanwhile. What sequences have read is kept for a while after their end: one that
+//! begins alike reads only the rest.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use burn::tensor::backend::Backend;
+
+use crate::generate::GenerateError;
+use crate::gpt::Gpt;
+use crate::ragged::{self, Sequence, Turn};
+use crate::random::{Random, combine};
+use crate::sample::Sampling;
+
+/// A sequence to be continued until it is told to leave.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Continuation {
+    /// The tokens to continue, at least one.
+    pub prompt: Vec<u32>,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Which of several with the same seed: row `n` draws what prompt `n` of one [`crate::Request`] draws.
+    pub row: u64,
+    /// How many of the likeliest tokens are named beside each choice; `None` leaves likelihoods out.
+    pub alternatives: Option<usize>,
+}
+
+/// A sequence's next token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chosen {
+    /// The token.
+    pub token: u32,
+    /// How likely it was, where that was asked for.
+    pub likelihood: Option<Likelihood>,
+}
+
+/// Natural logarithms of the model's probabilities, before temperature and filters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Likelihood {
+    /// Of the chosen token.
+    pub chosen: f64,
+    /// The likeliest tokens, best first.
+    pub alternatives: Vec<(u32, f64)>,
+}
+
+/// Sequences being continued, and those kept for others that begin alike.
+#[derive(Debug)]
+pub struct Continuous<'m, B: Backend> {
+    model: &'m Gpt<B>,
+    /// Tokens of prompts read in one step.
+    piece: usize,
+    /// Positions of ended sequences that are kept at most.
+    keep: usize,
+    rows: BTreeMap<u64, Row<B>>,
+    /// Ended ones; what was used last is at the end.
+    kept: VecDeque<Sequence<B>>,
+}
+
+#[derive(Debug)]
+struct Row<B: Backend> {
+    sequence: Sequence<B>,
+    /// Prompt and answer.
+    all: Vec<u32>,
+    sampling: Sampling,
+    random: Random,
+    alternatives: Option<usize>,
+}
+
+impl<B: Backend> Row<B> {
+    /// Tokens that the model has not read.
+    fn unread(&self) -> &[u32] {
+        &self.all[self.sequence.tokens().len()..]
+    }
+}
+
+impl<'m, B: Backend> Continuous<'m, B> {
+    /// Nobody yet. In one step at most `piece` tokens of prompts are read; at most `keep` positions of ended sequences
+    /// stay in memory.
+    pub fn new(model: &'m Gpt<B>, piece: usize, keep: usize) -> Self {
+        Self { model, piece: piece.max(1), keep, rows: BTreeMap::new(), kept: VecDeque::new() }
+    }
+
+    /// Takes a sequence in under a key that is free. Returns how many tokens of its prompt were read before.
+    pub fn join(&mut self, key: u64, wanted: Continuation) -> Result<usize, GenerateError> {
+        let Continuation { prompt, sampling, row, alternatives } = wanted;
+        sampling.validate()?;
+        let (vocab_size, window) = (self.model.config().vocab_size, self.model.config().n_positions);
+        if prompt.is_empty() {
+            return Err(GenerateError::EmptyPrompt { index: 0 });
+        }
+        if let Some(token) = prompt.iter().copied().find(|token| *token as usize >= vocab_size) {
+            return Err(GenerateError::UnknownToken { index: 0, token, vocab_size });
+        }
+        if prompt.len() > window {
+            return Err(GenerateError::WindowTooSmall { index: 0, prompt: prompt.len(), wanted: 1, window });
+        }
+        let sequence = self.begun(&prompt);
+        let known = sequence.tokens().len();
+        let random = Random::new(combine(&[sampling.seed, row]));
+        self.rows.insert(key, Row { sequence, all: prompt, sampling, random, alternatives });
+        Ok(known)
+    }
+
+    /// A sequence that has read as much of `prompt` as any here did. The last token is always read: its logits were
+    /// not kept.
+    fn begun(&mut self, prompt: &[u32]) -> Sequence<B> {
+        let common = |sequence: &Sequence<B>| {
+            let alike = sequence.tokens().iter().zip(prompt).take_while(|(a, b)| a == b).count();
+            alike.min(prompt.len() - 1)
+        };
+        let kept = (0..self.kept.len()).max_by_key(|at| common(&self.kept[*at]));
+        let active = self.rows.values().map(|row| &row.sequence).max_by_key(|sequence| common(sequence));
+        let lengths = (kept.map_or(0, |at| common(&self.kept[at])), active.map_or(0, common));
+        match (kept, active, lengths) {
+            (_, _, (0, 0)) => Sequence::new(self.model),
+            (_, Some(sequence), (kept, active)) if active >= kept => sequence.beginning(active),
+            (Some(at), _, (len, _)) => {
+                let sequence = self.kept.remove(at).expect("it was found there");
+                let beginning = sequence.beginning(len);
+                self.kept.push_back(sequence);
+                beginning
+            }
+            (None, ..) => Sequence::new(self.model),
+        }
+    }
+
+    /// Lets a sequence go, which may help one that comes later. An unknown key changes nothing.
+    pub fn leave(&mut self, key: u64) {
+        let Some(Row { sequence, .. }) = self.rows.remove(&key) else { return };
+        if sequence.tokens().is_empty() {
+            return;
+        }
+        self.kept.retain(|kept| !sequence.tokens().starts_with(kept.tokens()));
+        self.kept.push_back(sequence);
+        let mut held: usize = self.kept.iter().map(Sequence::capacity).sum();
+        while held > self.keep {
+            held -= self.kept.pop_front().map_or(0, |sequence| sequence.capacity());
+        }
+    }
+
+    /// Sequences being continued.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// One pass of the model: the next token of every sequence whose prompt is read, in the order of keys.
+    pub fn step(&mut self) -> Result<Vec<(u64, Chosen)>, GenerateError> {
+        let mut left = self.piece;
+        let mut turns = Vec::with_capacity(self.rows.len());
+        let mut ready = Vec::with_capacity(self.rows.len());
+        for (key, row) in &mut self.rows {
+            let first = row.sequence.tokens().len();
+            let unread = row.all.len() - first;
+            // One token is a step of decoding, or the end of a prompt, and never waits.
+            let count = if unread == 1 { 1 } else { unread.min(left) };
+            if unread > 1 {
+                left -= count;
+            }
+            if count > 0 {
+                turns.push(Turn { sequence: &mut row.sequence, tokens: &row.all[first..first + count] });
+                ready.push((*key, count == unread));
+            }
+        }
+        if turns.is_empty() {
+            return Ok(Vec::new());
+        }
+        let logits = ragged::read(self.model, &mut turns)?;
+        let logits = logits.try_into_data();
+        let logits = logits.map_err(|error| GenerateError::Unread { reason: error.to_string() })?;
+        let values: Vec<f32> = logits.iter::<f32>().collect();
+        let mut tokens = Vec::with_capacity(ready.len());
+        for (logits, (key, _)) in
+            values.chunks(self.model.config().vocab_size).zip(ready).filter(|(_, (_, ready))| *ready)
+        {
+            let row = self.rows.get_mut(&key).expect("its turn was just taken");
+            let token = row.sampling.choose(logits, &row.all, &mut row.random);
+            let likelihood = row.alternatives.map(|count| Likelihood::of(logits, token, count));
+            row.all.push(token);
+            debug_assert_eq!(row.unread(), [token], "the rest has been read");
+            tokens.push((key, Chosen { token, likelihood }));
+        }
+        Ok(tokens)
+    }
+
+    /// Forgets all sequences, kept ones too.
+    pub fn clear(&mut self) {
+        self.rows.clear();
+        self.kept.clear();
+    }
+}
+
+impl Likelihood {
+    fn of(logits: &[f32], chosen: u32, count: usize) -> Self {
+        let logits: Vec<f64> = logits.iter().map(|logit| f64::from(*logit)).collect();
+        let highest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let total = highest + logits.iter().map(|logit| (logit - highest).exp()).sum::<f64>().ln();
+        let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+        let better = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+        let count = count.min(order.len());
+        if count > 0 {
+            order.select_nth_unstable_by(count - 1, better);
+        }
+        order.truncate(count);
+        order.sort_unstable_by(better);
+        let alternatives = order.into_iter().map(|token| (token, logits[token as usize] - total)).collect();
+        Self { chosen: logits[chosen as usize] - total, alternatives }
+    }
+}

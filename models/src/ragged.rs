@@ -1,0 +1,159 @@
+//! Several sequences in one pass, each with a cache and a length of its own.
+//!
+//! The tokens that each of them reads next lie behind one another in a single row, so that every projection is one
+//! product: weights are read once for all sequences, which is what decoding costs, above all where they come from the
+//! host. Attention alone looks at one sequence at a time, over its own keys. Nothing is padded and no column is shared,
+//! so sequences join and leave between any two passes, and one may read a piece of its prompt while others read a
+//! token.
+
+use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
+
+use crate::attention;
+use crate::decode::{DecoderFull, PROMPT_CHUNK};
+use crate::gpt::Gpt;
+use crate::kernels::Plain;
+use crate::layers::PositionIds;
+
+/// Positions by which a cache grows.
+const GROWTH: usize = 64;
+
+/// A sequence and the keys and values of the tokens that were read.
+#[derive(Debug, Clone)]
+pub struct Sequence<B: Backend> {
+    tokens: Vec<u32>,
+    layers: Vec<Layer<B>>,
+    /// Positions that the caches have.
+    capacity: usize,
+    /// Positions that the model has.
+    window: usize,
+}
+
+/// Keys and values of one block, `[1, kv_heads, capacity, width]`; absent before the first token.
+#[derive(Debug, Clone)]
+struct Layer<B: Backend> {
+    keys: Option<Tensor<B, 4>>,
+    values: Option<Tensor<B, 4>>,
+}
+
+/// A sequence and at least one token that it reads next.
+#[derive(Debug)]
+pub struct Turn<'a, B: Backend> {
+    /// The sequence.
+    pub sequence: &'a mut Sequence<B>,
+    /// Its next tokens.
+    pub tokens: &'a [u32],
+}
+
+impl<B: Backend> Sequence<B> {
+    /// One that has read nothing.
+    pub fn new(model: &Gpt<B>) -> Self {
+        let layers = model.blocks.iter().map(|_| Layer { keys: None, values: None }).collect();
+        Self { tokens: Vec::new(), layers, capacity: 0, window: model.config().n_positions }
+    }
+
+    /// The tokens that were read.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Positions it holds memory for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Another sequence that has read the first `len` of these tokens. The two share memory until one of them reads on.
+    #[must_use]
+    pub fn beginning(&self, len: usize) -> Self {
+        Self { tokens: self.tokens[..len].to_vec(), ..self.clone() }
+    }
+
+    fn check(&self, more: usize) -> Result<(), DecoderFull> {
+        let read = self.tokens.len();
+        if read + more > self.window {
+            return Err(DecoderFull { asked: more, read, capacity: self.window });
+        }
+        Ok(())
+    }
+
+    /// Makes room for `more` tokens.
+    fn reserve(&mut self, more: usize) {
+        let needed = self.tokens.len() + more;
+        if needed > self.capacity {
+            self.capacity = needed.next_multiple_of(GROWTH).min(self.window);
+        }
+    }
+}
+
+/// Each sequence reads its next tokens; the logits `[turns, vocabulary]` after the last token of each. Where one of them
+/// does not fit its sequence, none is read.
+pub fn read<B: Backend>(model: &Gpt<B>, turns: &mut [Turn<'_, B>]) -> Result<Tensor<B, 2>, DecoderFull> {
+    turns.iter().try_for_each(|turn| turn.sequence.check(turn.tokens.len()))?;
+    let device = model.wte.device();
+    let row = |ids: Vec<i32>| {
+        let count = ids.len();
+        Tensor::<B, 2, Int>::from_data(TensorData::new(ids, [1, count]), &device)
+    };
+    let ids = turns.iter().flat_map(|turn| turn.tokens).map(|token| *token as i32).collect();
+    let places = turns.iter().flat_map(|turn| {
+        let first = turn.sequence.tokens.len();
+        (first..first + turn.tokens.len()).map(|at| at as i32)
+    });
+    let positions = PositionIds::PerRow(row(places.collect()));
+    let kernels = Plain::default();
+    let mut x = model.embed_at(row(ids), &positions, &kernels);
+    let angles = model.angles(&positions);
+    for turn in &mut *turns {
+        turn.sequence.reserve(turn.tokens.len());
+    }
+    for (at, block) in model.blocks.iter().enumerate() {
+        x = block.forward(x, angles.as_ref(), None, &kernels, |q, k, v, options| {
+            let mut mixed = Vec::with_capacity(turns.len());
+            let mut first = 0;
+            for Turn { sequence, tokens } in &mut *turns {
+                let mine = |all: &Tensor<B, 4>| all.clone().slice_dim(2, first..first + tokens.len());
+                let (len, capacity) = (sequence.tokens.len(), sequence.capacity);
+                let layer = &mut sequence.layers[at];
+                let keys = append(&mut layer.keys, mine(&k), len, capacity);
+                let values = append(&mut layer.values, mine(&v), len, capacity);
+                mixed.push(attention::forward(&mine(&q), &keys, &values, options, PROMPT_CHUNK, None).output);
+                first += tokens.len();
+            }
+            if mixed.len() == 1 { mixed.remove(0) } else { Tensor::cat(mixed, 2) }
+        });
+    }
+    let mut end = 0;
+    let mut ends = Vec::with_capacity(turns.len());
+    for Turn { sequence, tokens } in turns {
+        sequence.tokens.extend_from_slice(tokens);
+        end += tokens.len();
+        ends.push(end as i32 - 1);
+    }
+    let count = ends.len();
+    let ends = Tensor::<B, 1, Int>::from_data(TensorData::new(ends, [count]), &device);
+    Ok(model.logits(x.select(1, ends), &kernels))
+}
+
+/// Writes `new` behind the first `len` positions of the cache, which grows to `capacity`, and returns everything up to
+/// its end.
+fn append<B: Backend>(
+    cache: &mut Option<Tensor<B, 4>>,
+    new: Tensor<B, 4>,
+    len: usize,
+    capacity: usize,
+) -> Tensor<B, 4> {
+    let [rows, heads, time, width] = new.dims();
+    let empty = |positions| Tensor::zeros([rows, heads, positions, width], (&new.device(), new.dtype()));
+    // Taken out of its place, so that the write finds the only reference.
+    let old = match cache.take() {
+        None => empty(capacity),
+        Some(old) if old.dims()[2] < capacity => {
+            let more = capacity - old.dims()[2];
+            Tensor::cat(vec![old, empty(more)], 2)
+        }
+        Some(old) => old,
+    };
+    let written = old.slice_assign([0..rows, 0..heads, len..len + time, 0..width], new);
+    let seen = written.clone().slice_dim(2, 0..len + time);
+    *cache = Some(written);
+    seen
+}

@@ -1,0 +1,177 @@
+//! Sequences continued together get what each gets alone.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use burn_flex::Flex;
+use models::continuous::{Chosen, Continuation, Continuous};
+use models::random::Random;
+use models::{Gpt, GptConfig, Request, Sampling, generate};
+
+use crate::fixtures::{Cpu, DEVICE, shrunk, unusual};
+
+fn every_family() -> [GptConfig; 4] {
+    [shrunk("gpt2"), shrunk("llama-1.1b"), shrunk("nanochat"), unusual()]
+}
+
+fn alone(model: &Gpt<Cpu>, prompt: &[u32], count: usize, sampling: Sampling) -> Vec<u32> {
+    let prompts = [prompt.to_vec()];
+    let request = Request { sampling, ..Request::new(&prompts, count) };
+    let mut answers = generate(model, &request, |_| ControlFlow::Continue(())).expect("it fits");
+    answers.remove(0).tokens
+}
+
+fn wanted(prompt: &[u32], sampling: Sampling) -> Continuation {
+    Continuation { prompt: prompt.to_vec(), sampling, row: 0, alternatives: None }
+}
+
+/// A request of the random programme below.
+struct Asked {
+    prompt: Vec<u32>,
+    count: usize,
+    /// How many tokens it waits for before it leaves.
+    patience: usize,
+    sampling: Sampling,
+    arrival: usize,
+}
+
+fn asked(random: &mut Random, config: &GptConfig) -> Asked {
+    let below = |random: &mut Random, limit: usize| (random.bits() % limit as u64) as usize;
+    // Few different beginnings, so that many prompts share one.
+    let shared = below(random, 3) as u32;
+    let length = 1 + below(random, 14);
+    let first = below(random, length + 1);
+    let prompt = (0..length)
+        .map(|at| if at < first { shared * 7 + at as u32 } else { below(random, config.vocab_size) as u32 })
+        .collect();
+    let count = 1 + below(random, 10);
+    let sampling = match below(random, 3) {
+        0 => Sampling { seed: random.bits(), top_k: Some(20), temperature: 0.9, ..Sampling::default() },
+        1 => Sampling { repetition_penalty: Some(1.3), ..Sampling::greedy() },
+        _ => Sampling::greedy(),
+    };
+    // Every fourth is cancelled on its way.
+    let patience = if below(random, 4) == 0 { below(random, count) } else { count };
+    Asked { prompt, count, patience, sampling, arrival: below(random, 30) }
+}
+
+#[test]
+fn any_programme_of_arrivals_lengths_and_departures_gets_what_generate_gives() {
+    for (seed, config) in every_family().into_iter().enumerate() {
+        let model = Gpt::<Flex>::new(&config, 5, &DEVICE).expect("valid");
+        for programme in 0..4 {
+            let mut random = Random::new(seed as u64 * 100 + programme);
+            let requests: Vec<Asked> = (0..16).map(|_| asked(&mut random, &config)).collect();
+            let (piece, keep) = ([1, 3, 8, 64][programme as usize], [0, 64, 200, 10_000][programme as usize]);
+            let mut batch = Continuous::new(&model, piece, keep);
+            let mut answers: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+            let mut reused = 0;
+            for step in 0.. {
+                for (key, request) in requests.iter().enumerate().filter(|(_, one)| one.arrival == step) {
+                    reused +=
+                        batch.join(key as u64, wanted(&request.prompt, request.sampling)).expect("it fits");
+                    answers.insert(key as u64, Vec::new());
+                }
+                if batch.is_empty() && step > 30 {
+                    break;
+                }
+                for (key, Chosen { token, .. }) in batch.step().expect("it fits") {
+                    answers.get_mut(&key).expect("it joined").push(token);
+                }
+                for (key, answer) in &answers {
+                    let request = &requests[*key as usize];
+                    if answer.len() >= request.patience {
+                        batch.leave(*key);
+                    }
+                }
+            }
+            assert!(reused > 0 || keep == 0, "prompts with a common beginning are read once");
+            for (key, answer) in answers {
+                let Asked { prompt, count, patience, sampling, .. } = &requests[key as usize];
+                let expected = alone(&model, prompt, *count, *sampling);
+                assert_eq!(
+                    answer[..*patience.min(&answer.len())],
+                    expected[..*patience],
+                    "{config:?} request {key}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_prompt_that_was_read_before_is_read_from_its_last_token_on() {
+    let model = Gpt::<Flex>::new(&shrunk("nanochat"), 5, &DEVICE).expect("valid");
+    let mut batch = Continuous::new(&model, 64, 1000);
+    let prompt = [3, 1, 4, 1, 5, 9];
+    assert_eq!(batch.join(1, wanted(&prompt, Sampling::greedy())).expect("it fits"), 0);
+    batch.step().expect("it fits");
+    assert_eq!(batch.join(2, wanted(&prompt, Sampling::greedy())).expect("it fits"), 5, "of one under way");
+    batch.leave(1);
+    batch.leave(2);
+    assert_eq!(
+        batch.join(3, wanted(&[3, 1, 4, 8], Sampling::greedy())).expect("it fits"),
+        3,
+        "of one that ended"
+    );
+    batch.clear();
+    assert_eq!(batch.join(4, wanted(&prompt, Sampling::greedy())).expect("it fits"), 0);
+}
+
+#[test]
+fn what_is_kept_stays_within_its_bound() {
+    let config = GptConfig { n_positions: 256, ..shrunk("gpt2") };
+    let model = Gpt::<Flex>::new(&config, 5, &DEVICE).expect("valid");
+    let mut batch = Continuous::new(&model, 64, 130);
+    for key in 0..4 {
+        let prompt = [key as u32 + 1, 7, 7];
+        batch.join(key, wanted(&prompt, Sampling::greedy())).expect("it fits");
+        batch.step().expect("it fits");
+        batch.leave(key);
+    }
+    // Two caches of 64 positions: those of the last two.
+    let known: Vec<usize> = (0..4)
+        .map(|key| {
+            batch.join(10 + key, wanted(&[key as u32 + 1, 7, 7], Sampling::greedy())).expect("it fits")
+        })
+        .collect();
+    assert_eq!(known, [0, 0, 2, 2]);
+}
+
+#[test]
+fn others_get_their_tokens_while_a_long_prompt_is_read() {
+    let model = Gpt::<Flex>::new(&shrunk("gpt2"), 5, &DEVICE).expect("valid");
+    let mut batch = Continuous::new(&model, 4, 0);
+    batch.join(1, wanted(&[1], Sampling::greedy())).expect("it fits");
+    batch.step().expect("it fits");
+    batch.join(2, wanted(&[2; 14], Sampling::greedy())).expect("it fits");
+    let steps: Vec<Vec<u64>> =
+        (0..5).map(|_| batch.step().expect("it fits").into_iter().map(|(key, _)| key).collect()).collect();
+    assert_eq!(steps, [vec![1], vec![1], vec![1], vec![1, 2], vec![1, 2]]);
+}
+
+#[test]
+fn likelihoods_are_those_of_the_model_and_best_first() {
+    let model = Gpt::<Flex>::new(&unusual(), 5, &DEVICE).expect("valid");
+    let mut batch = Continuous::new(&model, 64, 0);
+    let wanted = Continuation { alternatives: Some(61), ..wanted(&[1, 2], Sampling::greedy()) };
+    batch.join(1, wanted).expect("it fits");
+    let (_, Chosen { token, likelihood }) = batch.step().expect("it fits").remove(0);
+    let likelihood = likelihood.expect("it was asked for");
+    assert_eq!((token, likelihood.chosen), likelihood.alternatives[0], "greedy takes the likeliest");
+    assert!(likelihood.alternatives.is_sorted_by(|a, b| a.1 >= b.1));
+    let total: f64 = likelihood.alternatives.iter().map(|(_, log)| log.exp()).sum();
+    assert!((total - 1.0).abs() < 1e-9, "{total}");
+}
+
+#[test]
+fn what_cannot_be_continued_is_refused_before_it_joins() {
+    let model = Gpt::<Flex>::new(&shrunk("gpt2"), 5, &DEVICE).expect("valid");
+    let mut batch = Continuous::new(&model, 64, 0);
+    for prompt in [&[][..], &[61], &[1; 25]] {
+        batch.join(1, wanted(prompt, Sampling::greedy())).expect_err("it cannot be continued");
+    }
+    let hot = Sampling { temperature: -1.0, ..Sampling::default() };
+    batch.join(1, wanted(&[1], hot)).expect_err("no such temperature");
+    assert!(batch.is_empty());
+}
