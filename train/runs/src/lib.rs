@@ -14,5 +14,5 @@ pub mod weights;
 
 pub use bad_input::BadInput;
 pub use pretrained::Pretrained;
-pub use speaker::{Speaker, TEXTS_AT_ONCE, ends};
+pub use speaker::{Speaker, TEXTS_AT_ONCE, ends, opening};
 pub use trained::{Trained, Wanted};

@@ -29,12 +29,7 @@ pub struct Speaker<'a, B: Backend> {
 impl<B: Backend> Speaker<'_, B> {
     /// The ids of a text to continue. One without text begins as a document does.
     pub fn opening(&self, text: &str) -> anyhow::Result<Vec<u32>> {
-        let mut ids: Vec<u32> = self.tokenizer.bos().into_iter().collect();
-        ids.extend(self.tokenizer.encode(text)?);
-        if ids.is_empty() {
-            ids = self.tokenizer.encode("\n").context("an empty prompt begins with a line break")?;
-        }
-        Ok(ids)
+        opening(self.tokenizer, text)
     }
 
     /// Continues `prompts`, showing the pieces of the first as they come.
@@ -107,6 +102,16 @@ impl<B: Backend> Speaker<'_, B> {
         let bytes = self.tokenizer.decode_bytes(&known)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
+}
+
+/// The ids of a text to continue. One without text begins as a document does.
+pub fn opening(tokenizer: &Tokenizer, text: &str) -> anyhow::Result<Vec<u32>> {
+    let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
+    ids.extend(tokenizer.encode(text)?);
+    if ids.is_empty() {
+        ids = tokenizer.encode("\n").context("an empty prompt begins with a line break")?;
+    }
+    Ok(ids)
 }
 
 /// The control tokens at which an answer ends, without repetition.

@@ -1,0 +1,87 @@
+//! Continuous batching as the server's engine.
+
+use std::sync::Arc;
+
+use burn::tensor::backend::Backend;
+use models::continuous::{Chosen, Continuation, Continuous};
+use models::{GenerateError, Gpt};
+use tokenizer::Tokenizer;
+use web::{Ask, Counters, Desk, Engine, EngineError, Key, Likelihood, Model, Sampling, Token};
+
+use crate::words::Words;
+
+/// How answers share the model.
+#[derive(Debug, Clone, Copy)]
+pub struct Batching {
+    /// Answers at once.
+    pub slots: usize,
+    /// Tokens of prompts read between two tokens of the answers under way.
+    pub prompt_piece: usize,
+}
+
+impl Default for Batching {
+    fn default() -> Self {
+        Self { slots: 16, prompt_piece: 256 }
+    }
+}
+
+/// Has a model answer at a desk until the server ends.
+pub fn answer<B: Backend>(
+    desk: Desk,
+    gpt: &Gpt<B>,
+    tokenizer: Tokenizer,
+    model: Model,
+    counters: Counters,
+    batching: Batching,
+) {
+    // One context's worth per slot under way, and as much for what has ended.
+    let keep = batching.slots.saturating_mul(gpt.config().n_positions);
+    let mut engine =
+        Batched { slots: batching.slots, batch: Continuous::new(gpt, batching.prompt_piece, keep) };
+    desk.answer(model, Arc::new(Words::new(tokenizer)), counters, &mut engine);
+}
+
+struct Batched<'m, B: Backend> {
+    slots: usize,
+    batch: Continuous<'m, B>,
+}
+
+impl<B: Backend> Engine for Batched<'_, B> {
+    fn slots(&self) -> usize {
+        self.slots
+    }
+
+    fn join(&mut self, key: Key, ask: Ask) -> Result<usize, EngineError> {
+        let Ask { prompt, sampling, alternatives, .. } = ask;
+        let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed, choice } = sampling;
+        let sampling = models::Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed };
+        self.batch
+            .join(key.0, Continuation { prompt, sampling, row: choice, alternatives })
+            .map_err(|error| failed(&error))
+    }
+
+    fn leave(&mut self, key: Key) {
+        self.batch.leave(key.0);
+    }
+
+    fn step(&mut self) -> Result<Vec<(Key, Token)>, EngineError> {
+        let chosen = self.batch.step().map_err(|error| failed(&error))?;
+        Ok(chosen.into_iter().map(|(key, chosen)| (Key(key), token(chosen))).collect())
+    }
+
+    fn reset(&mut self) {
+        self.batch.clear();
+    }
+}
+
+fn token(Chosen { token, likelihood }: Chosen) -> Token {
+    let likelihood = likelihood.map(|likelihood| {
+        let models::continuous::Likelihood { chosen, alternatives } = likelihood;
+        Likelihood { chosen, alternatives }
+    });
+    Token { id: token, likelihood }
+}
+
+fn failed(error: &GenerateError) -> EngineError {
+    EngineError(error.to_string())
+}

@@ -1,0 +1,38 @@
+//! Many at once.
+
+use std::thread;
+
+use backend_offload::stats;
+use burn::backend::Flex;
+use burn::backend::flex::FlexDevice;
+use serde_json::json;
+use serve::Batching;
+use web::Limits;
+
+use crate::client::settings;
+use crate::models_at_work::served;
+
+#[test]
+fn sixty_four_streams_are_answered_and_their_caches_given_back() {
+    let server = served(settings(Limits::default()), Batching::default());
+    thread::scope(|clients| {
+        let streams: Vec<_> = (0..64)
+            .map(|n| {
+                let server = &server;
+                clients.spawn(move || {
+                    let body = json!({ "prompt": format!("stream {n}"), "max_tokens": 24, "stream": true });
+                    let answer = server.post_json("/v1/completions", &body);
+                    assert_eq!(answer.status, 200, "{}", answer.text());
+                    answer.chunks().len()
+                })
+            })
+            .collect();
+        // Health is not asked of the inference thread.
+        assert_eq!(server.get("/health").status, 200);
+        assert!(streams.into_iter().all(|stream| stream.join().unwrap() > 1));
+    });
+    server.wait_for("active_sequences", 0.0);
+    let (steps, tokens) = (server.metric("steps_total"), server.metric("generated_tokens_total"));
+    assert!(tokens > 4.0 * steps, "{tokens} tokens took {steps} steps: they were not answered together");
+    assert!(stats::<Flex>(&FlexDevice).evictions > 0, "all of it at once is more than the device holds");
+}

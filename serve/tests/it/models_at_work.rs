@@ -1,0 +1,59 @@
+//! Small models with random weights, served.
+
+use std::sync::Once;
+
+use backend_offload::{Offload, OffloadConfig};
+use burn::backend::Flex;
+use burn::backend::flex::FlexDevice;
+use models::config::Family;
+use models::{Gpt, GptConfig, presets};
+use serve::{Batching, answer};
+use tokenizer::Tokenizer;
+use web::{Desk, Model, Settings};
+
+use crate::client::Served;
+
+pub(crate) type Cpu = Offload<Flex>;
+
+static LITTLE_MEMORY: Once = Once::new();
+
+/// Reads 64 tokens at once and knows bytes and control tokens. Weights are large, so that every layer counts.
+pub(crate) fn config() -> GptConfig {
+    let small = GptConfig {
+        n_layer: 2,
+        n_head: 4,
+        n_kv_head: Some(2),
+        n_embd: 32,
+        n_inner: None,
+        n_positions: 64,
+        vocab_size: tokenizer().vocab_size() as usize,
+        init: Family::Gpt2,
+        initializer_range: 0.3,
+        ..presets::preset("nanochat").unwrap()
+    };
+    small.validate().unwrap();
+    small
+}
+
+pub(crate) fn tokenizer() -> Tokenizer {
+    Tokenizer::bytes(&[]).with_chat().unwrap()
+}
+
+/// The same numbers each time. The device has less memory than weights and caches take, so that they spill.
+pub(crate) fn model() -> Gpt<Cpu> {
+    LITTLE_MEMORY.call_once(|| {
+        let config = OffloadConfig::new().device_budget("512KiB".parse().unwrap()).smallest_block(1024);
+        config.install::<Flex>(&FlexDevice).unwrap();
+    });
+    Gpt::new(&config(), 3, &FlexDevice).unwrap()
+}
+
+pub(crate) fn served(settings: Settings, batching: Batching) -> Served {
+    Served::start(settings, move |desk| work(desk, batching))
+}
+
+fn work(desk: Desk, batching: Batching) {
+    let model = model();
+    let told = Model { id: "random".into(), created: 0, context: 64, vocabulary: config().vocab_size };
+    answer(desk, &model, tokenizer(), told, Box::new(Vec::new), batching);
+}
