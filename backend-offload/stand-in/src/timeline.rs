@@ -18,7 +18,7 @@ pub(crate) struct Timeline {
     host: f64,
     /// When each stream has done what it was given.
     streams: Vec<f64>,
-    engines: [f64; 3],
+    engines: [Busy; 3],
     kernel_seconds: f64,
     bandwidth: f64,
     trace: Option<File>,
@@ -26,6 +26,31 @@ pub(crate) struct Timeline {
 
 /// A call's own cost, and a copy's beyond its bytes.
 const LATENCY: f64 = 2e-6;
+
+/// Smaller copies slip in between the pieces of others.
+const LARGE: u64 = 64 << 10;
+
+/// When an engine is taken: disjoint times in order. Work that waits for something leaves the time before to others.
+#[derive(Debug, Default)]
+struct Busy(Vec<(f64, f64)>);
+
+impl Busy {
+    /// Takes the first time from `ready` on that is long enough. Nobody asks for a time before `now` again.
+    fn take(&mut self, now: f64, ready: f64, seconds: f64) -> f64 {
+        self.0.retain(|(_, end)| *end > now);
+        let mut start = ready;
+        let mut place = 0;
+        for (begin, end) in &self.0 {
+            if start + seconds <= *begin {
+                break;
+            }
+            start = start.max(*end);
+            place += 1;
+        }
+        self.0.insert(place, (start, start + seconds));
+        start
+    }
+}
 
 impl Timeline {
     pub(crate) fn new(settings: &Settings) -> Self {
@@ -39,7 +64,7 @@ impl Timeline {
         Self {
             host: 0.0,
             streams: Vec::new(),
-            engines: [0.0; 3],
+            engines: Default::default(),
             kernel_seconds: settings.kernel_us * 1e-6,
             bandwidth: settings.bandwidth,
             trace,
@@ -54,9 +79,10 @@ impl Timeline {
         };
         self.host += LATENCY;
         let called = self.host;
-        let start = called.max(self.end_of(stream)).max(self.engines[engine as usize]);
+        let ready = called.max(self.end_of(stream));
+        let slips_in = engine != Engine::Compute && bytes < LARGE;
+        let start = if slips_in { ready } else { self.engines[engine as usize].take(called, ready, seconds) };
         let end = start + seconds;
-        self.engines[engine as usize] = end;
         self.streams[stream.index()] = end;
         self.write(&format!(
             "{{\"stream\":{},\"kind\":\"{}\",\"name\":\"{name}\",\"bytes\":{bytes},\"called_us\":{:.2},\
@@ -86,6 +112,12 @@ impl Timeline {
         self.host = self.host.max(until);
     }
 
+    /// Whether the host, by the end of this call, is past that time.
+    pub(crate) fn host_asks(&mut self, time: f64) -> bool {
+        self.host += LATENCY;
+        self.host >= time
+    }
+
     fn write(&mut self, line: &str) {
         if let Some(file) = &mut self.trace {
             _ = writeln!(file, "{line}");
@@ -96,6 +128,22 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_that_waits_leaves_its_engine_to_others_and_small_copies_slip_in() {
+        let settings = Settings::parse([("STAND_IN_CACHE".to_owned(), "c".to_owned())]).unwrap();
+        let (first, second) = (StreamId::from_index(0), StreamId::from_index(1));
+        let mut timeline = Timeline::new(&settings);
+        timeline.stream_waits(first, 5e-3);
+        timeline.book(first, Engine::ToDevice, "copy", 20_000_000);
+        timeline.book(second, Engine::ToDevice, "copy", 20_000_000);
+        assert!(timeline.end_of(second) < 2e-3, "while the first one waits");
+        timeline.book(second, Engine::ToDevice, "copy", 200_000_000);
+        assert!(timeline.end_of(second) > 15e-3, "too long for the time before the first one");
+        let third = StreamId::from_index(2);
+        timeline.book(third, Engine::ToDevice, "copy", 48);
+        assert!(timeline.end_of(third) < 1e-3);
+    }
 
     #[test]
     fn copies_and_kernels_of_two_streams_overlap_and_those_of_one_engine_do_not() {
