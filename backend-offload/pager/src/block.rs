@@ -95,6 +95,8 @@ pub struct Block {
     /// Number of the operation in which an attempt to move it away failed; it is not tried again before all
     /// others.
     pub(crate) stuck_in: u64,
+    /// It came back ahead of its use and has not been used since.
+    pub(crate) ahead: bool,
     /// A move that has not landed; at most one, which may outlive the block's being `Leaving`.
     pub(crate) moving: Option<Token>,
 }

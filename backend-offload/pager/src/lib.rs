@@ -10,6 +10,9 @@
 //!    steps may be taken and other operations may run;
 //! 3. the operation runs; [`Pager::wrote`] tells which blocks changed.
 //!
+//! A door whose moves end later than they start asks [`Pager::next_ahead`], too, once an operation is ready: what it
+//! starts then runs beside that operation.
+//!
 //! One step at a time, because each can fail, and because what a step frees is known only once it is done.
 //!
 //! Budget invariant: `resident + spare <= budget` before and after every step, where *spare* are slices the
@@ -18,6 +21,7 @@
 //!
 //! A report that contradicts the books is a [`Fault`] and changes nothing, in release too.
 
+mod ahead;
 mod block;
 mod bound;
 mod counters;
@@ -37,9 +41,11 @@ mod step;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod trace;
 mod victims;
 
+pub use ahead::PACE_BYTES;
 pub use block::{Arena, Block, BlockId, Place, Preference, TierIndex, Token};
 pub use bound::bound;
 pub use counters::Counters;
@@ -52,6 +58,7 @@ pub use recording::{BadRecording, Event, Operand, Recording};
 pub use residency::Pager;
 pub use simulate::{Moved, Replay};
 pub use steps::Step;
+pub use timeline::{Elapsed, Machine};
 
 /// The fate of an operation whose own operands are larger than the device budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,11 +1,12 @@
 //! The program's requests, passed on to two listeners: the recorder, which writes it down, and the planner, which learns
 //! from it.
 
-use crate::block::{Arena, BlockId};
+use crate::block::{Arena, BlockId, Place};
 use crate::limit::Limit;
 use crate::planner::{Course, Planner};
 use crate::recording::Recorder;
 use crate::residency::Pager;
+use crate::trace::Named;
 
 impl Pager {
     /// Starts a [`Recording`](crate::Recording) of what the program asks from here on; blocks must not exist yet.
@@ -69,10 +70,16 @@ impl Pager {
             return;
         };
         let slots = &self.slots;
-        let bytes = |id: &BlockId| slots[id.index as usize].block.as_ref().map_or(0, |block| block.bytes);
-        let course = planner.observe(&self.operation.operands().iter().map(|id| (*id, bytes(id))));
+        let named = |id: &BlockId| {
+            let block = slots[id.index as usize].block.as_ref();
+            let is_new = block.is_some_and(|block| block.place == Place::Nowhere);
+            Named { block: *id, bytes: block.map_or(0, |block| block.bytes), is_new }
+        };
+        let course = planner.observe(&self.operation.operands().iter().map(named));
         self.counters.predicted += u64::from(course == Course::Foretold);
         self.counters.diverged += u64::from(matches!(course, Course::Elsewhere { lost: true, .. }));
-        self.enter_operands(matches!(course, Course::Elsewhere { found: true, .. }));
+        let anew = matches!(course, Course::Elsewhere { found: true, .. });
+        self.enter_operands(anew);
+        self.expect_returns(anew);
     }
 }

@@ -10,7 +10,7 @@
 //! used since is then set anew: a block that lived in that earlier time is used next when it was used next then.
 
 use crate::block::BlockId;
-use crate::trace::{CONTEXT, Next, Trace};
+use crate::trace::{CONTEXT, Named, Next, Trace};
 
 /// The expected future of one block.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,6 +37,15 @@ pub(crate) enum Future {
     Used(u64),
     /// The program lets go of it in so many operations.
     Freed(u64),
+}
+
+/// An operation still to come, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Coming {
+    /// Of device memory for new blocks.
+    pub takes: u64,
+    /// Of all operands: about as many as its time.
+    pub handles: u64,
 }
 
 /// How the operation that begins goes on from those before it.
@@ -105,6 +114,25 @@ impl Planner {
         }
     }
 
+    /// What the operation `after` from now does; `None` where the past does not reach. Tells `lets_go` of each block that it uses last: how many operations from now the last one runs before its
+    /// memory is free, and how much that is.
+    pub fn coming(&self, after: i64, mut lets_go: impl FnMut(i64, u64)) -> Option<Coming> {
+        let past = self.cursor?.checked_add_signed(after)?;
+        if past > self.now() {
+            return None;
+        }
+        let mut coming = Coming::default();
+        for place in self.trace.uses(past) {
+            let (bytes, is_new) = self.trace.size(place);
+            coming.takes += if is_new { bytes } else { 0 };
+            coming.handles += bytes;
+            if let Next::Freed(later) = self.trace.next(place) {
+                lets_go(after.saturating_add_unsigned(later), bytes);
+            }
+        }
+        Some(coming)
+    }
+
     /// The operation that used the block last, or before which it was born.
     pub fn used(&self, id: BlockId) -> u64 {
         self.outlook(id).map_or(0, |outlook| outlook.used.max(outlook.born))
@@ -131,12 +159,12 @@ impl Planner {
     }
 
     /// The program runs an operation over these blocks.
-    pub fn observe(&mut self, operands: &(impl Iterator<Item = (BlockId, u64)> + Clone)) -> Course {
+    pub fn observe(&mut self, operands: &(impl Iterator<Item = Named> + Clone)) -> Course {
         let number = self.trace.end();
         self.credit = (self.credit + 2).min(number);
         let place = self.trace.uses_end();
         let context = self.trace.push(operands.clone());
-        for (n, (id, _)) in operands.clone().enumerate() {
+        for (n, Named { block: id, .. }) in operands.clone().enumerate() {
             let Some(outlook) = self.outlooks.get_mut(id.index as usize) else { continue };
             if outlook.used > 0 {
                 self.trace.learn(outlook.place, Next::Used(number - outlook.used));

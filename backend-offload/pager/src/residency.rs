@@ -19,6 +19,7 @@
 //! back counts only if nothing was written since.
 
 use crate::Oversized;
+use crate::ahead::Ahead;
 use crate::block::{Arena, Block, BlockId, Place, Preference, TierIndex, Token};
 use crate::counters::Counters;
 use crate::fault::{Fault, Shortage, Stop};
@@ -40,6 +41,7 @@ pub struct Pager {
     pub(crate) recency: Recency,
     pub(crate) planner: Option<Planner>,
     pub(crate) order: Furthest,
+    pub(crate) ahead: Ahead,
     /// Blocks with a preference.
     pub(crate) hinted: u64,
     pub(crate) oversized: Oversized,
@@ -71,6 +73,7 @@ impl Pager {
             recency: Recency::new(policy),
             planner: (policy == Policy::Planned).then(Planner::new),
             order: Furthest::default(),
+            ahead: Ahead::default(),
             hinted: 0,
             oversized,
             counters: Counters::default(),
@@ -161,6 +164,7 @@ impl Pager {
             pinned: false,
             preference: Preference::default(),
             stuck_in: 0,
+            ahead: false,
             moving: None,
         };
         let id = self.enter(block);
@@ -245,6 +249,7 @@ impl Pager {
                 continue;
             }
             let last_use = std::mem::replace(&mut block.last_use, now);
+            block.ahead = false;
             let (bytes, place) = (block.bytes, block.place);
             wanted = wanted.saturating_add(bytes);
             named.push(id);
@@ -255,6 +260,7 @@ impl Pager {
             }
             all_here &= self.block(id)?.place.is_on_device();
         }
+        self.ahead.handled = self.ahead.handled.wrapping_add(wanted);
         let arrived = if all_here { named.len() } else { 0 };
         self.operation.target = Target::Operands { blocks: named, arrived };
         Ok((wanted, all_here))
@@ -303,6 +309,9 @@ impl Pager {
         }
         let copy = block.needs_copy().then_some(TierIndex::HOST);
         self.ledger.post(Posting::of(block.bytes, block.arena).gains(copy))?;
+        if std::mem::take(&mut self.block_mut(id)?.ahead) {
+            self.counters.brought_in_vain += 1;
+        }
         let token = self.moves.start(id, &block, Direction::Out { copy });
         self.set(id, Place::Leaving { clean }, Some(token))?;
         Ok(token)
@@ -338,6 +347,7 @@ impl Pager {
                 let tier = copy.or(self.block(block)?.place.tier());
                 self.ledger.post(posting.departs())?;
                 self.set(block, tier.map_or(Place::Nowhere, Place::Away), None)?;
+                self.expect_return(block);
                 match copy {
                     Some(_) => self.counters.evictions += 1,
                     None => self.counters.clean_drops += 1,
@@ -392,6 +402,9 @@ impl Pager {
             (Direction::In { from }, _) => {
                 self.ledger.post(posting.departs())?;
                 self.set(block, from.map_or(Place::Nowhere, Place::Away), None)?;
+                let now = self.operation.number;
+                let block_mut = self.block_mut(block)?;
+                (block_mut.stuck_in, block_mut.ahead) = (now, false);
                 Outcome::NotReturned { block }
             }
         };

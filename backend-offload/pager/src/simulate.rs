@@ -1,7 +1,8 @@
 //! Replays a recording under a budget, with the very pager that runs for real.
 //!
-//! A move lands at once and the host tier has no limit, so what a replay counts is what the decisions cost in bytes,
-//! whatever the link. A recording made without a budget is replayed under any.
+//! The host tier has no limit. Without a machine a move lands at once, and what a replay counts is what the decisions
+//! cost in bytes, whatever the link; [`on`](Replay::on) a machine moves take time and run beside operations. A recording
+//! made without a budget is replayed under any.
 
 use crate::block::BlockId;
 use crate::limit::Limit;
@@ -9,6 +10,7 @@ use crate::policy::Policy;
 use crate::recording::{Event, Recording};
 use crate::residency::Pager;
 use crate::steps::Step;
+use crate::timeline::{Elapsed, Machine, Timeline};
 use crate::{Fault, Oversized, Stop, TierIndex};
 
 /// Bytes moved in one step of a program.
@@ -37,6 +39,7 @@ pub struct Replay<'r> {
     operands: Vec<BlockId>,
     moved: Vec<Moved>,
     before: Moved,
+    timeline: Option<Timeline>,
 }
 
 impl<'r> Replay<'r> {
@@ -49,7 +52,16 @@ impl<'r> Replay<'r> {
             operands: Vec::new(),
             moved: Vec::new(),
             before: Moved::default(),
+            timeline: None,
         }
+    }
+
+    /// Copies take time on this machine, and the pager looks ahead.
+    #[must_use]
+    pub fn on(mut self, machine: Machine) -> Self {
+        self.pager.look_ahead(true);
+        self.timeline = Some(Timeline::new(machine));
+        self
     }
 
     /// Plays the recording; one step that repeats is played `times` over, anything else once.
@@ -75,6 +87,11 @@ impl<'r> Replay<'r> {
     /// Bytes moved in each step; the last one is what came after the last marked step, if anything did.
     pub fn steps(&self) -> &[Moved] {
         &self.moved
+    }
+
+    /// The time each step took; empty without a machine.
+    pub fn elapsed(&self) -> &[Elapsed] {
+        self.timeline.as_ref().map_or(&[], |timeline| &timeline.steps)
     }
 
     /// The pager, for its counters.
@@ -115,8 +132,9 @@ impl<'r> Replay<'r> {
                     self.operands.push(self.blocks[operand.block].ok_or(unknown())?);
                 }
                 if !self.pager.begin(&self.operands)? {
-                    take_steps(&mut self.pager)?;
+                    self.take_steps()?;
                 }
+                self.operate()?;
                 for (operand, block) in operands.iter().zip(&self.operands) {
                     if operand.written {
                         self.pager.wrote(*block)?;
@@ -150,8 +168,77 @@ impl<'r> Replay<'r> {
                     bytes_out: now.bytes_out - self.before.bytes_out,
                 });
                 self.before = now;
+                if let Some(timeline) = &mut self.timeline {
+                    timeline.ends_step();
+                }
             }
             Event::Begin | Event::Carried { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Takes every step of the operation begun last.
+    fn take_steps(&mut self) -> Result<(), Stop> {
+        loop {
+            self.land()?;
+            let step = self.pager.next_step(&|| Limit::NONE)?;
+            if step == Step::Ready {
+                return Ok(());
+            }
+            self.take(step)?;
+        }
+    }
+
+    /// Starts what is worth starting beside the operation, and lets its time pass.
+    fn operate(&mut self) -> Result<(), Stop> {
+        let Some(timeline) = &mut self.timeline else { return Ok(()) };
+        timeline.waits_for(&self.operands);
+        self.pager.set_pace(timeline.pace());
+        self.land()?;
+        while let Some(step) = self.pager.next_ahead(&|| Limit::NONE) {
+            self.take(step)?;
+        }
+        let bytes = self.operands.iter().filter_map(|id| self.pager.get(*id)).map(|block| block.bytes).sum();
+        if let Some(timeline) = &mut self.timeline {
+            timeline.operates(bytes);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, step: Step) -> Result<(), Stop> {
+        match step {
+            Step::Ready => {}
+            Step::Sweep => self.pager.swept(),
+            Step::Trim => self.pager.trimmed(),
+            Step::DropCopy { block, .. } => self.pager.copy_dropped(block)?,
+            Step::Evict { block, copy } => {
+                let bytes = self.pager.block(block)?.bytes;
+                let token = self.pager.evict_started(block)?;
+                match &mut self.timeline {
+                    Some(timeline) if copy.is_some() => timeline.starts_out(token, bytes),
+                    _ => _ = self.pager.landed(token)?,
+                }
+            }
+            Step::Bring { block, from } => {
+                let bytes = self.pager.block(block)?.bytes;
+                let token = self.pager.return_started(block)?;
+                self.pager.landed(token)?;
+                if let Some(timeline) = self.timeline.as_mut().filter(|_| from.is_some()) {
+                    timeline.starts_back(block, bytes);
+                }
+            }
+            Step::Wait(_) => {
+                let timeline = self.timeline.as_mut();
+                timeline.expect("without a machine every move has landed").waits();
+                self.land()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn land(&mut self) -> Result<(), Fault> {
+        while let Some(token) = self.timeline.as_mut().and_then(Timeline::landed) {
+            self.pager.landed(token)?;
         }
         Ok(())
     }
@@ -159,25 +246,4 @@ impl<'r> Replay<'r> {
 
 fn unknown() -> Stop {
     Fault::UnknownBlock(BlockId { index: u32::MAX, generation: 0 }).into()
-}
-
-/// Takes every step of the operation begun last, completing each at once.
-fn take_steps(pager: &mut Pager) -> Result<(), Stop> {
-    loop {
-        match pager.next_step(&|| Limit::NONE)? {
-            Step::Ready => return Ok(()),
-            Step::Sweep => pager.swept(),
-            Step::Trim => pager.trimmed(),
-            Step::DropCopy { block, .. } => pager.copy_dropped(block)?,
-            Step::Evict { block, .. } => {
-                let token = pager.evict_started(block)?;
-                pager.landed(token)?;
-            }
-            Step::Bring { block, .. } => {
-                let token = pager.return_started(block)?;
-                pager.landed(token)?;
-            }
-            Step::Wait(_) => unreachable!("every move has landed"),
-        }
-    }
 }

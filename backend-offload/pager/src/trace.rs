@@ -68,10 +68,43 @@ struct Operation {
     first: u64,
 }
 
+/// An operand of an operation that begins.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Named {
+    pub block: BlockId,
+    pub bytes: u64,
+    /// It has no memory anywhere yet.
+    pub is_new: bool,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Use {
     block: BlockId,
     next: PackedNext,
+    size: PackedSize,
+}
+
+/// A block's size in units of 512 bytes, rounded up, and whether it was new. Sizes beyond a terabyte count as that.
+#[derive(Debug, Clone, Copy, Default)]
+struct PackedSize(u32);
+
+const NEW: u32 = 1 << 31;
+
+impl PackedSize {
+    const UNIT: u64 = 512;
+
+    fn of(bytes: u64, is_new: bool) -> Self {
+        let units = u32::try_from(bytes.div_ceil(Self::UNIT)).unwrap_or(NEW).min(NEW - 1);
+        Self(if is_new { units | NEW } else { units })
+    }
+
+    fn bytes(self) -> u64 {
+        u64::from(self.0 & !NEW) * Self::UNIT
+    }
+
+    fn is_new(self) -> bool {
+        self.0 & NEW != 0
+    }
 }
 
 /// The log. Operations and operands have numbers that only grow.
@@ -90,7 +123,10 @@ impl Trace {
         let nobody = BlockId { index: u32::MAX, generation: 0 };
         Self {
             operations: Ring::new(MOST_OPERATIONS, Operation::default()),
-            uses: Ring::new(MOST_USES, Use { block: nobody, next: PackedNext::default() }),
+            uses: Ring::new(
+                MOST_USES,
+                Use { block: nobody, next: PackedNext::default(), size: PackedSize::default() },
+            ),
             latest: Vec::new(),
         }
     }
@@ -105,13 +141,14 @@ impl Trace {
         self.uses.end
     }
 
-    /// Appends an operation over these operands of these sizes. Returns the earlier one in whose context it is.
-    pub fn push(&mut self, operands: impl Iterator<Item = (BlockId, u64)>) -> Option<u64> {
+    /// Appends an operation over these operands. Returns the earlier one in whose context it is.
+    pub fn push(&mut self, operands: impl Iterator<Item = Named>) -> Option<u64> {
         let (first, number) = (self.uses.end, self.end());
         let mut look = 1u64;
-        for (block, bytes) in operands {
+        for Named { block, bytes, is_new } in operands {
             look = (look ^ bytes).wrapping_mul(BASE).rotate_left(29);
-            self.uses.push(Use { block, next: PackedNext::default() });
+            let size = PackedSize::of(bytes, is_new);
+            self.uses.push(Use { block, next: PackedNext::default(), size });
         }
         let before = self.operation(number - 1).map_or(0, |operation| operation.context);
         let leaving = self.operation(number.saturating_sub(CONTEXT)).map_or(0, |operation| operation.look);
@@ -168,6 +205,11 @@ impl Trace {
 
     pub fn next(&self, place: u64) -> Next {
         self.uses.get(place).map_or(Next::Unknown, |used| used.next.get())
+    }
+
+    /// Bytes of the block at a place, and whether it was new there.
+    pub fn size(&self, place: u64) -> (u64, bool) {
+        self.uses.get(place).map_or((0, false), |used| (used.size.bytes(), used.size.is_new()))
     }
 
     /// Notes what became of the block at a place.
@@ -236,6 +278,17 @@ mod tests {
             assert_eq!(PackedNext::of(next).get(), next);
         }
         assert_eq!(PackedNext::of(Next::Used(1 << 31)).get(), Next::Unknown);
+    }
+
+    #[test]
+    fn sizes_are_packed_to_no_less_up_to_a_terabyte() {
+        for (bytes, packed) in [(0, 0), (1, 512), (512, 512), (513, 1024), (1 << 39, 1 << 39)] {
+            let (old, new) = (PackedSize::of(bytes, false), PackedSize::of(bytes, true));
+            assert_eq!((old.bytes(), old.is_new()), (packed, false));
+            assert_eq!((new.bytes(), new.is_new()), (packed, true));
+        }
+        assert!(!PackedSize::of(u64::MAX, false).is_new());
+        assert!(PackedSize::of(u64::MAX, true).bytes() > 1 << 39);
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Pager {
         self.live().filter(move |(_, block)| is_able(block, now, room))
     }
 
-    fn planned_victim(&mut self, room: Limit) -> Option<BlockId> {
+    pub(crate) fn planned_victim(&mut self, room: Limit) -> Option<BlockId> {
         if self.hinted > 0 {
             let foremost = self.able(room).map(|(_, block)| block.preference).min()?;
             let able = self.able(room).filter(|(_, block)| block.preference == foremost);

@@ -1,4 +1,5 @@
 //! Promises of the pager on recorded training steps.
 
+mod ahead;
 mod allocations;
 mod steps;

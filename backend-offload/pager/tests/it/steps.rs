@@ -11,11 +11,11 @@ const STEPS: [&str; 3] = ["toy", "gpt-124m", "gpt-1.5b"];
 /// Once to be learned, once more, and then as it stays.
 const ROUNDS: usize = 4;
 
-fn file(name: &str) -> PathBuf {
+pub(crate) fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("traces").join(name)
 }
 
-fn recorded(name: &str) -> (Recording, u64) {
+pub(crate) fn recorded(name: &str) -> (Recording, u64) {
     let bytes = std::fs::read(file(&format!("{name}.trace"))).expect("a committed recording");
     let step = Recording::from_bytes(&bytes).expect("a recording");
     let free = Replay::new(&step, Limit::NONE, Policy::Planned).run(2).expect("no budget is too small");

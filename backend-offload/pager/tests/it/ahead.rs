@@ -1,0 +1,92 @@
+//! Recorded steps on a machine whose copies take time: bytes and time, with moves started ahead.
+//!
+//! `PAGER_WRITE_GOLDEN=1` writes the table anew.
+
+use crate::steps::{file, recorded};
+use pager::{Elapsed, Limit, Machine, Moved, Policy, Recording, Replay, bound};
+use std::fmt::Write;
+
+const ROUNDS: usize = 6;
+
+/// Bytes per second over the link. Only the ratio to arithmetic matters.
+const LINK: f64 = 25e9;
+
+fn played(step: &Recording, budget: u64, arithmetic: f64) -> Replay<'_> {
+    let replay = Replay::new(step, Limit::bytes(budget), Policy::Planned);
+    replay.on(Machine { link: LINK, arithmetic }).run(ROUNDS).expect("every operation fits")
+}
+
+/// Of the last two steps together: what stays on the device at the end of one may leave in the next.
+fn last(replay: &Replay) -> Elapsed {
+    let sum = |part: fn(&Elapsed) -> f64| replay.elapsed()[ROUNDS - 2..].iter().map(part).sum();
+    Elapsed {
+        step: sum(|elapsed| elapsed.step),
+        arithmetic: sum(|elapsed| elapsed.arithmetic),
+        out: sum(|elapsed| elapsed.out),
+        back: sum(|elapsed| elapsed.back),
+    }
+}
+
+fn moved(replay: &Replay) -> [u64; 2] {
+    let sum = |part: fn(&Moved) -> u64| replay.steps()[ROUNDS - 2..].iter().map(part).sum();
+    [sum(|moved| moved.bytes_in), sum(|moved| moved.bytes_out)]
+}
+
+/// Bytes that a step's operations get through.
+fn handled(step: &Recording, peak: u64) -> f64 {
+    last(&played(step, peak, 1.0)).arithmetic / 2.0
+}
+
+#[test]
+fn copies_run_beside_arithmetic_and_cost_the_very_bytes_on_record() {
+    let mut table =
+        String::from("step,residency,in,out,least_in,least_out,waited,waited_without_looking_ahead\n");
+    for name in ["toy", "gpt-124m"] {
+        let (step, peak) = recorded(name);
+        let handled = handled(&step, peak);
+        for share in [75, 50, 25] {
+            let budget = peak * share / 100;
+            let least = *bound(&step, budget, ROUNDS).last().expect("a step");
+            // Arithmetic takes twice as long as the copies of the busier direction.
+            let seconds = 2.0 * least.bytes_in.max(least.bytes_out) as f64 / LINK;
+            let ahead = played(&step, budget, handled / seconds);
+            let elapsed = last(&ahead);
+            let serial =
+                Replay::new(&step, Limit::bytes(budget), Policy::Planned).run(ROUNDS).expect("it fits");
+            let serial = moved(&serial).iter().sum::<u64>() as f64 / LINK;
+            // Shares of the time that arithmetic takes.
+            let waited = (elapsed.step - elapsed.arithmetic) / elapsed.arithmetic;
+            let without = serial / elapsed.arithmetic;
+            assert!(waited < 0.6 * without, "{name} at {share} %: waited {waited:.3}, without {without:.3}");
+            let [bytes_in, bytes_out] = moved(&ahead);
+            let bytes = [bytes_in, bytes_out, 2 * least.bytes_in, 2 * least.bytes_out];
+            let bytes = bytes.map(|bytes| bytes.to_string()).join(",");
+            writeln!(table, "{name},{share}%,{bytes},{waited:.3},{without:.3}").expect("a string");
+        }
+    }
+    if std::env::var_os("PAGER_WRITE_GOLDEN").is_some() {
+        std::fs::write(file("ahead.csv"), &table).expect("the table can be written");
+    }
+    assert_eq!(table, std::fs::read_to_string(file("ahead.csv")).expect("a committed table"));
+}
+
+#[test]
+fn a_step_that_fits_moves_nothing_ahead() {
+    let (step, peak) = recorded("toy");
+    let replay = played(&step, peak, LINK);
+    let counters = replay.pager().counters();
+    assert_eq!((counters.left_ahead, counters.brought_ahead), (0, 0));
+    let Elapsed { step, arithmetic, .. } = last(&replay);
+    assert!((step - arithmetic).abs() < 1e-9 * arithmetic, "{step} for {arithmetic}");
+}
+
+#[test]
+fn the_budget_holds_while_moves_are_ahead() {
+    let (step, peak) = recorded("toy");
+    for share in [60, 40, 20] {
+        let budget = peak * share / 100;
+        let replay = played(&step, budget, LINK);
+        assert!(replay.pager().ledger().reserved_peak() <= budget);
+        assert!(replay.pager().counters().brought_ahead > 0 && replay.pager().counters().left_ahead > 0);
+    }
+}
