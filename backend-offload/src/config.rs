@@ -22,6 +22,7 @@ pub struct OffloadConfig {
     pub(crate) smallest_block: Option<u64>,
     pub(crate) paranoid: Option<bool>,
     pub(crate) exact_f32: bool,
+    pub(crate) overlap: Option<bool>,
     pub(crate) trace: Option<PathBuf>,
     pub(crate) dry_run: Option<bool>,
     #[cfg(feature = "test-util")]
@@ -104,6 +105,14 @@ impl OffloadConfig {
         self
     }
 
+    /// Whether copies run beside the device's work, and ahead of it where the program repeats itself: the default, where
+    /// the runtime allows it (CUDA). Never changes a number. Also `OFFLOAD_OVERLAP=0`.
+    #[must_use]
+    pub fn overlap(mut self, overlap: bool) -> Self {
+        self.overlap = Some(overlap);
+        self
+    }
+
     /// Distrust everything: device memory is overwritten when a block leaves it, and every block that comes
     /// back is checksummed. Slow; for tests. Also `OFFLOAD_PARANOID=1`.
     #[must_use]
@@ -160,8 +169,9 @@ impl OffloadConfig {
         self.device_budget = or_variable(self.device_budget, "OFFLOAD_DEVICE_BUDGET")?;
         self.host_budget = or_variable(self.host_budget, "OFFLOAD_HOST_BUDGET")?;
         self.pinned_budget = or_variable(self.pinned_budget, "OFFLOAD_PINNED_BUDGET")?;
-        self.paranoid = or_switch(self.paranoid, "OFFLOAD_PARANOID")?;
-        self.dry_run = or_switch(self.dry_run, "OFFLOAD_DRY_RUN")?;
+        self.overlap = or_switch(self.overlap, "OFFLOAD_OVERLAP", true)?;
+        self.paranoid = or_switch(self.paranoid, "OFFLOAD_PARANOID", false)?;
+        self.dry_run = or_switch(self.dry_run, "OFFLOAD_DRY_RUN", false)?;
         if self.trace.is_none() {
             self.trace = variable("OFFLOAD_TRACE")?.filter(|path| !path.is_empty()).map(PathBuf::from);
         }
@@ -169,12 +179,13 @@ impl OffloadConfig {
     }
 }
 
-fn or_switch(set: Option<bool>, name: &'static str) -> Result<Option<bool>, OffloadError> {
+fn or_switch(set: Option<bool>, name: &'static str, default: bool) -> Result<Option<bool>, OffloadError> {
     if set.is_some() {
         return Ok(set);
     }
     match variable(name)?.as_deref() {
-        None | Some("" | "0") => Ok(Some(false)),
+        None | Some("") => Ok(Some(default)),
+        Some("0") => Ok(Some(false)),
         Some("1") => Ok(Some(true)),
         Some(other) => Err(OffloadError::Environment {
             name,

@@ -22,7 +22,10 @@ pub(crate) enum Progress {
     /// It is complete.
     Landed,
     /// It completes later: [`Mover::ended`] or [`Mover::wait`] will tell.
-    #[cfg_attr(not(test), expect(dead_code, reason = "both doors wait for their copies"))]
+    #[cfg_attr(
+        not(any(test, feature = "cube")),
+        expect(dead_code, reason = "only CUDA copies beside its work")
+    )]
     UnderWay,
 }
 
@@ -97,6 +100,11 @@ pub(crate) trait Mover {
         Err("the door has no move to wait for".to_owned().into())
     }
 
+    /// Whether moves may be started ahead of their operations now: for doors whose copies run beside the work.
+    fn looks_ahead(&mut self) -> bool {
+        false
+    }
+
     /// The program waited this long for blocks to move.
     fn waited(&mut self, time: Duration);
 }
@@ -115,17 +123,51 @@ pub(crate) fn make_resident<M: Mover>(
         }
     }
     match door.pager().begin(operands) {
-        Ok(true) => return Ok(()),
-        Ok(false) => {}
+        Ok(true) => {}
+        Ok(false) => {
+            // Memory for a block's first use is not a stall, and costs no look at the clock.
+            let mut copying_since = None;
+            let result = take_steps(door, operation, &mut copying_since);
+            if let Some(start) = copying_since {
+                door.waited(start.elapsed());
+            }
+            result?;
+        }
         Err(stop) => return Err(explained(door, stop, operation, None)),
     }
-    // Memory for a block's first use is not a stall, and costs no look at the clock.
-    let mut copying_since = None;
-    let result = take_steps(door, operation, &mut copying_since);
-    if let Some(start) = copying_since {
-        door.waited(start.elapsed());
+    look_ahead(door);
+    Ok(())
+}
+
+/// Follows the moves that have ended by themselves.
+pub(crate) fn complete_ended<M: Mover>(door: &mut M) {
+    while let Some((token, end)) = door.ended() {
+        if complete(door, token, end, &mut None).is_err() {
+            return;
+        }
     }
-    result
+}
+
+/// Starts moves for operations to come, beside the one that is about to run. Best effort: never fails.
+fn look_ahead<M: Mover>(door: &mut M) {
+    if !door.pager().is_looking_ahead() || !door.looks_ahead() {
+        return;
+    }
+    complete_ended(door);
+    let pool = door.tiers().pool().clone();
+    while let Some(step) = door.pager().next_ahead(&|| pool.room()) {
+        if let Err(halt) = carry_out(door, step, &mut None) {
+            let error = match halt {
+                Halt::Stop(stop) => explained(door, stop, &|| "moving blocks ahead".to_owned(), None),
+                Halt::Move(MoveFailure::Lost(error)) => error,
+                Halt::Move(MoveFailure::Copy(message)) => {
+                    OffloadError::RuntimePanic { operation: "moving blocks ahead".to_owned(), message }
+                }
+            };
+            tracing::debug!(target: TARGET, "nothing more is moved ahead of this operation: {error}");
+            return;
+        }
+    }
 }
 
 /// Brings `blocks` onto the device ahead of their use. Best effort: brings what it can and never fails.
@@ -242,6 +284,11 @@ fn take_step<M: Mover>(
             Instant::now()
         });
     }
+    carry_out(door, step, copy_failure)
+}
+
+/// True if there was nothing to do.
+fn carry_out<M: Mover>(door: &mut M, step: Step, copy_failure: &mut Option<String>) -> Result<bool, Halt> {
     match step {
         Step::Ready => return Ok(true),
         Step::Sweep => sweep(door),

@@ -14,6 +14,8 @@ pub struct Faults {
     pub break_copy_in_every: u64,
     /// Every so many launches panics inside the runtime, before the kernel runs.
     pub panic_in_launch_every: u64,
+    /// Nothing waits for copies that run beside the device's work.
+    pub copies_out_of_order: bool,
 }
 
 /// The most memory the runtime underneath reported, asked after every launch. All streams together, small
@@ -62,6 +64,10 @@ impl Injector {
         is_due(&mut self.copies_in, self.faults.break_copy_in_every)
     }
 
+    pub(crate) fn forgets_copies(&self) -> bool {
+        self.faults.copies_out_of_order
+    }
+
     pub(crate) fn panics_in_launch(&mut self) -> bool {
         is_due(&mut self.launches, self.faults.panic_in_launch_every)
     }
@@ -86,6 +92,10 @@ impl Injector {
     }
 
     pub(crate) fn breaks_copy_in(&mut self) -> bool {
+        false
+    }
+
+    pub(crate) fn forgets_copies(&self) -> bool {
         false
     }
 

@@ -23,6 +23,9 @@ pub(crate) struct Settings {
     pub smallest_block: u64,
     pub paranoid: bool,
     pub exact_f32: bool,
+    /// Copies run beside the device's work where the runtime allows it.
+    #[cfg_attr(not(feature = "cube"), expect(dead_code, reason = "no other door copies beside its work"))]
+    pub overlap: bool,
     pub trace: Option<TraceFile>,
     #[cfg_attr(not(feature = "router"), expect(dead_code, reason = "only the CPU door runs dry"))]
     pub dry_run: bool,
@@ -170,6 +173,7 @@ impl Registry {
             max_bindings: config.max_bindings,
             smallest_block,
             paranoid: config.paranoid.unwrap_or(false),
+            overlap: config.overlap.unwrap_or(true),
             exact_f32: config.exact_f32,
             trace,
             dry_run,

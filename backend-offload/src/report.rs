@@ -50,6 +50,9 @@ pub(crate) fn stats(pager: &Pager, host: &HostPool, counts: &Counts) -> Stats {
         device_refusals: counters.device_refusals,
         predicted: counters.predicted,
         diverged: counters.diverged,
+        left_ahead: counters.left_ahead,
+        brought_ahead: counters.brought_ahead,
+        brought_in_vain: counters.brought_in_vain,
         pageable_fallbacks: host.pageable_fallbacks,
         ..Stats::default()
     }

@@ -67,6 +67,12 @@ pub struct Stats {
     /// Times the program did something else than foretold. What was used longest ago leaves until it does something
     /// known again.
     pub diverged: u64,
+    /// Blocks that left ahead of the operation that needs their memory, their copy running beside others.
+    pub left_ahead: u64,
+    /// Blocks that came back ahead of their use.
+    pub brought_ahead: u64,
+    /// Those of them that left again unused.
+    pub brought_in_vain: u64,
     /// Operations that could not run; each made its outputs unreadable and is reported on reading them.
     pub failures: u64,
 }
@@ -93,6 +99,9 @@ impl Stats {
             autotune_unmeasured: self.autotune_unmeasured.saturating_sub(earlier.autotune_unmeasured),
             predicted: self.predicted.saturating_sub(earlier.predicted),
             diverged: self.diverged.saturating_sub(earlier.diverged),
+            left_ahead: self.left_ahead.saturating_sub(earlier.left_ahead),
+            brought_ahead: self.brought_ahead.saturating_sub(earlier.brought_ahead),
+            brought_in_vain: self.brought_in_vain.saturating_sub(earlier.brought_in_vain),
             failures: self.failures.saturating_sub(earlier.failures),
             ..*self
         }
@@ -129,8 +138,8 @@ impl fmt::Display for Stats {
         )?;
         writeln!(
             f,
-            "planned {} operations as foretold, {} times something else",
-            self.predicted, self.diverged
+            "planned {} operations as foretold, {} times something else; ahead of time {} out and {} in, {} in vain",
+            self.predicted, self.diverged, self.left_ahead, self.brought_ahead, self.brought_in_vain
         )?;
         write!(
             f,

@@ -89,6 +89,7 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
 
     fn trim(device: &R::Device) {
         on_server::<R, _>(device, |server| {
+            server.finish_copies();
             server.sweep();
             server.trim_device();
             server.tiers.pool().trim();
@@ -113,6 +114,7 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
 impl<R: InnerRuntime> OffloadServer<R> {
     fn stats(&mut self) -> Stats {
         self.sweep();
+        drive::complete_ended(self);
         Stats {
             autotune_discards: self.profile.discards,
             autotune_unmeasured: self.profile.unmeasured,

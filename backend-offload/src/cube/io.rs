@@ -76,7 +76,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         stream: StreamId,
     ) -> Result<DynFut<Result<Vec<Bytes>, ServerError>>, ServerError> {
         const OPERATION: &str = "reading a tensor";
-        self.streams.enter(stream, &mut self.inner);
+        self.enter(stream);
         self.errors_at_read(stream)?;
         let mut from_host = Vec::new();
         let mut from_device = Vec::new();
@@ -145,7 +145,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     pub(super) fn write_buffer(&mut self, descriptor: CopyDescriptor, bytes: Bytes, stream: StreamId) {
-        self.streams.enter(stream, &mut self.inner);
+        self.enter(stream);
         match self.table.name(&descriptor.handle) {
             Named::Small => {
                 self.streams.begin(stream);
@@ -265,7 +265,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         stream: StreamId,
     ) -> Result<ManagedResource<Resource<R>>, ServerError> {
         const OPERATION: &str = "handing out a raw resource";
-        self.streams.enter(stream, &mut self.inner);
+        self.enter(stream);
         let named = self.table.name(&binding);
         self.contents(named, &binding, OPERATION).map_err(|error| read_error(&error))?;
         if let Some(id) = named.block() {

@@ -84,7 +84,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         mode: ExecutionMode,
         stream: StreamId,
     ) {
-        self.streams.enter(stream, &mut self.inner);
+        self.enter(stream);
         self.counts.launches += 1;
         let mut named = std::mem::take(&mut self.operands);
         named.name(&mut self.table, &arguments, &count);

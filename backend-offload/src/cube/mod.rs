@@ -18,10 +18,11 @@
 //!
 //! # Streams
 //!
-//! Every thread has a stream. Copies run on the buffer's own stream, where they are ordered with its work for
-//! free. Whatever stream uses a buffer waits, on the device, for the stream that used it last ([`streams`]); so does
-//! the owner's before its memory is read, reused or given back. All copies to the host are waited for on the device's
-//! thread: correct first, overlapped later.
+//! Every thread has a stream. Whatever stream uses a buffer waits, on the device, for the stream that used it last
+//! ([`streams`]); so does the owner's before its memory is read, reused or given back. Where the runtime allows it,
+//! copies run on streams of their own beside the work ([`side`]); elsewhere, and within autotune's samples, on the
+//! buffer's own stream, where they are ordered with its work for free, and those to the host are waited for on the
+//! device's thread.
 //!
 //! # What can go wrong
 //!
@@ -38,11 +39,13 @@ mod failures;
 mod io;
 mod launch;
 mod logical;
+mod pace;
 mod precision;
 mod profile;
 mod room;
 mod runtime;
 mod server;
+mod side;
 mod streams;
 mod table;
 mod transfer;

@@ -138,6 +138,11 @@ impl ProfileWatch {
         }
     }
 
+    /// A sample is under way.
+    pub(super) fn is_sampling(&self) -> bool {
+        !self.samples.is_empty()
+    }
+
     /// A block without contents took memory.
     pub(super) fn took(&mut self, block: BlockId, bytes: u64) {
         if let Some(sample) = self.samples.last_mut() {
@@ -186,6 +191,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             return Err(ServerError::Generic { reason, backtrace: BackTrace::default() });
         }
         self.prepare_sample(stream);
+        self.copies.wait_for_all();
         let token = self.inner.start_profile(stream)?;
         let failed = self.table.rows_mut().filter(|row| row.failed.is_some()).map(|row| row.block).collect();
         let before = Before { failed, small: self.failures.small.clone(), failures: self.counts.failures };

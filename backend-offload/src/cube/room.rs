@@ -39,6 +39,12 @@ impl<R: InnerRuntime> OffloadServer<R> {
         drive::sweep(self);
     }
 
+    /// Waits until nothing is copied beside the work any more.
+    pub(super) fn finish_copies(&mut self) {
+        self.copies.wait_for_all();
+        drive::complete_ended(self);
+    }
+
     /// Gives the runtime's free slices back to the driver.
     pub(super) fn trim_device(&mut self) {
         drive::trim(self);
@@ -48,6 +54,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         if let Some(buffer) = self.table.remove(id) {
             // Its memory goes to whatever the owner's pool serves next.
             self.order_owner_after(buffer.stream, buffer.last_use);
+            self.order_after_copy(buffer.stream, buffer.copy);
             self.tiers.remove(id);
             if let Err(fault) = self.pager.remove(id) {
                 self.distrust(id, fault, "releasing a buffer");
@@ -91,6 +98,12 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let binding = cubecl_core::server::Handle::from_memory(device.clone(), stream, size).binding();
         let poison = cubecl_common::bytes::Bytes::from_bytes_vec(vec![POISON; size as usize]);
         self.inner.write(vec![(super::transfer::flat(binding, size), poison)], stream);
+    }
+
+    /// The stream's number, if its buffers are copied beside its work now. A sample of autotune's is of kernels alone.
+    fn serves_beside(&self, stream: StreamId) -> Option<usize> {
+        let index = self.streams.index(stream);
+        (self.settings.overlap && self.copies.serves(index) && !self.profile.is_sampling()).then_some(index)
     }
 
     fn release_memory(&mut self, id: BlockId) {
@@ -151,17 +164,21 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
     }
 
     fn reclaim_host(&mut self) {
+        self.copies.wait_for_all();
         let streams: Vec<_> = self.streams.entered().collect();
         for stream in streams {
             self.let_go_of_uploads(stream);
         }
+        self.copies.let_go_of_sources();
     }
 
-    fn leave(&mut self, _: Token, id: BlockId, copy: Option<TierIndex>) -> Result<Progress, MoveFailure> {
+    fn leave(&mut self, token: Token, id: BlockId, copy: Option<TierIndex>) -> Result<Progress, MoveFailure> {
         let buffer = self.table.get_mut(id);
         let device = buffer.device.clone().expect("a victim is on the device");
         let (stream, size, last_use) = (buffer.stream, buffer.size, buffer.last_use.take());
+        let arriving = buffer.copy.take();
         self.order_owner_after(stream, last_use);
+        self.order_after_copy(stream, arriving);
         if copy.is_some() {
             if self.injector.breaks_copy_out() {
                 return Err("injected: the copy failed".to_owned().into());
@@ -170,6 +187,12 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
                 self.reclaim_host();
                 self.tiers.draft(size as usize)
             })?;
+            if let Some(index) = self.serves_beside(stream) {
+                let buffer = (&device, stream, index);
+                let copy = self.copies.start_out(&mut self.inner, buffer, token, draft)?;
+                self.table.get_mut(id).copy = Some(copy);
+                return Ok(Progress::UnderWay);
+            }
             self.copy_out(&device, stream, &mut draft)?;
             self.tiers.keep(id, draft);
         }
@@ -195,6 +218,11 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
         let copy = self.tiers.verified(id)?;
         let buffer = self.table.get(id);
         let (device, stream) = (buffer.device.clone().expect("its memory was just taken"), buffer.stream);
+        if let Some(index) = self.serves_beside(stream) {
+            let copy = self.copies.start_back(&mut self.inner, (&device, stream, index), copy)?;
+            self.table.get_mut(id).copy = Some(copy);
+            return Ok(Progress::Landed);
+        }
         self.copy_in(&device, stream, &copy)?;
         if self.streams.queued_upload(stream, buffer_bytes(&copy)) {
             self.let_go_of_uploads(stream);
@@ -202,18 +230,52 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
         Ok(Progress::Landed)
     }
 
-    fn settle(&mut self, _: Token, outcome: Outcome) {
+    fn settle(&mut self, token: Token, outcome: Outcome) {
+        let landed = self.copies.take_landed(token);
         match outcome {
-            Outcome::Left { block, .. } | Outcome::NotReturned { block } => self.release_memory(block),
+            Outcome::Left { block, .. } => {
+                if let Some(draft) = landed {
+                    self.tiers.keep(block, draft);
+                    self.table.get_mut(block).copy = None;
+                }
+                self.release_memory(block);
+            }
+            Outcome::NotReturned { block } => self.release_memory(block),
             Outcome::Returned { block, bytes, from } => {
-                let uploaded = self.streams.begin(self.table.get(block).stream);
-                self.table.get_mut(block).last_use = Some(uploaded);
+                // What comes beside the work is waited for as a copy.
+                if self.table.get(block).copy.is_none() {
+                    let uploaded = self.streams.begin(self.table.get(block).stream);
+                    self.table.get_mut(block).last_use = Some(uploaded);
+                }
                 if from.is_none() {
                     self.profile.took(block, bytes);
                 }
             }
+            Outcome::Rescued { block, current: true, .. } => {
+                if let Some(draft) = landed {
+                    self.tiers.keep(block, draft);
+                }
+            }
             Outcome::Stayed { .. } | Outcome::Rescued { .. } | Outcome::Removed { .. } => {}
         }
+    }
+
+    fn ended(&mut self) -> Option<(Token, Result<(), MoveFailure>)> {
+        self.copies.ended().map(|(token, end)| (token, end.map_err(MoveFailure::from)))
+    }
+
+    fn wait(&mut self, token: Token) -> Result<(), MoveFailure> {
+        Ok(self.copies.wait(token)?)
+    }
+
+    fn looks_ahead(&mut self) -> bool {
+        if self.profile.is_sampling() {
+            return false;
+        }
+        if let Some(pace) = self.pace.measure(self.pager.handled(), self.copies.rate()) {
+            self.pager.set_pace(pace);
+        }
+        true
     }
 
     fn waited(&mut self, time: Duration) {

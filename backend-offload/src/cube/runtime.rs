@@ -4,6 +4,7 @@ use super::backends::Reaches;
 use super::door::prepare;
 use super::precision::has_tf32;
 use super::server::{InnerInfo, OffloadServer};
+use super::side::SideCopies;
 use super::transfer::read_in_pieces;
 use super::visibility::NotingCompiler;
 use crate::error::OffloadError;
@@ -29,6 +30,10 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
     /// round, so this depends on nothing but the runtime, least of all on a budget.
     #[doc(hidden)]
     const FUSED_OPERANDS: u32;
+
+    /// Copies beside the device's work.
+    #[doc(hidden)]
+    type Side: SideCopies<Self::Server>;
 
     /// Makes what `waiting` is given from here on happen after all that `other` was given, without keeping the host
     /// waiting.

@@ -4,9 +4,11 @@
 use super::door::{key, prepare};
 use super::failures::{Failures, together};
 use super::launch::Operands;
+use super::pace::Pace;
 use super::precision::forget_tf32;
 use super::profile::ProfileWatch;
 use super::runtime::InnerRuntime;
+use super::side::Copies;
 use super::streams::Streams;
 use super::table::{Buffer, Table};
 use super::visibility::{NotingCompiler, Visibility};
@@ -45,6 +47,8 @@ pub struct OffloadServer<R: InnerRuntime> {
     pub(super) table: Table,
     pub(super) visibility: Visibility,
     pub(super) streams: Streams,
+    pub(super) copies: Copies<R>,
+    pub(super) pace: Pace,
     pub(super) failures: Failures,
     pub(super) profile: ProfileWatch,
     pub(super) journal: Journal,
@@ -127,6 +131,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
             table: Table::new(theirs.logger.clone(), settings.smallest_block),
             visibility: Visibility::default(),
             streams: Streams::new(),
+            copies: Copies::default(),
+            pace: Pace::default(),
             failures: Failures::default(),
             profile: ProfileWatch::default(),
             journal: Journal::new(settings.trace.clone()),
@@ -194,7 +200,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     type Storage = <R::Server as ComputeServer>::Storage;
 
     fn initialize_memory(&mut self, memory: ManagedMemoryHandle, size: u64, stream: StreamId) {
-        self.streams.enter(stream, &mut self.inner);
+        self.enter(stream);
         self.counts.allocations += 1;
         if !self.table.manages(size) {
             return self.initialize_small(memory, size, stream);
@@ -209,7 +215,16 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
             self.count_failure(error);
         }
         let block = self.pager.insert(bytes, self.streams.arena(stream));
-        self.table.insert(Buffer { user: memory, block, size, stream, device: None, last_use: None, failed });
+        self.table.insert(Buffer {
+            user: memory,
+            block,
+            size,
+            stream,
+            device: None,
+            last_use: None,
+            copy: None,
+            failed,
+        });
     }
 
     fn staging(&mut self, sizes: &[usize], stream: StreamId) -> Result<Vec<Bytes>, ServerError> {
@@ -240,6 +255,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
 
     fn sync(&mut self, stream: StreamId) -> DynFut<Result<(), ServerError>> {
         // The caller is promised that its work is done, whatever it came to.
+        self.finish_copies();
         let done = self.inner.sync(stream);
         match self.errors_at_sync(stream, Ok(())) {
             Ok(()) => done,
@@ -284,7 +300,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     }
 
     fn memory_cleanup(&mut self, stream: StreamId) {
-        self.streams.enter(stream, &mut self.inner);
+        self.enter(stream);
         self.sweep();
         self.trim_device();
     }

@@ -9,6 +9,7 @@
 
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
+use super::side::CopyId;
 use super::table::Named;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{Binding, ComputeServer};
@@ -58,14 +59,8 @@ impl Streams {
         Arena(self.index(stream) as u32)
     }
 
-    /// On the first call for a stream, makes its pool allocate exact sizes. Its default is pages shared by
-    /// many buffers, and a page with one live buffer never goes back to the driver.
-    pub(super) fn enter<S: ComputeServer>(&mut self, stream: StreamId, inner: &mut S) {
-        let index = self.index(stream);
-        if self.by_index[index].id.is_none() {
-            inner.allocation_mode(MemoryAllocationMode::Persistent, stream);
-            self.by_index[index].id = Some(stream);
-        }
+    fn has_begun(&self, stream: StreamId) -> bool {
+        self.by_index[self.index(stream)].id.is_some()
     }
 
     /// An id for every stream that has been used.
@@ -121,6 +116,22 @@ impl Streams {
 }
 
 impl<R: InnerRuntime> OffloadServer<R> {
+    /// On the first call for a stream, makes its pool allocate exact sizes. Its default is pages shared by
+    /// many buffers, and a page with one live buffer never goes back to the driver.
+    pub(super) fn enter(&mut self, stream: StreamId) {
+        if self.streams.has_begun(stream) {
+            return;
+        }
+        let index = self.streams.index(stream);
+        self.copies.watch(&mut self.inner, index, &mut |inner| {
+            inner.allocation_mode(MemoryAllocationMode::Persistent, stream);
+        });
+        self.streams.by_index[index].id = Some(stream);
+        if self.settings.overlap && self.copies.serves(index) {
+            self.pager.look_ahead(true);
+        }
+    }
+
     /// Makes what `waiting` does next come after `earlier`, without keeping the host waiting.
     pub(super) fn order_after(&mut self, waiting: StreamId, earlier: Use) {
         if !self.streams.unordered(waiting, earlier) {
@@ -142,9 +153,22 @@ impl<R: InnerRuntime> OffloadServer<R> {
     pub(super) fn order_operands(&mut self, operands: &[pager::BlockId], stream: StreamId) {
         let current = self.streams.begin(stream);
         for &id in operands {
-            if let Some(last) = self.table.get_mut(id).last_use.replace(current) {
+            let buffer = self.table.get_mut(id);
+            let copy = buffer.copy.take();
+            if let Some(last) = buffer.last_use.replace(current) {
                 self.order_after(stream, last);
             }
+            self.order_after_copy(stream, copy);
+        }
+    }
+
+    /// Makes what `stream` does next come after a copy beside it.
+    pub(super) fn order_after_copy(&mut self, stream: StreamId, copy: Option<CopyId>) {
+        let index = self.streams.index(stream);
+        let Some(copy) = copy.filter(|_| !self.injector.forgets_copies()) else { return };
+        if let Err(reason) = self.copies.order(index, copy) {
+            tracing::warn!(target: crate::journal::TARGET, "{reason}; waiting for it");
+            self.copies.wait_for_all();
         }
     }
 

@@ -1,6 +1,7 @@
 //! The buffers of one device: what Burn holds, the memory behind it, and what is known of its contents.
 
 use super::logical::Slots;
+use super::side::CopyId;
 use super::streams::Use;
 use crate::error::OffloadError;
 use cubecl_common::stream_id::StreamId;
@@ -22,6 +23,8 @@ pub(super) struct Buffer {
     pub device: Option<ManagedMemoryHandle>,
     /// The last work on its device memory.
     pub last_use: Option<Use>,
+    /// A copy beside the work that nobody has been ordered after yet.
+    pub copy: Option<CopyId>,
     /// Its contents do not exist, because what should have made them could not run.
     pub failed: Option<Arc<OffloadError>>,
 }

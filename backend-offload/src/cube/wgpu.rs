@@ -2,6 +2,7 @@
 
 use super::backends::Reaches;
 use super::runtime::InnerRuntime;
+use super::side::InLine;
 use crate::backend::sealed;
 use crate::bytes::Budget;
 use crate::error::OffloadError;
@@ -20,6 +21,8 @@ impl InnerRuntime for WgpuRuntime {
     const READS_TAKE_ERRORS: bool = false;
     const FUSED_OPERANDS: u32 = 8;
     const WITHOUT_TF32: &'static str = "wgpu<f32>";
+
+    type Side = InLine;
 
     fn order(server: &mut Self::Server, _waiting: StreamId, other: StreamId) -> Result<(), ServerError> {
         // One queue serves all streams, in the order in which they are flushed.

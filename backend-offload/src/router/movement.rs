@@ -123,6 +123,7 @@ mod tests {
     /// A distrustful device with room for one tensor of [`BYTES`].
     fn device() -> State<Flex> {
         let settings = Settings {
+            overlap: true,
             device_budget: Limit::bytes(BYTES as u64),
             policy: OffloadConfig::new().policy,
             oversized: Oversized::Refuse,

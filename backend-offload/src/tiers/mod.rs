@@ -17,7 +17,7 @@ mod slab;
 
 pub(crate) use copies::Tiers;
 pub use machine::available_memory;
-#[cfg(test)]
+#[cfg(any(test, feature = "cube"))]
 pub(crate) use pool::Draft;
 pub(crate) use pool::{HostPool, Lease};
 #[cfg(feature = "cuda")]

@@ -83,6 +83,12 @@ const DELIBERATE: &str = "the runtime panics";
 /// How the device memory of a block that was never written looks.
 const GARBAGE: u8 = 0xee;
 
+fn pager_of(budget: Limit, policy: Policy, oversized: Oversized, takes_time: bool) -> Pager {
+    let mut pager = Pager::new(budget, policy, oversized);
+    pager.look_ahead(takes_time);
+    pager
+}
+
 impl FakeDoor {
     pub fn new(
         budget: Limit,
@@ -92,7 +98,7 @@ impl FakeDoor {
         (takes_time, distrust): (bool, bool),
     ) -> Self {
         Self {
-            pager: Pager::new(budget, policy, oversized),
+            pager: pager_of(budget, policy, oversized, takes_time),
             tiers: Tiers::new(HostPool::new(host, Limit::NONE), SlabSource::Heap, distrust),
             journal: Journal::default(),
             oversized,
@@ -451,6 +457,12 @@ impl Mover for FakeDoor {
             let index = door.flights.iter().position(|flight| flight.token == token);
             door.complete_flight(index.expect("a move under way"))
         })
+    }
+
+    fn looks_ahead(&mut self) -> bool {
+        // Any pace is a hint.
+        self.pager.set_pace(self.chance >> 40);
+        true
     }
 
     fn waited(&mut self, _: Duration) {}

@@ -143,4 +143,53 @@ proptest! {
         }
         door.close();
     }
+
+    /// A program that repeats is foretold, and moves are started ahead of it.
+    #[test]
+    fn any_repeated_program_reads_what_it_wrote_while_moves_are_ahead(
+        budget in 600u64..4000,
+        host in prop_oneof![(1u64..4000).prop_map(Limit::bytes), Just(Limit::NONE)],
+        distrust in any::<bool>(),
+        kept in vec(1u16..300, 1..12),
+        step in vec(op(), 16..96),
+    ) {
+        let limits = (Limit::bytes(budget), host);
+        let mut door = FakeDoor::new(limits.0, limits.1, Policy::Planned, Oversized::Refuse, (true, distrust));
+        for bytes in kept {
+            door.insert(u64::from(bytes), 0);
+        }
+        let kept = door.live.clone();
+        for _ in 0..12 {
+            for op in &step {
+                door.run(op.clone());
+            }
+            let born = door.live.iter().filter(|id| !kept.contains(id)).copied().collect::<Vec<_>>();
+            for id in born {
+                door.forget(id);
+            }
+            door.pager.mark_step();
+        }
+        door.close();
+    }
+}
+
+/// Weights that are used forwards and backwards, more than fit.
+#[test]
+fn a_sweep_over_more_than_fits_is_moved_ahead() {
+    let mut door =
+        FakeDoor::new(Limit::bytes(1000), Limit::NONE, Policy::Planned, Oversized::Refuse, (true, true));
+    let weights: Vec<_> = (0..20).map(|n| door.insert(90 + n, 0)).collect();
+    for _ in 0..10 {
+        for id in weights.iter().chain(weights.iter().rev()) {
+            door.operate(&[*id], 1).expect("it fits");
+            door.check();
+            for index in 0..door.flights.len() {
+                door.end(index);
+            }
+        }
+    }
+    let counters = door.pager.counters();
+    assert!(counters.left_ahead > 50 && counters.brought_ahead > 50, "{counters:?}");
+    assert!(counters.brought_in_vain * 10 < counters.brought_ahead, "{counters:?}");
+    door.close();
 }

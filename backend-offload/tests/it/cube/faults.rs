@@ -34,6 +34,7 @@ fn suffer<T: Target>(parameters: &Facts) -> Facts {
         break_copy_out_every: number("break copies"),
         break_copy_in_every: number("break uploads"),
         panic_in_launch_every: number("panic"),
+        copies_out_of_order: number("out of order") > 0,
     };
     let budget = parameters.text("budget").parse().expect("a budget");
     let mut config = OffloadConfig::new().device_budget(budget).max_bindings(8).faults(faults);

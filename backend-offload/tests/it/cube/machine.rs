@@ -117,6 +117,11 @@ impl Machine {
         schedules.map(|schedule| Self::StandIn { schedule, folder: folder.clone() }).collect()
     }
 
+    /// Whether blocks move while kernels run.
+    pub fn copies_beside_its_work(&self) -> bool {
+        !matches!(self, Self::Vulkan)
+    }
+
     /// Whether tests run everything they have here; elsewhere they run what is most telling. A process on Vulkan
     /// compiles all its kernels anew, and schedules other than the first have the same kernels to run.
     pub fn is_thorough(&self) -> bool {

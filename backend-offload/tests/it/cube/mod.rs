@@ -10,6 +10,8 @@ mod integers;
 mod launches;
 mod machine;
 mod memory;
+#[cfg(feature = "cuda")]
+mod overlap;
 mod requests;
 mod streams;
 mod training;
@@ -117,6 +119,8 @@ fn counted<T: Target>(device: &T::Device, report: Facts) -> Facts {
         .with("evictions", all.evictions)
         .with("clean drops", all.clean_drops)
         .with("restores", all.restores)
+        .with("left ahead", all.left_ahead)
+        .with("brought ahead", all.brought_ahead)
         .with("bytes out", all.bytes_out)
         .with("bytes in", all.bytes_in)
         .with("launches", all.launches)

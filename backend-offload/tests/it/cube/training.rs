@@ -95,25 +95,34 @@ fn has_the_bits_of_at_every_budget(
     // A twentieth above the largest launch: what it brings besides its operands is nothing.
     let barely = largest + largest / 20;
     let budgets = if machine.is_thorough() { vec![peak / 2, peak / 4, barely] } else { vec![barely] };
-    let mut evictions = 0;
+    let (mut evictions, mut ahead) = (0, 0);
     for budget in budgets.into_iter().map(|budget| budget.max(largest)) {
         let tight = configured(spilling(machine, program, STEPS)).with("budget", budget).with("watch", true);
         let tight = machine.run(tight);
         println!(
-            "{program}: {budget} of {peak} bytes: {} evictions, {} restores, {} out, {} in; runtime held {}",
+            "{program}: {budget} of {peak} bytes: {} evictions, {} ahead, {} restores, {} ahead, {} out, {} in; \
+             runtime held {}",
             tight.text("evictions"),
+            tight.text("left ahead"),
             tight.text("restores"),
+            tight.text("brought ahead"),
             tight.text("bytes out"),
             tight.text("bytes in"),
             tight.text("runtime reserved"),
         );
         assert_eq!(tight.text("fingerprint"), unlimited.text("fingerprint"), "at {budget} of {peak} bytes");
         evictions += tight.number("evictions");
+        ahead += tight.number("left ahead") + tight.number("brought ahead");
         assert!(tight.number("device peak reserved") <= budget, "the ledger keeps the budget");
         assert!(tight.number("runtime reserved") <= budget + SMALL_BUFFERS, "and the runtime agrees");
         assert_eq!((tight.number("over budget"), tight.number("failures")), (0, 0));
     }
     // Part of the unlimited peak is dead buffers that nobody had to look for, so that a half of it may be plenty.
+    assert_eq!(
+        ahead > 0,
+        machine.copies_beside_its_work(),
+        "{program}: {ahead} moves ahead of their operations"
+    );
     assert!(evictions > 0, "{program}: the barely sufficient budget of {barely} bytes spills");
     largest
 }

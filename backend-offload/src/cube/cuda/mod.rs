@@ -1,5 +1,7 @@
 //! CUDA: what must be there before it starts, how much memory is free, and page-locked host memory.
 
+mod copies;
+
 use super::backends::Reaches;
 use super::runtime::InnerRuntime;
 use crate::backend::sealed;
@@ -33,6 +35,8 @@ impl InnerRuntime for CudaRuntime {
     const READS_TAKE_ERRORS: bool = true;
     const FUSED_OPERANDS: u32 = 8;
     const WITHOUT_TF32: &'static str = "cuda<f32>";
+
+    type Side = copies::CudaCopies;
 
     fn order(server: &mut Self::Server, waiting: StreamId, other: StreamId) -> Result<(), ServerError> {
         // A stream waits for the work that came before the allocation of what it uses: so allocate there, and use

@@ -1,0 +1,202 @@
+//! Copies on streams of their own, one in each direction, ordered by events.
+//!
+//! The runtime does not give its streams away, and an event has to be recorded on one to mark the end of its work. Its
+//! debug text names them, so a stream's handle is read there, when the stream has just begun and is the only new name. If a
+//! name is not found, that stream's buffers are copied in line with its work, which is only slower.
+
+use crate::cube::side::SideCopies;
+use cubecl_core::Runtime;
+use cubecl_core::server::{ComputeServer, Handle};
+use cubecl_cuda::CudaRuntime;
+use cudarc::driver::{DriverError, result, sys};
+use std::collections::{HashMap, HashSet};
+use std::fmt::Debug;
+use std::time::Duration;
+
+/// A launch uploads some bytes of its own, through the engine that brings blocks back: it waits for a piece, not for a
+/// block.
+const PIECE: usize = 4 << 20;
+
+type Server = <CudaRuntime as Runtime>::Server;
+
+/// Two streams for copies, and the runtime's own by their number.
+#[derive(Debug, Default)]
+pub struct CudaCopies {
+    streams: Option<Streams>,
+    owners: HashMap<usize, Stream>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Stream(sys::CUstream);
+
+// SAFETY: a stream may be used from any thread whose context is its own; the server's thread is the only one here.
+unsafe impl Send for Stream {}
+
+#[derive(Debug, Clone, Copy)]
+struct Streams {
+    out: Stream,
+    back: Stream,
+}
+
+/// The beginning and the end of one copy.
+#[derive(Debug)]
+pub struct Ends {
+    begin: Event,
+    end: Event,
+}
+
+#[derive(Debug)]
+struct Event(sys::CUevent);
+
+// SAFETY: as for streams.
+unsafe impl Send for Event {}
+
+impl Event {
+    fn record(stream: Stream) -> Result<Self, DriverError> {
+        let event = Self(result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)?);
+        // SAFETY: both live.
+        unsafe { result::event::record(event.0, stream.0) }?;
+        Ok(event)
+    }
+
+    fn holds_up(&self, stream: Stream) -> Result<(), DriverError> {
+        // SAFETY: both live.
+        unsafe {
+            result::stream::wait_event(stream.0, self.0, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT)
+        }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: created by us and destroyed once; what waits for it holds on to what it recorded.
+        let _gone = unsafe { result::event::destroy(self.0) };
+    }
+}
+
+impl CudaCopies {
+    /// Our streams. The device's context is current: the server has just used it.
+    fn streams(&mut self) -> Result<Streams, DriverError> {
+        if let Some(streams) = self.streams {
+            return Ok(streams);
+        }
+        let create = || result::stream::create(result::stream::StreamKind::NonBlocking).map(Stream);
+        let streams = Streams { out: create()?, back: create()? };
+        self.streams = Some(streams);
+        Ok(streams)
+    }
+
+    fn owner(&self, index: usize) -> Result<Stream, String> {
+        self.owners.get(&index).copied().ok_or_else(|| "a stream whose handle is not known".to_owned())
+    }
+
+    /// Makes `stream` wait for what its owner was given so far, and copies on it.
+    fn start(
+        &mut self,
+        index: usize,
+        choose: fn(Streams) -> Stream,
+        copy: impl FnOnce(Stream) -> Result<(), DriverError>,
+    ) -> Result<Ends, String> {
+        let owner = self.owner(index)?;
+        let started = || {
+            let stream = choose(self.streams()?);
+            Event::record(owner)?.holds_up(stream)?;
+            let begin = Event::record(stream)?;
+            copy(stream)?;
+            Ok(Ends { begin, end: Event::record(stream)? })
+        };
+        started().map_err(|error: DriverError| format!("a copy could not start: {error}"))
+    }
+}
+
+impl SideCopies<Server> for CudaCopies {
+    type End = Ends;
+
+    fn watch(&mut self, server: &mut Server, index: usize, begin: &mut dyn FnMut(&mut Server)) {
+        let before = named(server);
+        begin(server);
+        let mut fresh = named(server).difference(&before).copied().collect::<Vec<_>>();
+        if let (Some(handle), true) = (fresh.pop(), fresh.is_empty()) {
+            self.owners.insert(index, Stream(std::ptr::with_exposed_provenance_mut(handle as usize)));
+        }
+    }
+
+    fn serves(&self, index: usize) -> bool {
+        self.owners.contains_key(&index)
+    }
+
+    unsafe fn start_out(
+        &mut self,
+        server: &mut Server,
+        device: Handle,
+        index: usize,
+        host: &mut [u8],
+    ) -> Result<Ends, String> {
+        let from = pointer(server, device)?;
+        let copy = |stream: Stream| {
+            let mut pieces = host.chunks_mut(PIECE).zip((from..).step_by(PIECE));
+            // SAFETY: the caller keeps both memories, which are of one size.
+            pieces.try_for_each(|(piece, from)| unsafe { result::memcpy_dtoh_async(piece, from, stream.0) })
+        };
+        self.start(index, |streams| streams.out, copy)
+    }
+
+    unsafe fn start_back(
+        &mut self,
+        server: &mut Server,
+        device: Handle,
+        index: usize,
+        host: &[u8],
+    ) -> Result<Ends, String> {
+        let to = pointer(server, device)?;
+        let copy = |stream: Stream| {
+            let mut pieces = host.chunks(PIECE).zip((to..).step_by(PIECE));
+            // SAFETY: the caller keeps both memories, which are of one size.
+            pieces.try_for_each(|(piece, to)| unsafe { result::memcpy_htod_async(to, piece, stream.0) })
+        };
+        self.start(index, |streams| streams.back, copy)
+    }
+
+    fn order(&mut self, index: usize, copy: &Ends) -> Result<(), String> {
+        copy.end.holds_up(self.owner(index)?).map_err(said)
+    }
+
+    fn has_ended(&self, copy: &Ends) -> Result<bool, String> {
+        // SAFETY: the event lives.
+        match unsafe { result::event::query(copy.end.0) } {
+            Ok(()) => Ok(true),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
+            Err(error) => Err(said(error)),
+        }
+    }
+
+    fn wait(&self, copy: &Ends) -> Result<Duration, String> {
+        // SAFETY: both events live, and both have been recorded.
+        let milliseconds = unsafe {
+            result::event::synchronize(copy.end.0).map_err(said)?;
+            result::event::elapsed(copy.begin.0, copy.end.0).map_err(said)?
+        };
+        Ok(Duration::from_secs_f32(milliseconds.max(0.0) / 1e3))
+    }
+}
+
+fn said(error: DriverError) -> String {
+    format!("a copy beside the device's work: {error}")
+}
+
+/// Where the buffer lies.
+fn pointer(server: &mut Server, device: Handle) -> Result<u64, String> {
+    let stream = device.stream;
+    let resource = server.get_resource(device.binding(), stream).map_err(|error| error.to_string())?;
+    Ok(resource.resource().ptr)
+}
+
+/// The streams that a server's debug text names.
+fn named(server: &impl Debug) -> HashSet<u64> {
+    let text = format!("{server:?}");
+    let handles = text.split("Stream { sys: 0x").skip(1).filter_map(|rest| {
+        let digits = rest.find(|character: char| !character.is_ascii_hexdigit()).unwrap_or(rest.len());
+        u64::from_str_radix(&rest[..digits], 16).ok()
+    });
+    handles.collect()
+}

@@ -1,0 +1,53 @@
+//! Copies beside the device's work, on the stand-in for CUDA: they take less of a step's time, and a wait left out is found.
+
+use super::Machine;
+use crate::child::{Child, Report};
+use crate::stand_in::run_and_report;
+
+/// Where nothing is ordered by chance, with the race detector.
+fn eager(test: &str) -> Option<Machine> {
+    Machine::stand_in(test).into_iter().next()
+}
+
+fn transformer(machine: &Machine) -> Child {
+    let child = machine.child("cube/train").with("program", "transformer").with("steps", 6);
+    child.environment("STAND_IN_KERNEL_US", 20).environment("STAND_IN_BANDWIDTH", "4e9")
+}
+
+#[test]
+fn copies_take_less_of_a_step_beside_it_and_give_the_same_bits() {
+    let Some(machine) = eager("copies_take_less_of_a_step_beside_it_and_give_the_same_bits") else { return };
+    let unlimited = machine.run(transformer(&machine));
+    let budget = unlimited.number("device peak") / 4;
+    let run = |child: Child| -> (Report, f64) {
+        let (report, told) = run_and_report(child.with("budget", budget));
+        assert_eq!(told["findings"].to_string(), "{}");
+        assert_eq!(report.text("fingerprint"), unlimited.text("fingerprint"));
+        (report, told["simulated_ms"].as_f64().expect("milliseconds"))
+    };
+    // The first run of all tunes; its time is not compared.
+    run(transformer(&machine));
+    let (beside, overlapped) = run(transformer(&machine));
+    let (in_line, serial) = run(transformer(&machine).environment("OFFLOAD_OVERLAP", 0));
+    println!("{overlapped} ms, in line {serial} ms");
+    assert!(beside.number("brought ahead") > 0 && in_line.number("brought ahead") == 0);
+    assert!(overlapped < 0.9 * serial, "{overlapped} ms, in line {serial} ms");
+}
+
+#[test]
+fn a_wait_for_a_copy_that_is_left_out_is_found() {
+    let Some(machine) = eager("a_wait_for_a_copy_that_is_left_out_is_found") else { return };
+    let child = |fault: u64| {
+        let child = machine
+            .child("cube/faults")
+            .with("threads", 1)
+            .with("budget", "8MiB")
+            .with("out of order", fault);
+        // What is done at once needs no wait.
+        child.environment("STAND_IN_MODE", "lazy")
+    };
+    let (_, told) = run_and_report(child(0));
+    assert_eq!(told["findings"].to_string(), "{}");
+    let (_, told) = run_and_report(child(1));
+    assert!(told["findings"].to_string().contains("missing wait"), "{told}");
+}
