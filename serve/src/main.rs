@@ -69,3 +69,14 @@ fn run(args: Args) -> anyhow::Result<()> {
     let asked = Asked { from: args.from, which, set: args.set, device: args.device, batching };
     web::run(settings, move |desk| serve::serve(desk, asked))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn no_two_options_have_one_name() {
+        Args::command().debug_assert();
+    }
+}

@@ -4,9 +4,13 @@
 //! cargo builds it first.
 
 use std::env::{self, consts::EXE_SUFFIX};
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use web::Desk;
@@ -37,24 +41,47 @@ fn tell(desk: &Desk, what: &str) {
 /// Shows what the trainer says until it ends. Progress is passed on as it is written: it is for people.
 fn follow(mut child: Child, desk: &Desk) -> anyhow::Result<Option<PathBuf>> {
     let output = child.stdout.take().context("its output was to be read")?;
-    for line in BufReader::new(output).lines() {
-        let line = line.context("reading what the trainer says")?;
-        eprintln!("{line}");
-        if let Some(step) = line.strip_prefix("step ").and_then(|rest| rest.split_whitespace().next()) {
-            desk.doing(&format!("training a toy model, step {step}"));
-        }
-        if desk.is_closing() {
-            // Whatever it has saved is whole; the next start goes on from there.
-            child.kill().context("ending the trainer")?;
-            child.wait().context("waiting for the trainer")?;
-            return Ok(None);
-        }
+    let trainer = Mutex::new(child);
+    let ended = AtomicBool::new(false);
+    let status = thread::scope(|scope| {
+        scope.spawn(|| end_with(desk, &trainer, &ended));
+        let shown = BufReader::new(output).lines().try_for_each(|line| show(&line?, desk));
+        ended.store(true, Ordering::Relaxed);
+        shown.context("reading what the trainer says")?;
+        locked(&trainer).wait().context("waiting for the trainer")
+    })?;
+    if desk.is_closing() {
+        // Whatever it has saved is whole; the next start goes on from there.
+        return Ok(None);
     }
-    let status = child.wait().context("waiting for the trainer")?;
     if !status.success() {
         bail!("the trainer ended with {status}; `train` by itself says more");
     }
     Ok(Some(RUN.into()))
+}
+
+fn show(line: &str, desk: &Desk) -> io::Result<()> {
+    eprintln!("{line}");
+    if let Some(step) = line.strip_prefix("step ").and_then(|rest| rest.split_whitespace().next()) {
+        desk.doing(&format!("training a toy model, step {step}"));
+    }
+    Ok(())
+}
+
+/// Ends the trainer when the server is asked to end, however long its next line takes.
+fn end_with(desk: &Desk, trainer: &Mutex<Child>, ended: &AtomicBool) {
+    while !ended.load(Ordering::Relaxed) {
+        if desk.is_closing()
+            && let Err(error) = locked(trainer).kill()
+        {
+            tracing::warn!("ending the trainer: {error}");
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn locked(trainer: &Mutex<Child>) -> MutexGuard<'_, Child> {
+    trainer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn trainer(desk: &Desk) -> anyhow::Result<PathBuf> {

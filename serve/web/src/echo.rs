@@ -19,16 +19,16 @@ use crate::engine::{
 #[derive(Debug, Clone, clap::Args)]
 pub struct EchoArgs {
     /// Milliseconds that the echo takes for a byte.
-    #[arg(long = "echo-delay-ms", value_name = "MS", default_value_t = 20)]
+    #[arg(id = "echo_delay_ms", long = "echo-delay-ms", value_name = "MS", default_value_t = 20)]
     delay_ms: u64,
     /// A file whose lines are the echo's answers, in turn.
-    #[arg(long = "echo-script", value_name = "FILE")]
+    #[arg(id = "echo_script", long = "echo-script", value_name = "FILE")]
     script: Option<PathBuf>,
     /// Every so many answers the echo panics in the middle of one.
-    #[arg(long = "echo-fail-every", value_name = "N")]
+    #[arg(id = "echo_fail_every", long = "echo-fail-every", value_name = "N")]
     fail_every: Option<u64>,
     /// Answers that the echo gives at once.
-    #[arg(long = "echo-slots", value_name = "N", default_value_t = 8)]
+    #[arg(id = "echo_slots", long = "echo-slots", value_name = "N", default_value_t = 8)]
     slots: usize,
 }
 
