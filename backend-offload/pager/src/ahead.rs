@@ -28,6 +28,9 @@ const HERE: u64 = 4;
 /// Operands of this many bytes are the measure of time: see [`Pager::set_pace`].
 pub const PACE_BYTES: u64 = 1 << 20;
 
+/// The pace before any was measured: a card whose memory is some thirty times as fast as its link.
+const UNMEASURED: u64 = PACE_BYTES / 32;
+
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
     enabled: bool,
@@ -65,7 +68,7 @@ impl Pager {
         if enabled == self.ahead.enabled {
             return;
         }
-        self.ahead = Ahead { enabled, ..Ahead::default() };
+        self.ahead = Ahead { enabled, pace: UNMEASURED, ..Ahead::default() };
         self.expect_returns(true);
     }
 

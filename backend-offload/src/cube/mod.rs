@@ -36,6 +36,8 @@ mod cuda;
 mod door;
 mod exchange;
 mod failures;
+#[cfg(feature = "wgpu")]
+mod in_line;
 mod io;
 mod launch;
 mod logical;

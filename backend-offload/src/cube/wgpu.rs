@@ -1,8 +1,8 @@
 //! Vulkan, Metal, WebGPU: what the runtime over `wgpu` needs to know and cannot tell.
 
 use super::backends::Reaches;
+use super::in_line::InLine;
 use super::runtime::InnerRuntime;
-use super::side::InLine;
 use crate::backend::sealed;
 use crate::bytes::Budget;
 use crate::error::OffloadError;

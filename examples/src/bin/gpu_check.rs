@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Every program runs on the plain backend twice (is it deterministic at all?), then offloaded without a
-//! budget, which must pass everything through, then under shares of its own peak. Each run is a process of
-//! its own. Standard output is JSON lines; the last one holds the copy bandwidth. A part that failed or did not run
+//! budget, which must pass everything through, then under shares of its own peak, with copies beside the kernels and with
+//! copies that are waited for ("in line"). Each run is a process of its own. Standard output is JSON lines; the last one holds the copy bandwidth. A part that failed or did not run
 //! leaves a line with the verdict `fail` and its error, and makes the exit code 1.
 
 #[expect(dead_code, reason = "the tests of backend-offload use all of it")]
@@ -64,6 +64,9 @@ fn check(budgets: &str) -> Result<()> {
             let kept = spilled["stats"]["device_peak_reserved"].as_u64().is_some_and(|held| held <= budget);
             let title = format!("{}%", share * 100.0);
             failed |= !report(name, &title, &spilled, &plain, deterministic, kept);
+            let in_line = child_with(&["run", name, &budget.to_string()], &[("OFFLOAD_OVERLAP", "0")])?;
+            let title = format!("{title} in line");
+            failed |= !report(name, &title, &in_line, &plain, deterministic, true);
         }
     }
     let bandwidth = child(&["bandwidth"])?;
@@ -113,7 +116,12 @@ fn report(name: &str, budget: &str, run: &Value, reference: &Value, exact: bool,
 }
 
 fn child(arguments: &[&str]) -> Result<Value> {
-    let output = Command::new(std::env::current_exe()?).args(arguments).output()?;
+    child_with(arguments, &[])
+}
+
+fn child_with(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Value> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let output = command.args(arguments).envs(environment.iter().copied()).output()?;
     if !output.status.success() {
         return Ok(json!({ "error": String::from_utf8_lossy(&output.stderr) }));
     }
@@ -169,6 +177,9 @@ fn counters() -> Value {
         "restores": stats.restores,
         "bytes_out": stats.bytes_out,
         "bytes_in": stats.bytes_in,
+        "left_ahead": stats.left_ahead,
+        "brought_ahead": stats.brought_ahead,
+        "brought_in_vain": stats.brought_in_vain,
         "stall_seconds": stats.stall.as_secs_f64(),
         "pageable_fallbacks": stats.pageable_fallbacks,
         "launches": stats.launches,

@@ -102,8 +102,13 @@ impl CudaCopies {
             let stream = choose(self.streams()?);
             Event::record(owner)?.holds_up(stream)?;
             let begin = Event::record(stream)?;
-            copy(stream)?;
-            Ok(Ends { begin, end: Event::record(stream)? })
+            copy(stream).and_then(|()| Event::record(stream)).map(|end| Ends { begin, end }).inspect_err(
+                |_| {
+                    // Part of it may be under way, into memory that is about to go.
+                    // SAFETY: the stream lives.
+                    let _idle = unsafe { result::stream::synchronize(stream.0) };
+                },
+            )
         };
         started().map_err(|error: DriverError| format!("a copy could not start: {error}"))
     }

@@ -1,0 +1,48 @@
+//! What stands in place of copies beside the work where a runtime has none.
+
+use super::side::SideCopies;
+use cubecl_core::server::Handle;
+use std::convert::Infallible;
+use std::time::Duration;
+
+/// For runtimes that copy in line with their work.
+#[derive(Debug, Default)]
+pub struct InLine;
+
+impl<S> SideCopies<S> for InLine {
+    type End = Infallible;
+
+    fn watch(&mut self, server: &mut S, _: usize, begin: &mut dyn FnMut(&mut S)) {
+        begin(server);
+    }
+
+    fn serves(&self, _: usize) -> bool {
+        false
+    }
+
+    unsafe fn start_out(
+        &mut self,
+        _: &mut S,
+        _: Handle,
+        _: usize,
+        _: &mut [u8],
+    ) -> Result<Infallible, String> {
+        Err("this runtime copies in line with its work".to_owned())
+    }
+
+    unsafe fn start_back(&mut self, _: &mut S, _: Handle, _: usize, _: &[u8]) -> Result<Infallible, String> {
+        Err("this runtime copies in line with its work".to_owned())
+    }
+
+    fn order(&mut self, _: usize, copy: &Infallible) -> Result<(), String> {
+        match *copy {}
+    }
+
+    fn has_ended(&self, copy: &Infallible) -> Result<bool, String> {
+        match *copy {}
+    }
+
+    fn wait(&self, copy: &Infallible) -> Result<Duration, String> {
+        match *copy {}
+    }
+}
