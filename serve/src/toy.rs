@@ -4,7 +4,7 @@
 //! cargo builds it first.
 
 use std::env::{self, consts::EXE_SUFFIX};
-use std::io::{self, BufRead, BufReader};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +45,7 @@ fn follow(mut child: Child, desk: &Desk) -> anyhow::Result<Option<PathBuf>> {
     let ended = AtomicBool::new(false);
     let status = thread::scope(|scope| {
         scope.spawn(|| end_with(desk, &trainer, &ended));
-        let shown = BufReader::new(output).lines().try_for_each(|line| show(&line?, desk));
+        let shown = BufReader::new(output).lines().try_for_each(|line| line.map(|line| show(&line, desk)));
         ended.store(true, Ordering::Relaxed);
         shown.context("reading what the trainer says")?;
         locked(&trainer).wait().context("waiting for the trainer")
@@ -60,12 +60,11 @@ fn follow(mut child: Child, desk: &Desk) -> anyhow::Result<Option<PathBuf>> {
     Ok(Some(RUN.into()))
 }
 
-fn show(line: &str, desk: &Desk) -> io::Result<()> {
+fn show(line: &str, desk: &Desk) {
     eprintln!("{line}");
     if let Some(step) = line.strip_prefix("step ").and_then(|rest| rest.split_whitespace().next()) {
         desk.doing(&format!("training a toy model, step {step}"));
     }
-    Ok(())
 }
 
 /// Ends the trainer when the server is asked to end, however long its next line takes.
