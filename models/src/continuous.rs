@@ -1,7 +1,7 @@
 //! Answers to requests that come and go: every step brings each sequence its next token.
 //!
 //! What one sequence gets does not depend on the others, nor on when it came: its random numbers are keyed as
-//! [`crate::generate`] keys them, by seed and row, and its attention sees its own keys alone. A long prompt is read in
+//! [`crate::generate()`] keys them, by seed and row, and its attention sees its own keys alone. A long prompt is read in
 //! pieces, so that the others go on meanwhile. What sequences have read is kept for a while after their end: one that
 //! begins alike reads only the rest.
 
