@@ -139,13 +139,16 @@ pub(crate) fn make_resident<M: Mover>(
     Ok(())
 }
 
-/// Follows the moves that have ended by themselves.
+/// Follows the moves that have ended by themselves. Best effort: stops at the first that failed for an operation.
 pub(crate) fn complete_ended<M: Mover>(door: &mut M) {
+    let _left_to_its_operation = complete_all_ended(door, &mut None);
+}
+
+fn complete_all_ended<M: Mover>(door: &mut M, copy_failure: &mut Option<String>) -> Result<(), Halt> {
     while let Some((token, end)) = door.ended() {
-        if complete(door, token, end, &mut None).is_err() {
-            return;
-        }
+        complete(door, token, end, copy_failure)?;
     }
+    Ok(())
 }
 
 /// Starts moves for operations to come, beside the one that is about to run. Best effort: never fails.
@@ -273,9 +276,7 @@ fn take_step<M: Mover>(
     copying_since: &mut Option<Instant>,
     copy_failure: &mut Option<String>,
 ) -> Result<bool, Halt> {
-    while let Some((token, end)) = door.ended() {
-        complete(door, token, end, copy_failure)?;
-    }
+    complete_all_ended(door, copy_failure)?;
     let pool = door.tiers().pool().clone();
     let step = door.pager().next_step(&|| pool.room()).map_err(Halt::Stop)?;
     if matches!(step, Step::Evict { copy: Some(_), .. } | Step::Bring { from: Some(_), .. } | Step::Wait(_)) {

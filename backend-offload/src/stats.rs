@@ -67,11 +67,11 @@ pub struct Stats {
     /// Times the program did something else than foretold. What was used longest ago leaves until it does something
     /// known again.
     pub diverged: u64,
-    /// Blocks that left ahead of the operation that needs their memory, their copy running beside others.
+    /// Blocks sent off ahead of the operation that needs their memory, dead and clean ones included.
     pub left_ahead: u64,
     /// Blocks that came back ahead of their use.
     pub brought_ahead: u64,
-    /// Those of them that left again unused.
+    /// Blocks brought ahead that left again unused.
     pub brought_in_vain: u64,
     /// Operations that could not run; each made its outputs unreadable and is reported on reading them.
     pub failures: u64,

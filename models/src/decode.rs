@@ -134,19 +134,26 @@ impl<'a, B: Backend> Decoder<'a, B> {
     }
 }
 
-/// Writes `new` behind the first `len` positions of the cache and returns everything up to its end.
-fn append<B: Backend>(
+/// Writes `new` behind the first `len` positions of the cache, which grows to `capacity`, and returns everything up to
+/// its end.
+pub(crate) fn append<B: Backend>(
     cache: &mut Option<Tensor<B, 4>>,
     new: Tensor<B, 4>,
     len: usize,
     capacity: usize,
 ) -> Tensor<B, 4> {
-    let [batch, heads, time, width] = new.dims();
+    let [rows, heads, time, width] = new.dims();
+    let empty = |positions| Tensor::zeros([rows, heads, positions, width], (&new.device(), new.dtype()));
     // Taken out of its place, so that the write finds the only reference.
-    let old = cache
-        .take()
-        .unwrap_or_else(|| Tensor::zeros([batch, heads, capacity, width], (&new.device(), new.dtype())));
-    let written = old.slice_assign([0..batch, 0..heads, len..len + time, 0..width], new);
+    let old = match cache.take() {
+        None => empty(capacity),
+        Some(old) if old.dims()[2] < capacity => {
+            let more = capacity - old.dims()[2];
+            Tensor::cat(vec![old, empty(more)], 2)
+        }
+        Some(old) => old,
+    };
+    let written = old.slice_assign([0..rows, 0..heads, len..len + time, 0..width], new);
     let seen = written.clone().slice_dim(2, 0..len + time);
     *cache = Some(written);
     seen

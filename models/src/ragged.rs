@@ -9,7 +9,7 @@
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 
 use crate::attention;
-use crate::decode::{DecoderFull, PROMPT_CHUNK};
+use crate::decode::{DecoderFull, PROMPT_CHUNK, append};
 use crate::gpt::Gpt;
 use crate::kernels::Plain;
 use crate::layers::PositionIds;
@@ -131,29 +131,4 @@ pub fn read<B: Backend>(model: &Gpt<B>, turns: &mut [Turn<'_, B>]) -> Result<Ten
     let count = ends.len();
     let ends = Tensor::<B, 1, Int>::from_data(TensorData::new(ends, [count]), &device);
     Ok(model.logits(x.select(1, ends), &kernels))
-}
-
-/// Writes `new` behind the first `len` positions of the cache, which grows to `capacity`, and returns everything up to
-/// its end.
-fn append<B: Backend>(
-    cache: &mut Option<Tensor<B, 4>>,
-    new: Tensor<B, 4>,
-    len: usize,
-    capacity: usize,
-) -> Tensor<B, 4> {
-    let [rows, heads, time, width] = new.dims();
-    let empty = |positions| Tensor::zeros([rows, heads, positions, width], (&new.device(), new.dtype()));
-    // Taken out of its place, so that the write finds the only reference.
-    let old = match cache.take() {
-        None => empty(capacity),
-        Some(old) if old.dims()[2] < capacity => {
-            let more = capacity - old.dims()[2];
-            Tensor::cat(vec![old, empty(more)], 2)
-        }
-        Some(old) => old,
-    };
-    let written = old.slice_assign([0..rows, 0..heads, len..len + time, 0..width], new);
-    let seen = written.clone().slice_dim(2, 0..len + time);
-    *cache = Some(written);
-    seen
 }

@@ -8,7 +8,7 @@
 //! Leaving early and coming back early both take memory from others, which costs copies elsewhere. So a copy starts when
 //! the time until it is needed becomes short for all that has to be copied until then, and not before.
 
-use crate::block::{BlockId, Place, TierIndex};
+use crate::block::{BlockId, Place};
 use crate::limit::Limit;
 use crate::operation::Garbage;
 use crate::planner::{Coming, Future};
@@ -40,10 +40,10 @@ pub(crate) struct Ahead {
     pace: u64,
     /// Blocks away that are used again, soonest first, by the operation that uses them. Entries may be out of date.
     returning: BinaryHeap<Reverse<(u64, BlockId)>>,
-    /// Those of them that the present look has met.
+    /// Entries of `returning` that the present look has met.
     met: Vec<Reverse<(u64, BlockId)>>,
-    /// What the program was done with and still held, when that was last found out: before which operation it lets go of
-    /// how many bytes.
+    /// Blocks on the device that the program had used last and not let go of, at operation `ending_found`: before which
+    /// operation it lets go, and of how many bytes.
     ending: Vec<(u64, u64)>,
     ending_found: u64,
     /// The far future holds work, or has not been looked at since.
@@ -54,7 +54,7 @@ pub(crate) struct Ahead {
     let_go: Vec<u64>,
 }
 
-/// What a look along the future found.
+/// The outcome of a look along the future.
 enum Found {
     Nothing,
     /// Work, but none that is to be started now.
@@ -191,7 +191,7 @@ impl Pager {
         found
     }
 
-    /// What the operation `after` from now does; the present one has its memory and has yet to let go of the rest.
+    /// The operation `after` from now, as expected; the present one has its memory and has yet to let go of the rest.
     fn coming(&self, after: u64, let_go: &mut [u64]) -> Option<Coming> {
         let coming = self.planner.as_ref()?.coming(after as i64, add_to(let_go))?;
         Some(if after == 0 { Coming::default() } else { coming })
@@ -268,7 +268,7 @@ impl Pager {
         if stays || block.ahead {
             return Found::Later;
         }
-        let copy = block.needs_copy().then_some(TierIndex::HOST);
+        let copy = block.copied_to();
         if copy.is_some() && self.operation.garbage == Garbage::Unsearched {
             return Found::Step(Step::Sweep);
         }

@@ -106,6 +106,11 @@ impl Block {
     pub fn needs_copy(&self) -> bool {
         self.defined && self.place == Place::Device { clean: None }
     }
+
+    /// The tier that its contents are copied to when it leaves, if they have to be.
+    pub(crate) fn copied_to(&self) -> Option<TierIndex> {
+        self.needs_copy().then_some(TierIndex::HOST)
+    }
 }
 
 /// Names one move of one block, so that a move that lands late is never taken for another one.

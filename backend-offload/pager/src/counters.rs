@@ -25,11 +25,11 @@ pub struct Counters {
     pub predicted: u64,
     /// Times the program did something else than foretold, and recency took over.
     pub diverged: u64,
-    /// Blocks that left ahead of the operation that needed their memory.
+    /// Blocks sent off ahead of the operation that needs their memory, dead and clean ones included.
     pub left_ahead: u64,
     /// Blocks whose contents came back ahead of their use.
     pub brought_ahead: u64,
-    /// Those of them that left again before they were used.
+    /// Blocks brought ahead that left again before they were used.
     pub brought_in_vain: u64,
     /// Most bytes one operation named.
     pub largest_operation: u64,

@@ -42,9 +42,9 @@ pub(crate) enum Future {
 /// An operation still to come, in bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Coming {
-    /// Of device memory for new blocks.
+    /// Device memory for new blocks.
     pub takes: u64,
-    /// Of all operands: about as many as its time.
+    /// All operands together: about as many as its time.
     pub handles: u64,
 }
 
@@ -114,8 +114,8 @@ impl Planner {
         }
     }
 
-    /// What the operation `after` from now does; `None` where the past does not reach. Tells `lets_go` of each block that it uses last: how many operations from now the last one runs before its
-    /// memory is free, and how much that is.
+    /// The operation `after` from now, as expected; `None` where the past does not reach. Tells `lets_go` of each block
+    /// that it uses last: how many operations from now the last one runs before the memory is free, and how much that is.
     pub fn coming(&self, after: i64, mut lets_go: impl FnMut(i64, u64)) -> Option<Coming> {
         let past = self.cursor?.checked_add_signed(after)?;
         if past > self.now() {

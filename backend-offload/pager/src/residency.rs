@@ -307,7 +307,7 @@ impl Pager {
         if block.pinned || block.moving.is_some() || block.last_use == self.operation.number {
             return Err(illegal("evicted while it is needed", id, &block));
         }
-        let copy = block.needs_copy().then_some(TierIndex::HOST);
+        let copy = block.copied_to();
         self.ledger.post(Posting::of(block.bytes, block.arena).gains(copy))?;
         if std::mem::take(&mut self.block_mut(id)?.ahead) {
             self.counters.brought_in_vain += 1;

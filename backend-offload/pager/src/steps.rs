@@ -154,7 +154,7 @@ impl Pager {
 
     fn give_way(&mut self, wanted: u64, room: Limit) -> Result<Step, Stop> {
         if let Some(block) = self.victim(room) {
-            let copy = self.block(block)?.needs_copy().then_some(TierIndex::HOST);
+            let copy = self.block(block)?.copied_to();
             return Ok(Step::Evict { block, copy });
         }
         if self.victim(Limit::NONE).is_some() {

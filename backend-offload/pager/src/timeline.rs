@@ -30,13 +30,6 @@ pub struct Elapsed {
     pub back: f64,
 }
 
-impl Elapsed {
-    /// The step's time over the longest of its parts: 1 if everything runs beside that.
-    pub fn over_roofline(self) -> f64 {
-        self.step / self.arithmetic.max(self.out).max(self.back)
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Timeline {
     machine: Machine,

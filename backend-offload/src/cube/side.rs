@@ -176,8 +176,8 @@ impl<R: InnerRuntime> Copies<R> {
         let oldest = *self.out.front()?;
         match self.side.has_ended(&self.copying.get(&oldest)?.end) {
             Ok(false) => None,
-            Ok(true) => self.finish_out(),
-            Err(reason) => self.finish_out().map(|(token, _)| (token, Err(reason))),
+            Ok(true) => self.finish(0),
+            Err(reason) => self.finish(0).map(|(token, _)| (token, Err(reason))),
         }
     }
 
@@ -187,28 +187,14 @@ impl<R: InnerRuntime> Copies<R> {
             |copying: &Copying<End<R>>| matches!(copying.host, Host::Target(other, ..) if other == token);
         let position = self.out.iter().position(|id| self.copying.get(id).is_some_and(is_it));
         let position = position.ok_or("no such copy is under way")?;
-        let id = self.out[position];
-        let waited = self.side.wait(&self.copying[&id].end);
-        self.out.remove(position);
-        self.take_out(id, waited).map_or(Ok(()), |(_, end)| end)
+        self.finish(position).map_or(Ok(()), |(_, end)| end)
     }
 
-    fn finish_out(&mut self) -> Option<(Token, Result<(), String>)> {
-        let id = self.out.pop_front()?;
-        let waited = self.side.wait(&self.copying.get(&id)?.end);
-        self.take_out(id, waited)
-    }
-
-    fn take_out(
-        &mut self,
-        id: CopyId,
-        waited: Result<Duration, String>,
-    ) -> Option<(Token, Result<(), String>)> {
-        let Copying { host: Host::Target(token, draft, _device), bytes, .. } = self.copying.remove(&id)?
-        else {
-            return None;
-        };
-        let end = waited.map(|time| self.rate.learn(bytes, time));
+    /// Waits for one of the copies off the device, and takes it off the list.
+    fn finish(&mut self, position: usize) -> Option<(Token, Result<(), String>)> {
+        let Copying { end, host, bytes } = self.copying.remove(&self.out.remove(position)?)?;
+        let Host::Target(token, draft, _device) = host else { return None };
+        let end = self.side.wait(&end).map(|time| self.rate.learn(bytes, time));
         if end.is_ok() {
             self.landed.insert(token, draft);
         }
