@@ -3,6 +3,7 @@
 use crate::bytes::Budget;
 use crate::config::OffloadConfig;
 use crate::error::{Holder, OffloadError};
+use crate::host_memory::HostMemory;
 use crate::registry::DeviceFacts;
 use crate::stats::Stats;
 use burn_autodiff::Autodiff;
@@ -75,6 +76,8 @@ pub trait Door: sealed::Sealed {
     fn set_device_budget(device: &Self::Device, budget: Limit) -> Limit;
     /// See [`trim`].
     fn trim(device: &Self::Device);
+    /// See [`host_memory`].
+    fn host_memory(device: &Self::Device) -> HostMemory;
     /// See [`mark_step`].
     fn mark_step(device: &Self::Device);
     /// See [`events`].
@@ -169,6 +172,11 @@ fn replace_budget<B: Managed>(device: &B::Device, budget: Budget) -> Result<Limi
 /// Gives everything unused back: spare device memory to the driver, idle host slabs to the machine.
 pub fn trim<B: Managed>(device: &B::Device) {
     B::Door::trim(device);
+}
+
+/// The host tier of `device`, for memory of the program's own under the same budget. Starts the device if nothing has.
+pub fn host_memory<B: Managed>(device: &B::Device) -> HostMemory {
+    B::Door::host_memory(device)
 }
 
 /// Tells that a training step ends here. A hint for planning; never needed for correct results.

@@ -118,6 +118,18 @@ pub enum OffloadError {
         "{0} would push blocks to the host, whose budget is used up; raise the host budget, or hold less (recomputation, smaller optimizer state)"
     )]
     HostFull(Box<Situation>),
+    /// The program wants host memory for itself and the host has no room for it.
+    #[error("{operation}: {} of host memory are wanted and {} of {} are in use; raise the host budget, or hold less", Bytes(*wanted), Bytes(*in_use), OrUnlimited(*budget))]
+    HostRefused {
+        /// The purpose of the memory.
+        operation: String,
+        /// Bytes wanted.
+        wanted: u64,
+        /// Bytes in use, spilled blocks and buffers of the program together.
+        in_use: u64,
+        /// The host budget; `None` is no limit.
+        budget: Option<u64>,
+    },
     /// Something must leave the device and could not be copied.
     #[error("{0} would push blocks to the host, and copying them out failed ({reason}); they stay on the device, unharmed", reason = .1)]
     CopyOut(Box<Situation>, String),

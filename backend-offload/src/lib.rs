@@ -101,6 +101,7 @@ mod faults;
 #[doc = include_str!("../GUIDE.md")]
 pub mod guide {}
 mod hints;
+mod host_memory;
 mod journal;
 mod registry;
 mod report;
@@ -111,8 +112,8 @@ mod tiers;
 mod trace_file;
 
 pub use backend::{
-    Door, Managed, Offload, Offloadable, Spilling, largest_holders, mark_step, probe, ready, reset_peaks,
-    set_device_budget, stats, trim, with_device_budget,
+    Door, Managed, Offload, Offloadable, Spilling, host_memory, largest_holders, mark_step, probe, ready,
+    reset_peaks, set_device_budget, stats, trim, with_device_budget,
 };
 #[cfg(feature = "test-util")]
 pub use backend::{events, runtime_peaks};
@@ -126,6 +127,7 @@ pub use error::{Holder, OffloadError, Situation, Tier};
 #[cfg(feature = "test-util")]
 pub use faults::{Faults, RuntimePeaks};
 pub use hints::{prefer, prefer_module};
+pub use host_memory::{HostBuffer, HostMemory};
 #[cfg(feature = "test-util")]
 pub use journal::Event;
 pub use pager::{Oversized, Policy, Preference};

@@ -6,6 +6,7 @@ use crate::backend::{Door, sealed};
 use crate::config::OffloadConfig;
 use crate::drive;
 use crate::error::{Holder, OffloadError};
+use crate::host_memory::HostMemory;
 use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::report;
 use crate::stats::Stats;
@@ -94,6 +95,10 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
             server.trim_device();
             server.tiers.pool().trim();
         });
+    }
+
+    fn host_memory(device: &R::Device) -> HostMemory {
+        on_server::<R, _>(device, |server| HostMemory::new(server.tiers.pool().clone(), R::slabs()))
     }
 
     fn mark_step(device: &R::Device) {

@@ -61,8 +61,10 @@ use crate::bytes::Budget;
 use crate::config::OffloadConfig;
 use crate::drive;
 use crate::error::{Holder, OffloadError};
+use crate::host_memory::HostMemory;
 use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::stats::Stats;
+use crate::tiers::SlabSource;
 use burn_backend::DeviceOps;
 use burn_backend::tensor::FloatTensor;
 use burn_flex::Flex;
@@ -136,6 +138,12 @@ impl<B: SharedStorage> Door for Simulated<B> {
 
     fn trim(device: &B::Device) {
         get_client::<OffloadChannel<B>>(device).state().tiers.pool().trim();
+    }
+
+    fn host_memory(device: &B::Device) -> HostMemory {
+        let client = get_client::<OffloadChannel<B>>(device);
+        let pool = client.state().tiers.pool().clone();
+        HostMemory::new(pool, SlabSource::Heap)
     }
 
     fn mark_step(device: &B::Device) {

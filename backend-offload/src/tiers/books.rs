@@ -14,7 +14,10 @@ pub(super) struct Books {
     idle: u64,
     /// Page-locked bytes, in use and idle.
     pinned: u64,
+    /// The most that was ever in use, by which idle memory is kept.
     peak: u64,
+    /// The most in use since the peaks were reset.
+    recent_peak: u64,
     reserved_peak: u64,
     /// Idle slabs by size, pinned ones apart.
     shelves: HashMap<(bool, usize), Vec<Slab>>,
@@ -26,6 +29,7 @@ pub(super) struct Books {
 pub(crate) struct HostUsage {
     pub limit: Limit,
     pub in_use: u64,
+    pub peak: u64,
     pub reserved: u64,
     pub reserved_peak: u64,
     pub pageable_fallbacks: u64,
@@ -46,6 +50,7 @@ impl Books {
             idle: 0,
             pinned: 0,
             peak: 0,
+            recent_peak: 0,
             reserved_peak: 0,
             shelves: HashMap::new(),
             pageable_fallbacks: 0,
@@ -64,14 +69,16 @@ impl Books {
         HostUsage {
             limit: self.limit,
             in_use: self.in_use,
+            peak: self.recent_peak,
             reserved: self.in_use + self.idle,
             reserved_peak: self.reserved_peak,
             pageable_fallbacks: self.pageable_fallbacks,
         }
     }
 
-    /// Makes what is held now the reserved peak. How much idle memory is kept goes by all that was ever in use.
+    /// Starts the peaks anew from what is held now.
     pub(super) fn reset_peaks(&mut self) {
+        self.recent_peak = self.in_use;
         self.reserved_peak = self.in_use + self.idle;
     }
 
@@ -102,6 +109,7 @@ impl Books {
     fn book(&mut self, bytes: u64) {
         self.in_use += bytes;
         self.peak = self.peak.max(self.in_use);
+        self.recent_peak = self.recent_peak.max(self.in_use);
         self.reserved_peak = self.reserved_peak.max(self.in_use + self.idle);
     }
 

@@ -17,9 +17,7 @@ mod slab;
 
 pub(crate) use copies::Tiers;
 pub use machine::available_memory;
-#[cfg(any(test, feature = "cube"))]
-pub(crate) use pool::Draft;
-pub(crate) use pool::{HostPool, Lease};
+pub(crate) use pool::{Draft, HostPool, Lease};
 #[cfg(feature = "cuda")]
 pub(crate) use slab::PinnedMemory;
 pub(crate) use slab::SlabSource;

@@ -4,7 +4,7 @@
 //! go on.
 
 use super::books::{Books, Granted, HostUsage};
-use super::slab::{Slab, SlabSource};
+use super::slab::{HeapMemory, Slab, SlabSource};
 use pager::Limit;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,7 +81,7 @@ impl HostPool {
     }
 
     fn ordinary(&self, len: usize) -> Option<Slab> {
-        heap(len).or_else(|| {
+        HeapMemory::zeroed(len).map(Slab::Heap).or_else(|| {
             self.books().refund(len);
             None
         })
@@ -97,14 +97,6 @@ impl HostPool {
         }
         self.ordinary(len)
     }
-}
-
-/// Zeroed memory, or nothing: an allocation this large must not abort the process.
-fn heap(len: usize) -> Option<Slab> {
-    let mut memory = Vec::new();
-    memory.try_reserve_exact(len).ok()?;
-    memory.resize(len, 0);
-    Some(Slab::Heap(memory.into_boxed_slice()))
 }
 
 impl Held {

@@ -14,8 +14,39 @@ pub(crate) enum SlabSource {
 
 /// Host memory, zeroed when first taken and otherwise with what was last put there.
 pub(crate) enum Slab {
-    Heap(Box<[u8]>),
+    Heap(HeapMemory),
     Pinned(PinnedMemory),
+}
+
+/// Ordinary memory, aligned for any vector instruction: numbers are computed in place here, too.
+pub(crate) struct HeapMemory {
+    lines: Box<[Line]>,
+    len: usize,
+}
+
+#[derive(Clone)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+impl HeapMemory {
+    /// Zeroed memory, or nothing: an allocation this large must not abort the process.
+    pub(crate) fn zeroed(len: usize) -> Option<Self> {
+        let count = len.div_ceil(size_of::<Line>());
+        let mut lines = Vec::new();
+        lines.try_reserve_exact(count).ok()?;
+        lines.resize(count, Line([0; 64]));
+        Some(Self { lines: lines.into_boxed_slice(), len })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: lines are plain bytes without padding, and there are enough of them for `len`.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+    }
 }
 
 /// Page-locked memory and the way to give it back.
@@ -56,7 +87,7 @@ impl Slab {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Self::Heap(memory) => memory,
+            Self::Heap(memory) => memory.bytes(),
             // SAFETY: `PinnedMemory::new` promises `len` initialised bytes.
             Self::Pinned(memory) => unsafe { std::slice::from_raw_parts(memory.start.as_ptr(), memory.len) },
         }
@@ -64,7 +95,7 @@ impl Slab {
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
-            Self::Heap(memory) => memory,
+            Self::Heap(memory) => memory.bytes_mut(),
             // SAFETY: as above, and `&mut self` makes the access exclusive.
             Self::Pinned(memory) => unsafe {
                 std::slice::from_raw_parts_mut(memory.start.as_ptr(), memory.len)

@@ -1,0 +1,51 @@
+//! Bytes per second of a step in each format, beside a plain copy on the same threads in the same run.
+//!
+//! `cargo bench -p host-optim` prints one line per format: bytes read and written per parameter, and the step's bytes per
+//! second as a ratio to the copy's. The two alternate, so that whatever else the machine does hits both.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use backend_offload::HostMemory;
+use half::bf16;
+use host_optim::{AdamW, Format, HostState, Stride, Values, ValuesMut};
+use rayon::prelude::*;
+
+/// Elements of the parameter: far more than any cache holds.
+const LEN: usize = 1 << 25;
+const ROUNDS: usize = 9;
+const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
+
+fn main() {
+    println!("{LEN} parameters, {} threads", rayon::current_num_threads());
+    println!(
+        "{:<14} {:>15} {:>12} {:>12} {:>8}",
+        "format", "bytes/parameter", "step GB/s", "copy GB/s", "ratio"
+    );
+    let gradient = vec![bf16::from_f32(1e-3); LEN];
+    let mut weights = vec![bf16::ONE; LEN];
+    // Gradient in, weights out; masters and moments in and out. The compact step reads the weights, too.
+    for (format, bytes) in [(Format::F32, 4 + 24), (Format::Bf16Moments, 4 + 16), (Format::Compact, 6 + 8)] {
+        let memory = HostMemory::unlimited();
+        let mut state =
+            HostState::new(&memory, "w", format, Values::Bf16(&weights)).expect("the machine has memory");
+        let source = vec![1u8; bytes * LEN / 2];
+        let mut target = vec![0u8; bytes * LEN / 2];
+        let mut best = [f64::INFINITY; 2];
+        for _ in 0..ROUNDS {
+            state.arrive(Values::Bf16(&gradient)).expect("the machine has memory");
+            let begun = Instant::now();
+            state
+                .step(&RULE, Stride { lr: 1e-4, scale: 1.0 }, ValuesMut::Bf16(&mut weights))
+                .expect("a gradient has arrived");
+            best[0] = best[0].min(begun.elapsed().as_secs_f64());
+            let begun = Instant::now();
+            let pieces = target.par_chunks_mut(1 << 20).zip(source.par_chunks(1 << 20));
+            pieces.for_each(|(to, from)| to.copy_from_slice(from));
+            black_box(&target);
+            best[1] = best[1].min(begun.elapsed().as_secs_f64());
+        }
+        let [step, copy] = best.map(|seconds| (bytes * LEN) as f64 / seconds / 1e9);
+        println!("{:<14} {bytes:>15} {step:>12.1} {copy:>12.1} {:>8.2}", format!("{format:?}"), step / copy);
+    }
+}

@@ -1,0 +1,104 @@
+//! The rule: AdamW with decoupled weight decay, one element at a time.
+//!
+//! The operations and their order are those of Burn's AdamW, each rounded to f32, so that both end with the same bits
+//! where the backend computes one operation at a time.
+
+/// Settings of AdamW.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamW {
+    /// Shares of the moments that a step keeps.
+    pub betas: [f32; 2],
+    /// Added to the divisor.
+    pub epsilon: f32,
+    /// Share of a weight, times the learning rate, that each step takes away.
+    pub weight_decay: f64,
+}
+
+/// The part of a rule that changes from step to step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stride {
+    /// Learning rate.
+    pub lr: f64,
+    /// Factor of all gradients; 1 leaves them alone.
+    pub scale: f64,
+}
+
+/// All factors of one step of one parameter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Factors {
+    scale: f32,
+    keep: [f32; 2],
+    take: [f32; 2],
+    unbias: [f32; 2],
+    epsilon: f32,
+    shrink: f32,
+    lr: f32,
+}
+
+impl AdamW {
+    /// `time` counts the steps of the parameter from 1.
+    pub(crate) fn factors(&self, stride: Stride, time: u32) -> Factors {
+        let time = time as i32;
+        Factors {
+            scale: stride.scale as f32,
+            keep: self.betas,
+            take: self.betas.map(|beta| 1.0 - beta),
+            unbias: self.betas.map(|beta| 1.0 - beta.powi(time)),
+            epsilon: self.epsilon,
+            shrink: (1.0 - stride.lr * self.weight_decay) as f32,
+            lr: stride.lr as f32,
+        }
+    }
+}
+
+/// One element's weight and moments.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Element {
+    pub(crate) weight: f32,
+    pub(crate) first: f32,
+    pub(crate) second: f32,
+}
+
+impl Factors {
+    #[inline(always)]
+    pub(crate) fn step(&self, element: Element, gradient: f32) -> Element {
+        let Element { weight, first, second } = element;
+        let gradient = gradient * self.scale;
+        let first = first * self.keep[0] + gradient * self.take[0];
+        let second = second * self.keep[1] + gradient * gradient * self.take[1];
+        let delta = first / self.unbias[0] / ((second / self.unbias[1]).sqrt() + self.epsilon);
+        Element { weight: weight * self.shrink - delta * self.lr, first, second }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_step_is_the_learning_rate_against_the_gradient() {
+        let rule = AdamW { betas: [0.9, 0.95], epsilon: 0.0, weight_decay: 0.0 };
+        let factors = rule.factors(Stride { lr: 0.5, scale: 1.0 }, 1);
+        let before = Element { weight: 2.0, first: 0.0, second: 0.0 };
+        let after = factors.step(before, -3.0);
+        assert!((after.weight - 2.5).abs() < 1e-6, "{after:?}");
+        assert!((after.first + 0.3).abs() < 1e-6 && (after.second - 0.45).abs() < 1e-6, "{after:?}");
+    }
+
+    #[test]
+    fn decay_shrinks_the_weight_and_leaves_the_moments_alone() {
+        let rule = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
+        let factors = rule.factors(Stride { lr: 0.5, scale: 1.0 }, 1);
+        let after = factors.step(Element { weight: 2.0, first: 0.0, second: 0.0 }, 0.0);
+        assert_eq!((after.weight, after.first, after.second), (1.9, 0.0, 0.0));
+    }
+
+    #[test]
+    fn a_scaled_gradient_counts_as_the_shorter_one() {
+        let rule = AdamW { betas: [0.5, 0.5], epsilon: 1.0, weight_decay: 0.0 };
+        let element = Element { weight: 1.0, first: 0.0, second: 0.0 };
+        let halved = rule.factors(Stride { lr: 1.0, scale: 0.5 }, 1).step(element, 4.0);
+        let half = rule.factors(Stride { lr: 1.0, scale: 1.0 }, 1).step(element, 2.0);
+        assert_eq!(halved.weight, half.weight);
+    }
+}

@@ -1,0 +1,62 @@
+//! Errors of the host optimizer.
+
+use backend_offload::OffloadError;
+
+use crate::format::Format;
+
+/// A state that could not be made, or a step that could not be taken. The state is as it was before.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostOptimError {
+    /// The host tier has no room.
+    #[error(transparent)]
+    Memory(#[from] OffloadError),
+    /// Two things that belong to one parameter differ in length.
+    #[error("{name}: {what} has {found} elements where its parameter has {expected}")]
+    Length {
+        /// The parameter.
+        name: String,
+        /// The thing that differs.
+        what: &'static str,
+        /// The parameter's elements.
+        expected: usize,
+        /// The elements found.
+        found: usize,
+    },
+    /// A step without a gradient to step along.
+    #[error("{name}: no gradient has arrived since the last step")]
+    NoGradient {
+        /// The parameter.
+        name: String,
+    },
+    /// A format that completes bf16 weights was given others.
+    #[error(
+        "{name}: the format `compact` completes bf16 weights and was given {found}; keep these weights in f32"
+    )]
+    NotBf16 {
+        /// The parameter.
+        name: String,
+        /// The type found.
+        found: &'static str,
+    },
+    /// A record of an optimizer in another format.
+    #[error(
+        "{name}: the record's state is in the format {found:?} and this optimizer keeps {wanted:?}; configure the same"
+    )]
+    OtherFormat {
+        /// The parameter.
+        name: String,
+        /// The optimizer's format.
+        wanted: Format,
+        /// The record's format.
+        found: Format,
+    },
+    /// A tensor that cannot be read from its device.
+    #[error("{name}: {reason}")]
+    Unreadable {
+        /// The parameter.
+        name: String,
+        /// The device's error.
+        reason: String,
+    },
+}

@@ -1,0 +1,31 @@
+//! Formats in which a parameter's state is kept.
+
+use serde::{Deserialize, Serialize};
+
+/// Trade of memory against precision of the optimizer's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// Master weights and moments in f32.
+    #[default]
+    F32,
+    /// Master weights in f32, moments in bf16, rounded at random.
+    Bf16Moments,
+    /// The 16 bits that complete a bf16 weight to its f32 master; moments in 8 bits with a scale per block. The weights
+    /// themselves are only in the tensor the device computes with. A parameter in f32 is kept as by `Bf16Moments`.
+    Compact,
+}
+
+/// Elements that share the scales of their 8-bit moments.
+pub(crate) const BLOCK: usize = 256;
+
+impl Format {
+    /// Bytes of host memory for a parameter of `len` elements, `narrow` where the device computes with bf16 weights.
+    pub fn host_bytes(self, len: u64, narrow: bool) -> u64 {
+        match self {
+            Self::F32 => 12 * len,
+            Self::Compact if narrow => 4 * len + 8 * len.div_ceil(BLOCK as u64),
+            Self::Bf16Moments | Self::Compact => 8 * len,
+        }
+    }
+}

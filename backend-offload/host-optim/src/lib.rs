@@ -1,0 +1,66 @@
+//! AdamW on host memory, for Burn programs whose optimizer state does not fit the device or its link.
+//!
+//! AdamW on the device reads and writes three tensors of a parameter's size and needs a fourth. Where they spill, each
+//! step moves up to 40 bytes per parameter over the link. Here the master weights and both moments never leave the host:
+//! a gradient goes out once, the updated weights come in when they are next used, in the type the device computes in.
+//!
+//! ```
+//! use backend_offload::{Offload, host_memory};
+//! use burn::backend::{Autodiff, Flex, flex::FlexDevice};
+//! use burn::module::Module;
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::optim::{GradientsParams, Optimizer};
+//! use burn::tensor::Tensor;
+//! use host_optim::HostAdamWConfig;
+//!
+//! type B = Autodiff<Offload<Flex>>; // Autodiff<Offload<Cuda>> on a machine with a GPU
+//!
+//! let device = FlexDevice;
+//! let mut optimizer = HostAdamWConfig::new().init(host_memory::<Flex>(&device));
+//! let mut model: Linear<B> = LinearConfig::new(4, 2).init(&device);
+//! let loss = model.forward(Tensor::<B, 2>::ones([1, 4], &device)).sum();
+//! let gradients = GradientsParams::from_grads(loss.backward(), &model);
+//! model = optimizer.step(1e-3, model, gradients);
+//! assert_eq!(optimizer.host_bytes(), (4 * 2 + 2) * 12);
+//! ```
+//!
+//! # Formats
+//!
+//! | [`Format`] | bytes per parameter on the host | beside them, with bf16 weights and gradients |
+//! |---|---|---|
+//! | `F32` | 12: master weight and both moments | 16 in all |
+//! | `Bf16Moments` | 8: master weight, moments rounded to bf16 | 12 in all |
+//! | `Compact` | 4: 16 bits that complete a bf16 weight to an f32 master, moments of 8 bits with a scale per 256 | 8 in all |
+//!
+//! `F32` computes what Burn's own AdamW computes on the CPU, operation by operation. Moments in the other two formats are
+//! rounded at random, from a counter, so that small changes survive on average and every run repeats.
+//!
+//! # Promises
+//!
+//! - **Threads and instruction sets change no number.** Each parameter element is computed alone, sums of squares in pieces of
+//!   fixed length, and no operation is contracted or reordered.
+//! - **Memory is taken from the host tier** of the device, under its one budget, before anything is computed. A refusal is an
+//!   error with sizes and leaves the state as it was.
+
+mod adamw;
+mod codes;
+mod error;
+mod format;
+mod gradient;
+mod noise;
+mod numbers;
+mod optimizer;
+mod pieces;
+mod record;
+mod saved;
+mod state;
+mod tensors;
+
+pub use adamw::{AdamW, Stride};
+pub use error::HostOptimError;
+pub use format::Format;
+pub use numbers::{Values, ValuesMut};
+pub use optimizer::{HostAdamW, HostAdamWConfig};
+pub use record::HostAdamWRecord;
+pub use saved::Saved;
+pub use state::HostState;

@@ -1,0 +1,53 @@
+//! Random bits from a counter: the same for the same parameter, step and element, in whatever order they are drawn.
+
+/// The bits of one parameter in one step.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Noise(u32);
+
+impl Noise {
+    /// `parameter` tells parameters apart, `time` their steps.
+    pub(crate) fn new(parameter: u32, time: u32) -> Self {
+        Self(mixed(parameter ^ mixed(time.wrapping_mul(0x9e37_79b9))))
+    }
+
+    /// 32 bits for one element.
+    #[inline(always)]
+    pub(crate) fn of(self, element: usize) -> u32 {
+        mixed(self.0 ^ element as u32)
+    }
+}
+
+/// An invertible mix of 32 bits: two multiplications, which vector units have.
+#[inline(always)]
+fn mixed(mut x: u32) -> u32 {
+    x ^= x >> 16;
+    x = x.wrapping_mul(0x21f0_aaad);
+    x ^= x >> 15;
+    x = x.wrapping_mul(0x735a_2d97);
+    x ^ (x >> 15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bit_is_set_half_of_the_time_and_neighbours_differ() {
+        let noise = Noise::new(7, 3);
+        let drawn: Vec<u32> = (0..1 << 16).map(|n| noise.of(n)).collect();
+        for bit in 0..32 {
+            let set = drawn.iter().filter(|x| *x >> bit & 1 == 1).count();
+            assert!((32_000..33_536).contains(&set), "bit {bit} is set {set} times of 65,536");
+        }
+        let differing: u32 = drawn.windows(2).map(|pair| (pair[0] ^ pair[1]).count_ones()).sum();
+        let mean = f64::from(differing) / (drawn.len() - 1) as f64;
+        assert!((15.9..16.1).contains(&mean), "{mean}");
+    }
+
+    #[test]
+    fn parameters_and_steps_draw_different_bits() {
+        let first = |noise: Noise| [noise.of(0), noise.of(1), noise.of(2)];
+        assert_ne!(first(Noise::new(1, 1)), first(Noise::new(2, 1)));
+        assert_ne!(first(Noise::new(1, 1)), first(Noise::new(1, 2)));
+    }
+}

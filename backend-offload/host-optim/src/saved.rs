@@ -1,0 +1,111 @@
+//! States in full precision: what a checkpoint holds, whatever format the state is kept in.
+
+use backend_offload::{HostBuffer, HostMemory};
+use half::bf16;
+
+use crate::codes::{NEAREST, decode_positive, decode_signed};
+use crate::error::HostOptimError;
+use crate::format::{BLOCK, Format};
+use crate::numbers::{Number, Values, ValuesMut, completed, nearest, split};
+use crate::pieces::{convert, encode_block};
+use crate::state::{HostState, Kept, matching};
+
+/// A state in full precision, for files.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Saved {
+    /// Steps taken.
+    pub time: u32,
+    /// Master weights.
+    pub weights: Vec<f32>,
+    /// First and second moments.
+    pub moments: [Vec<f32>; 2],
+}
+
+impl HostState {
+    /// The state that was saved. `weights` become the saved ones, rounded to their type; formats narrower than f32 round
+    /// the moments to the nearest.
+    ///
+    /// # Errors
+    /// If the host tier has no room, or lengths differ.
+    pub fn restore(
+        memory: &HostMemory,
+        name: &str,
+        format: Format,
+        saved: &Saved,
+        weights: &mut ValuesMut<'_>,
+    ) -> Result<Self, HostOptimError> {
+        let [first, second] = &saved.moments;
+        let lengths = [("the saved weights", saved.weights.len()), ("the first moments", first.len())];
+        for (what, found) in lengths.into_iter().chain([("the second moments", second.len())]) {
+            matching(name, what, weights.len(), found)?;
+        }
+        match weights {
+            ValuesMut::F32(weights) => weights.copy_from_slice(&saved.weights),
+            ValuesMut::Bf16(weights) => convert(weights, &saved.weights, nearest),
+        }
+        let mut state = Self::blank(memory, name, format, weights.len(), weights.values().is_narrow())?;
+        state.time = saved.time;
+        match &mut state.kept {
+            Kept::F32 { masters, moments } => {
+                bytemuck::cast_slice_mut(masters).copy_from_slice(&saved.weights);
+                for (kept, saved) in moments.iter_mut().zip(&saved.moments) {
+                    bytemuck::cast_slice_mut(kept).copy_from_slice(saved);
+                }
+            }
+            Kept::Bf16Moments { masters, moments } => {
+                bytemuck::cast_slice_mut(masters).copy_from_slice(&saved.weights);
+                for (kept, saved) in moments.iter_mut().zip(&saved.moments) {
+                    convert(bytemuck::cast_slice_mut::<u8, bf16>(kept), saved, nearest);
+                }
+            }
+            Kept::Compact { low, codes: [first, second], scales } => {
+                convert(bytemuck::cast_slice_mut(low), &saved.weights, |master| split(master).1);
+                let scales: &mut [[f32; 2]] = bytemuck::cast_slice_mut(scales);
+                let saved = saved.moments[0].chunks(BLOCK).zip(saved.moments[1].chunks(BLOCK));
+                let codes = first.chunks_mut(BLOCK).zip(second.chunks_mut(BLOCK));
+                for ((saved, (first, second)), scales) in saved.zip(codes).zip(scales) {
+                    let mut moments = [[0.0; BLOCK]; 2];
+                    moments[0][..saved.0.len()].copy_from_slice(saved.0);
+                    moments[1][..saved.1.len()].copy_from_slice(saved.1);
+                    *scales = encode_block(&moments, first, second, |_| [NEAREST; 2]);
+                }
+            }
+        }
+        Ok(state)
+    }
+
+    /// Everything but a gradient that waits, in full precision. `weights` are the parameter's own, as the device has them.
+    ///
+    /// # Errors
+    /// If lengths differ, or the state completes bf16 weights and these are others.
+    pub fn save(&self, weights: Values<'_>) -> Result<Saved, HostOptimError> {
+        matching(&self.name, "the parameter", self.len, weights.len())?;
+        let (masters, moments) = match &self.kept {
+            Kept::F32 { masters, moments } => {
+                (wide::<f32>(masters), moments.each_ref().map(|moment| wide::<f32>(moment)))
+            }
+            Kept::Bf16Moments { masters, moments } => {
+                (wide::<f32>(masters), moments.each_ref().map(|moment| wide::<bf16>(moment)))
+            }
+            Kept::Compact { low, codes: [first, second], scales } => {
+                let Values::Bf16(weights) = weights else { return Err(self.not_bf16()) };
+                let low: &[i16] = bytemuck::cast_slice(low);
+                let scales: &[[f32; 2]] = bytemuck::cast_slice(scales);
+                let masters = weights.iter().zip(low).map(|(weight, low)| completed(*weight, *low)).collect();
+                let each = |codes: &[u8], which: usize, decode: fn(u8) -> f32| {
+                    let numbered = codes.iter().enumerate();
+                    numbered.map(|(n, code)| decode(*code) * scales[n / BLOCK][which]).collect()
+                };
+                (masters, [each(first, 0, decode_signed), each(second, 1, decode_positive)])
+            }
+        };
+        Ok(Saved { time: self.time, weights: masters, moments })
+    }
+}
+
+fn wide<T: Number>(buffer: &HostBuffer) -> Vec<f32> {
+    let narrow: &[T] = bytemuck::cast_slice(buffer);
+    let mut wide = vec![0.0; narrow.len()];
+    convert(&mut wide, narrow, |x| x);
+    wide
+}

@@ -1,0 +1,268 @@
+//! One parameter's state on the host: its master weights, its moments, and the gradient that waits for the next step.
+//!
+//! The order of a step is: gradients [arrive](HostState::arrive), in one share or in several; the caller adds up
+//! [`HostState::squares`] of all parameters and decides; then each parameter [steps](HostState::step), or all
+//! [drop](HostState::drop_gradient) what arrived. Memory is taken when a state is made and when a gradient arrives, never
+//! within a step.
+
+use backend_offload::{HostBuffer, HostMemory};
+use half::bf16;
+
+use crate::adamw::{AdamW, Stride};
+use crate::error::HostOptimError;
+use crate::format::{BLOCK, Format};
+use crate::gradient::Gradient;
+use crate::noise::Noise;
+use crate::numbers::{Number, Values, ValuesMut};
+use crate::pieces::{Compact, Rounded, convert, step_compact, step_wide};
+
+/// A parameter's state.
+#[derive(Debug)]
+pub struct HostState {
+    pub(crate) name: String,
+    pub(crate) memory: HostMemory,
+    pub(crate) len: usize,
+    pub(crate) time: u32,
+    pub(crate) kept: Kept,
+    gradient: Option<Gradient>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Kept {
+    F32 { masters: HostBuffer, moments: [HostBuffer; 2] },
+    Bf16Moments { masters: HostBuffer, moments: [HostBuffer; 2] },
+    Compact { low: HostBuffer, codes: [HostBuffer; 2], scales: HostBuffer },
+}
+
+impl Kept {
+    pub(crate) fn format(&self) -> Format {
+        match self {
+            Self::F32 { .. } => Format::F32,
+            Self::Bf16Moments { .. } => Format::Bf16Moments,
+            Self::Compact { .. } => Format::Compact,
+        }
+    }
+
+    /// Its buffers, in an order that is always the same.
+    pub(crate) fn parts(&self) -> Vec<&HostBuffer> {
+        match self {
+            Self::F32 { masters, moments: [first, second] }
+            | Self::Bf16Moments { masters, moments: [first, second] } => vec![masters, first, second],
+            Self::Compact { low, codes: [first, second], scales } => vec![low, first, second, scales],
+        }
+    }
+
+    pub(crate) fn parts_mut(&mut self) -> Vec<&mut HostBuffer> {
+        match self {
+            Self::F32 { masters, moments: [first, second] }
+            | Self::Bf16Moments { masters, moments: [first, second] } => vec![masters, first, second],
+            Self::Compact { low, codes: [first, second], scales } => vec![low, first, second, scales],
+        }
+    }
+}
+
+impl HostState {
+    /// The state before the first step of a parameter with these `weights`. A parameter in f32 has no bits to complete, so
+    /// its compact state is the one with moments in bf16.
+    ///
+    /// # Errors
+    /// If the host tier has no room.
+    pub fn new(
+        memory: &HostMemory,
+        name: &str,
+        format: Format,
+        weights: Values<'_>,
+    ) -> Result<Self, HostOptimError> {
+        let mut state = Self::blank(memory, name, format, weights.len(), weights.is_narrow())?;
+        match &mut state.kept {
+            Kept::F32 { masters, .. } | Kept::Bf16Moments { masters, .. } => {
+                widen(bytemuck::cast_slice_mut(masters), weights);
+            }
+            // Bf16 weights are their own masters: nothing completes them yet.
+            Kept::Compact { .. } => {}
+        }
+        Ok(state)
+    }
+
+    /// A state whose master weights and moments are zeros.
+    pub(crate) fn blank(
+        memory: &HostMemory,
+        name: &str,
+        format: Format,
+        len: usize,
+        is_narrow: bool,
+    ) -> Result<Self, HostOptimError> {
+        let zeros = |what: &str, bytes: usize| {
+            memory.take(bytes, format_args!("{what} of {name}")).map(|mut buffer| {
+                buffer.fill(0);
+                buffer
+            })
+        };
+        let moments = |bytes: usize| -> Result<_, HostOptimError> {
+            Ok([zeros("the first moments", bytes)?, zeros("the second moments", bytes)?])
+        };
+        let kept = match format {
+            Format::Compact if is_narrow => Kept::Compact {
+                low: zeros("the low bits", 2 * len)?,
+                codes: moments(len)?,
+                scales: zeros("the scales", 8 * len.div_ceil(BLOCK))?,
+            },
+            Format::F32 => {
+                Kept::F32 { masters: zeros("the master weights", 4 * len)?, moments: moments(4 * len)? }
+            }
+            Format::Bf16Moments | Format::Compact => Kept::Bf16Moments {
+                masters: zeros("the master weights", 4 * len)?,
+                moments: moments(2 * len)?,
+            },
+        };
+        Ok(Self { name: name.to_owned(), memory: memory.clone(), len, time: 0, kept, gradient: None })
+    }
+
+    /// Takes a gradient in, or a further share of it.
+    ///
+    /// # Errors
+    /// If the host tier has no room, or the length is another than the parameter's.
+    pub fn arrive(&mut self, share: Values<'_>) -> Result<(), HostOptimError> {
+        matching(&self.name, "the gradient", self.len, share.len())?;
+        match &mut self.gradient {
+            Some(gradient) => gradient.add(&self.memory, &self.name, share)?,
+            None => self.gradient = Some(Gradient::first(&self.memory, &self.name, share)?),
+        }
+        Ok(())
+    }
+
+    /// The sum of squares of the gradient that has arrived; 0 if none has.
+    pub fn squares(&self) -> f64 {
+        self.gradient.as_ref().map_or(0.0, Gradient::squares)
+    }
+
+    /// Whether a gradient waits for the next step.
+    pub fn has_gradient(&self) -> bool {
+        self.gradient.is_some()
+    }
+
+    /// Forgets the gradient that has arrived.
+    pub fn drop_gradient(&mut self) {
+        self.gradient = None;
+    }
+
+    /// One step along the gradient that has arrived. `weights` become the new ones, rounded to their type; the compact
+    /// format also reads the old ones there.
+    ///
+    /// # Errors
+    /// If no gradient has arrived, lengths differ, or the state completes bf16 weights and these are others. Nothing has
+    /// changed then.
+    pub fn step(
+        &mut self,
+        rule: &AdamW,
+        stride: Stride,
+        weights: ValuesMut<'_>,
+    ) -> Result<(), HostOptimError> {
+        matching(&self.name, "the parameter", self.len, weights.len())?;
+        if matches!(self.kept, Kept::Compact { .. }) && !weights.values().is_narrow() {
+            return Err(self.not_bf16());
+        }
+        let Some(gradient) = self.gradient.take() else {
+            return Err(HostOptimError::NoGradient { name: self.name.clone() });
+        };
+        self.time += 1;
+        match gradient.values() {
+            Values::F32(gradient) => self.step_along(rule, stride, gradient, weights),
+            Values::Bf16(gradient) => self.step_along(rule, stride, gradient, weights),
+        }
+        Ok(())
+    }
+
+    fn step_along<G: Number>(
+        &mut self,
+        rule: &AdamW,
+        stride: Stride,
+        gradient: &[G],
+        weights: ValuesMut<'_>,
+    ) {
+        match weights {
+            ValuesMut::F32(weights) => self.step_wide(rule, stride, gradient, weights),
+            ValuesMut::Bf16(weights) => match &mut self.kept {
+                Kept::Compact { low, codes: [first, second], scales } => {
+                    let low = bytemuck::cast_slice_mut(low);
+                    let scales = bytemuck::cast_slice_mut(scales);
+                    let state = Compact { low, first, second, scales };
+                    let (factors, noise) =
+                        (rule.factors(stride, self.time), Noise::new(key(&self.name), self.time));
+                    step_compact(factors, noise, state, gradient, weights);
+                }
+                _ => self.step_wide(rule, stride, gradient, weights),
+            },
+        }
+    }
+
+    fn step_wide<G: Number, W: Rounded>(
+        &mut self,
+        rule: &AdamW,
+        stride: Stride,
+        gradient: &[G],
+        weights: &mut [W],
+    ) {
+        let (factors, noise) = (rule.factors(stride, self.time), Noise::new(key(&self.name), self.time));
+        match &mut self.kept {
+            Kept::F32 { masters, moments } => {
+                let moments = moments.each_mut().map(|moment| bytemuck::cast_slice_mut::<u8, f32>(moment));
+                step_wide(factors, noise, bytemuck::cast_slice_mut(masters), moments, gradient, weights);
+            }
+            Kept::Bf16Moments { masters, moments } => {
+                let moments = moments.each_mut().map(|moment| bytemuck::cast_slice_mut::<u8, bf16>(moment));
+                step_wide(factors, noise, bytemuck::cast_slice_mut(masters), moments, gradient, weights);
+            }
+            Kept::Compact { .. } => unreachable!("refused before: its weights are bf16"),
+        }
+    }
+
+    /// The parameter's name, in errors and for the bits that round its moments.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether a step needs the parameter's weights as the device has them.
+    pub fn reads_weights(&self) -> bool {
+        matches!(self.kept, Kept::Compact { .. })
+    }
+
+    /// Steps taken.
+    pub fn time(&self) -> u32 {
+        self.time
+    }
+
+    /// Bytes held on the host, an arrived gradient included.
+    pub fn host_bytes(&self) -> u64 {
+        let kept: u64 = self.kept.parts().iter().map(|part| part.len() as u64).sum();
+        kept + self.gradient.as_ref().map_or(0, Gradient::bytes)
+    }
+
+    pub(crate) fn not_bf16(&self) -> HostOptimError {
+        HostOptimError::NotBf16 { name: self.name.clone(), found: "f32" }
+    }
+}
+
+pub(crate) fn matching(
+    name: &str,
+    what: &'static str,
+    expected: usize,
+    found: usize,
+) -> Result<(), HostOptimError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(HostOptimError::Length { name: name.to_owned(), what, expected, found })
+}
+
+/// A number that tells parameters apart: FNV-1a of the name.
+fn key(name: &str) -> u32 {
+    name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+fn widen(to: &mut [f32], from: Values<'_>) {
+    match from {
+        Values::F32(from) => to.copy_from_slice(from),
+        Values::Bf16(from) => convert(to, from, |x| x),
+    }
+}

@@ -1,0 +1,123 @@
+//! A parameter's tensors on their device: read for its state, and made anew after a step.
+
+use backend_offload::HostMemory;
+use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive, backend::Backend};
+use half::bf16;
+
+use crate::adamw::{AdamW, Stride};
+use crate::error::HostOptimError;
+use crate::format::Format;
+use crate::numbers::{Values, ValuesMut};
+use crate::saved::Saved;
+use crate::state::HostState;
+
+impl HostState {
+    /// The state before the first step of the parameter `weights`, whose numbers are read for it.
+    ///
+    /// # Errors
+    /// If the host tier has no room, or the tensor is neither f32 nor bf16 or cannot be read.
+    pub fn of_tensor<B: Backend, const D: usize>(
+        memory: &HostMemory,
+        name: &str,
+        format: Format,
+        weights: &Tensor<B, D>,
+    ) -> Result<Self, HostOptimError> {
+        let data = read(name, weights.clone())?;
+        Self::new(memory, name, format, values(name, &data)?)
+    }
+
+    /// The state that was saved, and the parameter it belongs to in the type of `weights`, whose numbers do not matter.
+    ///
+    /// # Errors
+    /// If the host tier has no room, lengths differ, or the tensor is neither f32 nor bf16.
+    pub fn restore_tensor<B: Backend, const D: usize>(
+        memory: &HostMemory,
+        name: &str,
+        format: Format,
+        saved: &Saved,
+        weights: Tensor<B, D>,
+    ) -> Result<(Self, Tensor<B, D>), HostOptimError> {
+        let device = weights.device();
+        let mut data = blank(name, weights)?;
+        let state = Self::restore(memory, name, format, saved, &mut values_mut(name, &mut data)?)?;
+        Ok((state, made(data, &device)))
+    }
+
+    /// Takes a gradient in, or a further share of it. The tensor's device memory is free when this returns.
+    ///
+    /// # Errors
+    /// If the host tier has no room, the length is another than the parameter's, or the tensor cannot be read.
+    pub fn arrive_tensor<B: Backend, const D: usize>(
+        &mut self,
+        share: Tensor<B, D>,
+    ) -> Result<(), HostOptimError> {
+        let data = read(self.name(), share)?;
+        let data = if data.dtype == DType::BF16 { data } else { data.convert_dtype(DType::F32) };
+        let share = values(self.name(), &data)?;
+        self.arrive(share)
+    }
+
+    /// One step along the gradient that has arrived: the parameter after it, in the type it had.
+    ///
+    /// # Errors
+    /// As [`HostState::step`], and if the tensor is neither f32 nor bf16 or cannot be read where the format needs it.
+    pub fn step_tensor<B: Backend, const D: usize>(
+        &mut self,
+        rule: &AdamW,
+        stride: Stride,
+        weights: Tensor<B, D>,
+    ) -> Result<Tensor<B, D>, HostOptimError> {
+        let device = weights.device();
+        let mut data =
+            if self.reads_weights() { read(self.name(), weights)? } else { blank(self.name(), weights)? };
+        let name = self.name().to_owned();
+        self.step(rule, stride, values_mut(&name, &mut data)?)?;
+        Ok(made(data, &device))
+    }
+}
+
+fn read<B: Backend, const D: usize>(name: &str, tensor: Tensor<B, D>) -> Result<TensorData, HostOptimError> {
+    tensor.try_into_data().map_err(|error| unreadable(name, error.to_string()))
+}
+
+/// Memory for the parameter after a step. The tensor's own is free when this returns.
+fn blank<B: Backend, const D: usize>(name: &str, tensor: Tensor<B, D>) -> Result<TensorData, HostOptimError> {
+    let (shape, kind) = (tensor.shape(), tensor.dtype());
+    drop(tensor);
+    let len = shape.num_elements();
+    match kind {
+        DType::F32 => Ok(TensorData::new(vec![0.0f32; len], shape)),
+        DType::BF16 => Ok(TensorData::new(vec![bf16::ZERO; len], shape)),
+        other => Err(unreadable(name, unsupported(other))),
+    }
+}
+
+fn made<B: Backend, const D: usize>(data: TensorData, device: &B::Device) -> Tensor<B, D> {
+    Tensor::from_primitive(TensorPrimitive::Float(B::float_from_data(data, device)))
+}
+
+fn values<'d>(name: &str, data: &'d TensorData) -> Result<Values<'d>, HostOptimError> {
+    let read = match data.dtype {
+        DType::F32 => data.as_slice().map(Values::F32),
+        DType::BF16 => data.as_slice().map(Values::Bf16),
+        other => return Err(unreadable(name, unsupported(other))),
+    };
+    read.map_err(|error| unreadable(name, format!("{error:?}")))
+}
+
+fn values_mut<'d>(name: &str, data: &'d mut TensorData) -> Result<ValuesMut<'d>, HostOptimError> {
+    let read = match data.dtype {
+        DType::F32 => data.as_mut_slice().map(ValuesMut::F32),
+        DType::BF16 => data.as_mut_slice().map(ValuesMut::Bf16),
+        other => return Err(unreadable(name, unsupported(other))),
+    };
+    read.map_err(|error| unreadable(name, format!("{error:?}")))
+}
+
+fn unsupported(kind: DType) -> String {
+    format!("its elements are {kind:?}; the host optimizer keeps parameters in f32 or bf16")
+}
+
+fn unreadable(name: &str, reason: String) -> HostOptimError {
+    HostOptimError::Unreadable { name: name.to_owned(), reason }
+}

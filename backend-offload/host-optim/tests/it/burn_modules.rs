@@ -1,0 +1,207 @@
+//! The optimizer on Burn modules, beside Burn's own.
+
+use backend_offload::{Budget, HostMemory, Offload, OffloadConfig, host_memory};
+use burn::backend::{Autodiff, Flex, flex::FlexDevice};
+use burn::module::{Module, ModuleMapper, Param};
+use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
+use burn::record::Record;
+use burn::tensor::{FloatDType, Tensor, TensorData, backend::Backend};
+use host_optim::{Format, HostAdamW, HostAdamWConfig};
+
+type Plain = Autodiff<Flex>;
+type Spilling = Autodiff<Offload<Flex>>;
+
+#[derive(Module, Debug)]
+struct Net<B: Backend> {
+    first: Linear<B>,
+    norm: LayerNorm<B>,
+    last: Linear<B>,
+}
+
+impl<B: Backend> Net<B> {
+    fn new(device: &B::Device) -> Self {
+        let net = Self {
+            first: LinearConfig::new(24, 40).init(device),
+            norm: LayerNormConfig::new(40).init(device),
+            last: LinearConfig::new(40, 3).with_bias(false).init(device),
+        };
+        net.map(&mut Fixed(0))
+    }
+
+    fn loss(&self, step: usize, device: &B::Device) -> Tensor<B, 1> {
+        let input = Tensor::<B, 2>::from_data(numbers([8, 24], 100 + step as u32), device);
+        let hidden = self.norm.forward(self.first.forward(input)).tanh();
+        self.last.forward(hidden).powf_scalar(2.0).mean()
+    }
+}
+
+/// The same weights on every backend.
+struct Fixed(u32);
+
+impl<B: Backend> ModuleMapper<B> for Fixed {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        self.0 += 1;
+        param.map(|tensor| {
+            let data = numbers(tensor.dims(), self.0);
+            Tensor::from_data(data, &tensor.device()).set_require_grad(true)
+        })
+    }
+}
+
+fn numbers<const D: usize>(shape: [usize; D], seed: u32) -> TensorData {
+    let mut x = seed.wrapping_mul(0x9e37_79b9) | 1;
+    let numbers = (0..shape.iter().product()).map(|_| {
+        x = x.wrapping_mul(0x915f_77f5).wrapping_add(0x6a09_e667);
+        (x >> 8) as f32 / 16_777_216.0 - 0.5
+    });
+    TensorData::new(numbers.collect::<Vec<f32>>(), shape)
+}
+
+fn weights<B: Backend>(net: &Net<B>) -> Vec<u32> {
+    let tensors = [
+        net.first.weight.val().flatten::<1>(0, 1),
+        net.last.weight.val().flatten::<1>(0, 1),
+        net.norm.gamma.val(),
+    ];
+    tensors
+        .iter()
+        .flat_map(|tensor| tensor.to_data().iter::<f32>().map(f32::to_bits).collect::<Vec<_>>())
+        .collect()
+}
+
+fn train<B: burn::tensor::backend::AutodiffBackend>(
+    mut net: Net<B>,
+    optimizer: &mut impl Optimizer<Net<B>, B>,
+    steps: std::ops::Range<usize>,
+    device: &B::Device,
+) -> Net<B> {
+    for step in steps {
+        let gradients = GradientsParams::from_grads(net.loss(step, device).backward(), &net);
+        net = optimizer.step(1e-2, net, gradients);
+    }
+    net
+}
+
+fn settings() -> HostAdamWConfig {
+    HostAdamWConfig::new().with_betas(0.9, 0.95).with_epsilon(1e-8).with_weight_decay(f64::from(0.1f32))
+}
+
+#[test]
+fn two_hundred_steps_end_with_the_bits_of_burns_own_optimizer() {
+    let device = FlexDevice;
+    let burns = AdamWConfig::new().with_beta_2(0.95).with_epsilon(1e-8).with_weight_decay(0.1);
+    let burns = train(Net::<Plain>::new(&device), &mut burns.init(), 0..200, &device);
+    let mut ours = settings().init(HostMemory::unlimited());
+    let net = train(Net::<Plain>::new(&device), &mut ours, 0..200, &device);
+    assert_eq!(weights(&net), weights(&burns));
+    assert_eq!(ours.host_bytes(), 12 * net.num_params() as u64);
+}
+
+#[test]
+fn state_is_in_the_host_tier_and_a_full_host_is_told_before_anything_changes() {
+    let device = FlexDevice;
+    OffloadConfig::new().host_budget(Budget::Bytes(1 << 20)).install::<Flex>(&device).expect("not started");
+    let memory = host_memory::<Flex>(&device);
+    let mut optimizer = settings().init(memory.clone());
+    let net = train(Net::<Spilling>::new(&device), &mut optimizer, 0..3, &device);
+    assert_eq!(memory.usage().in_use, 12 * net.num_params() as u64);
+
+    let rest = (1 << 20) - memory.usage().in_use as usize - 4 * 24 * 40;
+    let filler = memory.take(rest, "a test").expect("fits");
+    let mut gradients = GradientsParams::from_grads(net.loss(3, &device).backward(), &net);
+    let refused =
+        optimizer.arrive::<Spilling, _>(&net, &mut gradients).expect_err("one gradient fits").to_string();
+    assert!(refused.contains("first.bias") && refused.contains("1.00 MiB"), "{refused}");
+    drop(filler);
+    assert_eq!(memory.usage().in_use, 12 * net.num_params() as u64, "what had arrived is dropped");
+
+    let net = train(net, &mut optimizer, 3..5, &device);
+    let mut undisturbed = settings().init(HostMemory::unlimited());
+    let expected = train(Net::<Spilling>::new(&device), &mut undisturbed, 0..5, &device);
+    assert_eq!(weights(&net), weights(&expected));
+    drop(optimizer);
+    assert_eq!(memory.usage().in_use, 0);
+}
+
+fn narrowed<B: Backend>(net: Net<B>) -> Net<B> {
+    struct Narrow;
+    impl<B: Backend> ModuleMapper<B> for Narrow {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+            param.map(|tensor| {
+                if D == 2 { tensor.cast(FloatDType::BF16).detach().set_require_grad(true) } else { tensor }
+            })
+        }
+    }
+    net.map(&mut Narrow)
+}
+
+#[test]
+fn a_record_continues_to_the_same_bits_in_every_format() {
+    let device = FlexDevice;
+    for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
+        let fresh = || settings().with_format(format).init(HostMemory::unlimited());
+        let mut whole = fresh();
+        let expected = train(Net::<Plain>::new(&device), &mut whole, 0..6, &device);
+        let mut first = fresh();
+        let net = train(Net::<Plain>::new(&device), &mut first, 0..3, &device);
+        let record = <HostAdamW as Optimizer<Net<Plain>, Plain>>::to_record(&first);
+        let item = Record::<Plain>::into_item::<burn::record::FullPrecisionSettings>(record);
+        let record = Record::<Plain>::from_item::<burn::record::FullPrecisionSettings>(item, &device);
+        let mut second = <HostAdamW as Optimizer<Net<Plain>, Plain>>::load_record(fresh(), record);
+        let net = train(net, &mut second, 3..6, &device);
+        assert_eq!(weights(&net), weights(&expected), "{format:?}");
+    }
+}
+
+#[test]
+fn bf16_weights_are_completed_on_the_host() {
+    let device = FlexDevice;
+    let net = narrowed(Net::<Plain>::new(&device));
+    let gradients = |net: &Net<Plain>| {
+        let mut gradients = GradientsParams::new();
+        gradients
+            .register(net.first.weight.id, Tensor::<Flex, 2>::ones([24, 40], &device).cast(FloatDType::BF16));
+        gradients
+    };
+    let mut optimizer = settings().with_format(Format::Compact).init(HostMemory::unlimited());
+    let mut stepped = net.clone();
+    for _ in 0..400 {
+        let gradients = gradients(&stepped);
+        // Steps far below the spacing of bf16 near these weights: they count because the lower halves are kept.
+        stepped = optimizer.step(1e-5, stepped, gradients);
+    }
+    let difference = (net.first.weight.val() - stepped.first.weight.val()).cast(FloatDType::F32);
+    let mean: f32 = difference.mean().into_scalar();
+    assert!((mean - 400.0 * 1e-5).abs() < 4e-4, "moved by {mean}");
+    assert_eq!(stepped.first.weight.val().dtype(), burn::tensor::DType::BF16);
+}
+
+#[test]
+fn clones_share_a_state_until_one_of_them_steps() {
+    let device = FlexDevice;
+    let mut optimizer = settings().init(HostMemory::unlimited());
+    let net = train(Net::<Plain>::new(&device), &mut optimizer, 0..2, &device);
+    let mut clone = optimizer.clone();
+    let theirs = train(net.clone(), &mut clone, 2..4, &device);
+    let ours = train(net, &mut optimizer, 2..4, &device);
+    assert_eq!(weights(&ours), weights(&theirs));
+}
+
+#[test]
+fn the_norm_of_all_gradients_together_is_held_to_its_limit() {
+    let device = FlexDevice;
+    let net = Net::<Plain>::new(&device);
+    let mut optimizer = settings().with_max_norm(1e-3).init(HostMemory::unlimited());
+    let mut gradients = GradientsParams::from_grads(net.loss(0, &device).backward(), &net);
+    optimizer.arrive::<Plain, _>(&net, &mut gradients).expect("memory");
+    let norm = optimizer.norm();
+    assert!(norm > 1e-3, "{norm}");
+    let clipped = optimizer.apply::<Plain, _>(1e-2, net.clone()).expect("readable");
+    // Both moments shrink with the gradient, so the first step is as long: what differs is the moments.
+    let mut unclipped = settings().init(HostMemory::unlimited());
+    let full = train(net, &mut unclipped, 0..1, &device);
+    let [clipped, full] =
+        [train(clipped, &mut optimizer, 1..2, &device), train(full, &mut unclipped, 1..2, &device)];
+    assert_ne!(weights(&clipped), weights(&full));
+}

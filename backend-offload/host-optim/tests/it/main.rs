@@ -1,0 +1,4 @@
+//! The host optimizer through its public face: on slices, and on Burn modules.
+
+mod burn_modules;
+mod slices;

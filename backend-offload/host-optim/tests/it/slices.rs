@@ -1,0 +1,206 @@
+//! States on slices: against AdamW written out, across formats, threads and instruction sets.
+
+use backend_offload::HostMemory;
+use half::bf16;
+use host_optim::{AdamW, Format, HostOptimError, HostState, Saved, Stride, Values, ValuesMut};
+
+const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
+
+/// Odd on purpose: several pieces, and a last one that fills neither a vector nor a block.
+const LEN: usize = 3 * (1 << 14) + 77;
+
+fn stride(step: u32) -> Stride {
+    Stride { lr: 1e-3 / f64::from(step), scale: if step.is_multiple_of(3) { 0.25 } else { 1.0 } }
+}
+
+fn numbers(seed: u32, size: f32) -> Vec<f32> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9) | 1;
+    let mut next = move || {
+        x ^= x << 13;
+        x ^= x >> 17;
+        x ^= x << 5;
+        x
+    };
+    // Magnitudes over several orders, as gradients have them.
+    (0..LEN)
+        .map(|_| (next() as f32 / u32::MAX as f32 - 0.5) * size * 0.5f32.powi((next() % 12) as i32))
+        .collect()
+}
+
+/// AdamW as its paper has it, with the operations in Burn's order.
+fn by_hand(saved: &mut Saved, gradient: &[f32], stride: Stride) {
+    saved.time += 1;
+    let unbias = RULE.betas.map(|beta| 1.0 - beta.powi(saved.time as i32));
+    for n in 0..gradient.len() {
+        let g = gradient[n] * stride.scale as f32;
+        let [first, second] = [0, 1].map(|which: usize| saved.moments[which][n]);
+        let first = first * RULE.betas[0] + g * (1.0 - RULE.betas[0]);
+        let second = second * RULE.betas[1] + (g * g) * (1.0 - RULE.betas[1]);
+        let delta = (first / unbias[0]) / ((second / unbias[1]).sqrt() + RULE.epsilon);
+        let shrink = (1.0 - stride.lr * RULE.weight_decay) as f32;
+        saved.weights[n] = saved.weights[n] * shrink - delta * stride.lr as f32;
+        (saved.moments[0][n], saved.moments[1][n]) = (first, second);
+    }
+}
+
+fn started(weights: &[f32]) -> Saved {
+    Saved { time: 0, weights: weights.to_vec(), moments: [vec![0.0; LEN], vec![0.0; LEN]] }
+}
+
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|x| x.to_bits()).collect()
+}
+
+fn narrow(numbers: &[f32]) -> Vec<bf16> {
+    numbers.iter().map(|x| bf16::from_f32(*x)).collect()
+}
+
+/// Weights of a parameter after `steps` in `format`, and its state.
+fn trained(format: Format, is_narrow: bool, steps: u32) -> (Vec<f32>, Saved) {
+    let memory = HostMemory::unlimited();
+    let weights = narrow(&numbers(1, 1.0));
+    let mut narrow_weights = weights.clone();
+    let mut wide_weights: Vec<f32> = weights.iter().map(|x| x.to_f32()).collect();
+    let given = if is_narrow { Values::Bf16(&weights) } else { Values::F32(&wide_weights) };
+    let mut state = HostState::new(&memory, "a.weight", format, given).expect("there is memory");
+    for step in 1..=steps {
+        let gradient = narrow(&numbers(step + 1, 0.1));
+        state.arrive(Values::Bf16(&gradient)).expect("there is memory");
+        let weights =
+            if is_narrow { ValuesMut::Bf16(&mut narrow_weights) } else { ValuesMut::F32(&mut wide_weights) };
+        state.step(&RULE, stride(step), weights).expect("a gradient is there");
+    }
+    let weights = if is_narrow { Values::Bf16(&narrow_weights) } else { Values::F32(&wide_weights) };
+    let saved = state.save(weights).expect("its own weights");
+    (saved.weights.clone(), saved)
+}
+
+#[test]
+fn a_state_in_f32_has_the_bits_of_adamw_written_out() {
+    let memory = HostMemory::unlimited();
+    let mut weights = numbers(1, 1.0);
+    let mut expected = started(&weights);
+    let mut state = HostState::new(&memory, "w", Format::F32, Values::F32(&weights)).expect("memory");
+    for step in 1..=7 {
+        let gradient = numbers(step + 1, 0.1);
+        state.arrive(Values::F32(&gradient)).expect("memory");
+        state.step(&RULE, stride(step), ValuesMut::F32(&mut weights)).expect("a gradient");
+        by_hand(&mut expected, &gradient, stride(step));
+    }
+    let saved = state.save(Values::F32(&weights)).expect("its own");
+    assert_eq!(bits(&weights), bits(&expected.weights));
+    assert_eq!(saved.time, 7);
+    for which in 0..2 {
+        assert_eq!(bits(&saved.moments[which]), bits(&expected.moments[which]), "moment {which}");
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    for (format, is_narrow) in [(Format::F32, false), (Format::Bf16Moments, true), (Format::Compact, true)] {
+        let with = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+            pool.install(|| trained(format, is_narrow, 5).1)
+        };
+        let alone = with(1);
+        for threads in [2, 3, 8] {
+            assert_eq!(with(threads), alone, "{format:?} on {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn narrower_formats_stay_near_the_wide_one_and_differ_from_it() {
+    let (expected, _) = trained(Format::F32, true, 60);
+    let (start, _) = trained(Format::F32, true, 0);
+    let moved: f64 = expected.iter().zip(&start).map(|(a, b)| f64::from(a - b).abs()).sum();
+    for (format, margin) in [(Format::Bf16Moments, 0.01), (Format::Compact, 0.05)] {
+        let (weights, _) = trained(format, true, 60);
+        let off: f64 = weights.iter().zip(&expected).map(|(a, b)| f64::from(a - b).abs()).sum();
+        assert!(off > 0.0 && off < margin * moved, "{format:?}: off by {off} after moving by {moved}");
+    }
+}
+
+#[test]
+fn a_saved_state_goes_on_as_if_it_had_never_stopped() {
+    let memory = HostMemory::unlimited();
+    for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
+        let (_, saved) = trained(format, true, 4);
+        let mut weights = vec![bf16::ZERO; LEN];
+        let mut state =
+            HostState::restore(&memory, "a.weight", format, &saved, &mut ValuesMut::Bf16(&mut weights))
+                .expect("memory");
+        let gradient = narrow(&numbers(6, 0.1));
+        state.arrive(Values::Bf16(&gradient)).expect("memory");
+        state.step(&RULE, stride(5), ValuesMut::Bf16(&mut weights)).expect("a gradient");
+        let resumed = state.save(Values::Bf16(&weights)).expect("its own");
+        assert!(resumed == trained(format, true, 5).1, "{format:?}");
+    }
+}
+
+#[test]
+fn a_saved_state_goes_on_in_another_format() {
+    let memory = HostMemory::unlimited();
+    let (_, saved) = trained(Format::Compact, true, 4);
+    let mut weights = vec![0.0; LEN];
+    let state = HostState::restore(&memory, "w", Format::F32, &saved, &mut ValuesMut::F32(&mut weights));
+    assert_eq!(state.expect("memory").save(Values::F32(&weights)).expect("its own"), saved);
+    assert_eq!(bits(&weights), bits(&saved.weights));
+}
+
+#[test]
+fn each_format_keeps_its_stated_bytes_and_a_gradient_its_own() {
+    let weights = narrow(&numbers(1, 1.0));
+    let gradient = narrow(&numbers(2, 1.0));
+    let len = LEN as u64;
+    let scales = 8 * len.div_ceil(256);
+    let expected =
+        [(Format::F32, 12 * len), (Format::Bf16Moments, 8 * len), (Format::Compact, 4 * len + scales)];
+    for (format, bytes) in expected {
+        let memory = HostMemory::unlimited();
+        let mut state = HostState::new(&memory, "w", format, Values::Bf16(&weights)).expect("memory");
+        assert_eq!((state.host_bytes(), memory.usage().in_use), (bytes, bytes), "{format:?}");
+        assert_eq!(format.host_bytes(len, true), bytes, "{format:?}");
+        state.arrive(Values::Bf16(&gradient)).expect("memory");
+        assert_eq!(memory.usage().in_use, bytes + 2 * len);
+        state.drop_gradient();
+        assert_eq!(memory.usage().in_use, bytes);
+        drop(state);
+        assert_eq!(memory.usage().in_use, 0);
+    }
+}
+
+#[test]
+fn shares_of_a_gradient_add_up_in_f32() {
+    let memory = HostMemory::unlimited();
+    let weights = vec![0.0; LEN];
+    let mut state = HostState::new(&memory, "w", Format::F32, Values::F32(&weights)).expect("memory");
+    // 256 + 1 has no bf16, so that a sum in bf16 would lose the second share.
+    for share in [256.0, 1.0] {
+        state.arrive(Values::Bf16(&vec![bf16::from_f32(share); LEN])).expect("memory");
+    }
+    assert_eq!(state.squares(), 257.0 * 257.0 * LEN as f64);
+    let mut stepped = weights.clone();
+    let rule = AdamW { betas: [0.0, 0.0], epsilon: 257.0, weight_decay: 0.0 };
+    state.step(&rule, Stride { lr: 1.0, scale: 1.0 }, ValuesMut::F32(&mut stepped)).expect("a gradient");
+    assert!(stepped.iter().all(|x| *x == -0.5), "{}", stepped[0]);
+    assert_eq!(state.squares(), 0.0, "the step used it up");
+}
+
+#[test]
+fn what_cannot_be_done_is_an_error_and_changes_nothing() {
+    let weights = narrow(&numbers(1, 1.0));
+    let mut stepped = weights.clone();
+    let memory = HostMemory::unlimited();
+    let mut state = HostState::new(&memory, "w", Format::Compact, Values::Bf16(&weights)).expect("memory");
+    let none = state.step(&RULE, stride(1), ValuesMut::Bf16(&mut stepped));
+    assert!(matches!(none, Err(HostOptimError::NoGradient { .. })), "{none:?}");
+    let short = state.arrive(Values::F32(&[1.0]));
+    assert!(matches!(short, Err(HostOptimError::Length { expected: LEN, found: 1, .. })), "{short:?}");
+    state.arrive(Values::F32(&numbers(2, 1.0))).expect("memory");
+    let wide = state.step(&RULE, stride(1), ValuesMut::F32(&mut vec![0.0; LEN]));
+    assert!(matches!(wide, Err(HostOptimError::NotBf16 { .. })), "{wide:?}");
+    assert!(state.has_gradient() && state.time() == 0);
+    state.step(&RULE, stride(1), ValuesMut::Bf16(&mut stepped)).expect("the gradient waited");
+    assert_eq!(state.time(), 1);
+}

@@ -1,0 +1,121 @@
+//! Host memory for the program itself, under the budget that spilled tensors live in.
+//!
+//! An optimizer whose state lies on the host competes with spilled tensors for the same memory. It takes that memory
+//! here, so that one limit holds for both: what a program holds is memory no tensor can spill to.
+
+use crate::bytes::Bytes;
+use crate::error::OffloadError;
+use crate::stats::TierStats;
+use crate::tiers::{Draft, HostPool, SlabSource};
+use pager::Limit;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// The host tier of a device. Clones share one budget.
+#[derive(Debug, Clone)]
+pub struct HostMemory {
+    pool: Arc<HostPool>,
+    source: SlabSource,
+}
+
+impl HostMemory {
+    pub(crate) fn new(pool: Arc<HostPool>, source: SlabSource) -> Self {
+        Self { pool, source }
+    }
+
+    /// Host memory with no limit but the machine's, for programs whose tensors do not spill.
+    pub fn unlimited() -> Self {
+        Self::new(HostPool::new(Limit::NONE, Limit::NONE), SlabSource::Heap)
+    }
+
+    /// A buffer of `len` bytes with unspecified contents, aligned for any number type. `purpose` names it in an error.
+    ///
+    /// # Errors
+    /// If the budget or the machine has no room. Nothing is evicted for it: what lies on the host has no other place.
+    pub fn take(&self, len: usize, purpose: impl fmt::Display) -> Result<HostBuffer, OffloadError> {
+        self.pool.draft(len, self.source).map(HostBuffer).ok_or_else(|| {
+            let usage = self.pool.usage();
+            OffloadError::HostRefused {
+                operation: purpose.to_string(),
+                wanted: len as u64,
+                in_use: usage.in_use,
+                budget: usage.limit.get(),
+            }
+        })
+    }
+
+    /// The whole tier: spilled tensors and buffers of the program together, of all devices of the process.
+    pub fn usage(&self) -> TierStats {
+        let usage = self.pool.usage();
+        TierStats {
+            in_use: usage.in_use,
+            reserved: usage.reserved,
+            peak: usage.peak,
+            peak_reserved: usage.reserved_peak,
+            budget: usage.limit.get(),
+        }
+    }
+}
+
+/// Bytes in the host tier, page-locked where the device copies faster for it. They count until this is dropped.
+pub struct HostBuffer(Draft);
+
+impl Deref for HostBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for HostBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl fmt::Debug for HostBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostBuffer({})", Bytes(self.len() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(bytes: u64) -> HostMemory {
+        HostMemory::new(HostPool::new(Limit::bytes(bytes), Limit::NONE), SlabSource::Heap)
+    }
+
+    #[test]
+    fn a_buffer_counts_against_the_budget_of_spilled_tensors_while_it_lives() {
+        let memory = memory(100);
+        let buffer = memory.take(60, "moments").expect("fits");
+        assert!(memory.pool.draft(41, SlabSource::Heap).is_none(), "no spilled block gets what is taken");
+        assert_eq!(memory.usage().in_use, 60);
+        drop(buffer);
+        assert!(memory.pool.draft(100, SlabSource::Heap).is_some());
+        assert_eq!(memory.usage().peak, 100);
+    }
+
+    #[test]
+    fn a_refusal_names_the_purpose_and_the_sizes() {
+        let memory = memory(3 << 20);
+        let _held = memory.take(2 << 20, "moments").expect("fits");
+        let error = memory.take(2 << 20, "the moments of wte").expect_err("too much").to_string();
+        for part in ["the moments of wte", "2.00 MiB", "3.00 MiB"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn buffers_of_any_length_are_aligned_for_vectors() {
+        let memory = HostMemory::unlimited();
+        for len in [1, 4, 63, 64, 1000] {
+            let buffer = memory.take(len, "a test").expect("there is memory");
+            assert_eq!((buffer.len(), buffer.as_ptr() as usize % 64), (len, 0));
+        }
+    }
+}
