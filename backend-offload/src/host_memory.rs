@@ -13,20 +13,26 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// The host tier of a device. Clones share one budget.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct HostMemory {
     pool: Arc<HostPool>,
     source: SlabSource,
+    /// Tells the device whether tensors from data begin on the host.
+    place: Arc<dyn Fn(bool) + Send + Sync>,
 }
 
 impl HostMemory {
-    pub(crate) fn new(pool: Arc<HostPool>, source: SlabSource) -> Self {
-        Self { pool, source }
+    pub(crate) fn new(
+        pool: Arc<HostPool>,
+        source: SlabSource,
+        place: impl Fn(bool) + Send + Sync + 'static,
+    ) -> Self {
+        Self { pool, source, place: Arc::new(place) }
     }
 
     /// Host memory with no limit but the machine's, for programs whose tensors do not spill.
     pub fn unlimited() -> Self {
-        Self::new(HostPool::new(Limit::NONE, Limit::NONE), SlabSource::Heap)
+        Self::new(HostPool::new(Limit::NONE, Limit::NONE), SlabSource::Heap, |_| {})
     }
 
     /// A buffer of `len` bytes with unspecified contents, aligned for any number type. `purpose` names it in an error.
@@ -43,6 +49,21 @@ impl HostMemory {
                 budget: usage.limit.get(),
             }
         })
+    }
+
+    /// Runs `make`. Tensors that it makes from data begin on the host where tensors of this device spill: they push nobody
+    /// off the device, arrive when they are first used, and leave it again without a copy. Where everything fits they begin
+    /// on the device, as always. A hint: tensors that other threads make meanwhile may do the same.
+    pub fn first<T>(&self, make: impl FnOnce() -> T) -> T {
+        struct After<'a>(&'a HostMemory);
+        impl Drop for After<'_> {
+            fn drop(&mut self) {
+                (self.0.place)(false);
+            }
+        }
+        (self.place)(true);
+        let _after = After(self);
+        make()
     }
 
     /// The whole tier: spilled tensors and buffers of the program together, of all devices of the process.
@@ -75,6 +96,12 @@ impl DerefMut for HostBuffer {
     }
 }
 
+impl fmt::Debug for HostMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostMemory({:?})", self.usage())
+    }
+}
+
 impl fmt::Debug for HostBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HostBuffer({})", Bytes(self.len() as u64))
@@ -86,7 +113,7 @@ mod tests {
     use super::*;
 
     fn memory(bytes: u64) -> HostMemory {
-        HostMemory::new(HostPool::new(Limit::bytes(bytes), Limit::NONE), SlabSource::Heap)
+        HostMemory::new(HostPool::new(Limit::bytes(bytes), Limit::NONE), SlabSource::Heap, |_| {})
     }
 
     #[test]

@@ -11,6 +11,9 @@ use std::time::Duration;
 pub(crate) struct Counts {
     pub launches: u64,
     pub allocations: u64,
+    /// Bytes the program put on the device, and read from it.
+    pub bytes_written: u64,
+    pub bytes_read: u64,
     /// Time the program waited for blocks to move.
     pub stall: Duration,
     pub failures: u64,
@@ -36,6 +39,8 @@ pub(crate) fn stats(pager: &Pager, host: &HostPool, counts: &Counts) -> Stats {
         },
         launches: counts.launches,
         allocations: counts.allocations,
+        bytes_written: counts.bytes_written,
+        bytes_read: counts.bytes_read,
         stall: counts.stall,
         failures: counts.failures,
         steps: pager.steps(),

@@ -44,6 +44,11 @@ pub struct Stats {
     pub bytes_out: u64,
     /// Bytes copied from host to device by restores.
     pub bytes_in: u64,
+    /// Bytes of tensors that the program itself put on the device from its own memory. What it put on the host, because
+    /// the device had no room, arrives by restores.
+    pub bytes_written: u64,
+    /// Bytes of tensors that the program itself read from the device. What was on the host is read there.
+    pub bytes_read: u64,
     /// Time the program waited for blocks to move.
     pub stall: Duration,
     /// Bytes the most demanding single operation needed on the device at once: the floor of any budget.
@@ -90,6 +95,8 @@ impl Stats {
             restores: self.restores.saturating_sub(earlier.restores),
             bytes_out: self.bytes_out.saturating_sub(earlier.bytes_out),
             bytes_in: self.bytes_in.saturating_sub(earlier.bytes_in),
+            bytes_written: self.bytes_written.saturating_sub(earlier.bytes_written),
+            bytes_read: self.bytes_read.saturating_sub(earlier.bytes_read),
             stall: self.stall.saturating_sub(earlier.stall),
             over_budget: self.over_budget.saturating_sub(earlier.over_budget),
             trims: self.trims.saturating_sub(earlier.trims),

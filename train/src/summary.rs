@@ -37,6 +37,9 @@ pub(crate) struct Summary {
     peak_host_bytes: u64,
     bytes_out: u64,
     bytes_in: u64,
+    /// Read from the device and put there by the trainer itself.
+    bytes_read: u64,
+    bytes_written: u64,
     evictions: u64,
     restores: u64,
     stall_seconds: f64,
@@ -103,6 +106,8 @@ impl Summary {
             peak_device_bytes: outcome.peaks.device,
             peak_host_bytes: outcome.peaks.host,
             bytes_out: stats.bytes_out,
+            bytes_read: stats.bytes_read,
+            bytes_written: stats.bytes_written,
             bytes_in: stats.bytes_in,
             evictions: stats.evictions,
             restores: stats.restores,

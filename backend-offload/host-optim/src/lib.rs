@@ -64,3 +64,4 @@ pub use optimizer::{HostAdamW, HostAdamWConfig};
 pub use record::HostAdamWRecord;
 pub use saved::Saved;
 pub use state::HostState;
+pub use tensors::read;

@@ -77,29 +77,48 @@ impl HostState {
     /// Everything but a gradient that waits, in full precision. `weights` are the parameter's own, as the device has them.
     ///
     /// # Errors
-    /// If lengths differ, or the state completes bf16 weights and these are others.
+    /// As [`masters`](Self::masters).
     pub fn save(&self, weights: Values<'_>) -> Result<Saved, HostOptimError> {
+        let moments = [self.first_moments(), self.second_moments()];
+        Ok(Saved { time: self.time, weights: self.masters(weights)?, moments })
+    }
+
+    /// The master weights. `weights` are the parameter's own, as the device has them.
+    ///
+    /// # Errors
+    /// If lengths differ, or the state completes bf16 weights and these are others.
+    pub fn masters(&self, weights: Values<'_>) -> Result<Vec<f32>, HostOptimError> {
         matching(&self.name, "the parameter", self.len, weights.len())?;
-        let (masters, moments) = match &self.kept {
-            Kept::F32 { masters, moments } => {
-                (wide::<f32>(masters), moments.each_ref().map(|moment| wide::<f32>(moment)))
-            }
-            Kept::Bf16Moments { masters, moments } => {
-                (wide::<f32>(masters), moments.each_ref().map(|moment| wide::<bf16>(moment)))
-            }
-            Kept::Compact { low, codes: [first, second], scales } => {
-                let Values::Bf16(weights) = weights else { return Err(self.not_bf16()) };
+        match (&self.kept, weights) {
+            (Kept::F32 { masters, .. } | Kept::Bf16Moments { masters, .. }, _) => Ok(wide::<f32>(masters)),
+            (Kept::Compact { low, .. }, Values::Bf16(weights)) => {
                 let low: &[i16] = bytemuck::cast_slice(low);
-                let scales: &[[f32; 2]] = bytemuck::cast_slice(scales);
-                let masters = weights.iter().zip(low).map(|(weight, low)| completed(*weight, *low)).collect();
-                let each = |codes: &[u8], which: usize, decode: fn(u8) -> f32| {
-                    let numbered = codes.iter().enumerate();
-                    numbered.map(|(n, code)| decode(*code) * scales[n / BLOCK][which]).collect()
-                };
-                (masters, [each(first, 0, decode_signed), each(second, 1, decode_positive)])
+                Ok(weights.iter().zip(low).map(|(weight, low)| completed(*weight, *low)).collect())
             }
-        };
-        Ok(Saved { time: self.time, weights: masters, moments })
+            (Kept::Compact { .. }, Values::F32(_)) => Err(self.not_bf16()),
+        }
+    }
+
+    /// Running means of the gradient.
+    pub fn first_moments(&self) -> Vec<f32> {
+        self.moments(0, decode_signed)
+    }
+
+    /// Running means of its square.
+    pub fn second_moments(&self) -> Vec<f32> {
+        self.moments(1, decode_positive)
+    }
+
+    fn moments(&self, which: usize, decode: fn(u8) -> f32) -> Vec<f32> {
+        match &self.kept {
+            Kept::F32 { moments, .. } => wide::<f32>(&moments[which]),
+            Kept::Bf16Moments { moments, .. } => wide::<bf16>(&moments[which]),
+            Kept::Compact { codes, scales, .. } => {
+                let scales: &[[f32; 2]] = bytemuck::cast_slice(scales);
+                let numbered = codes[which].iter().enumerate();
+                numbered.map(|(n, code)| decode(*code) * scales[n / BLOCK][which]).collect()
+            }
+        }
     }
 }
 

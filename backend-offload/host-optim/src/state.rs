@@ -227,6 +227,12 @@ impl HostState {
         matches!(self.kept, Kept::Compact { .. })
     }
 
+    /// Elements of the parameter.
+    #[expect(clippy::len_without_is_empty, reason = "a parameter has elements")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// Steps taken.
     pub fn time(&self) -> u32 {
         self.time

@@ -26,7 +26,18 @@ impl HostState {
         Self::new(memory, name, format, values(name, &data)?)
     }
 
-    /// The state that was saved, and the parameter it belongs to in the type of `weights`, whose numbers do not matter.
+    /// The master weights of a parameter whose own numbers are `weights`.
+    ///
+    /// # Errors
+    /// As [`HostState::masters`].
+    pub fn complete(&self, weights: TensorData) -> Result<TensorData, HostOptimError> {
+        // What completes bf16 weights knows them as such, however wide they were read.
+        let weights = if self.reads_weights() { weights.convert_dtype(DType::BF16) } else { weights };
+        let masters = self.masters(values(self.name(), &weights)?)?;
+        Ok(TensorData::new(masters, weights.shape))
+    }
+
+    /// The state that was saved, and the parameter it belongs to in the type `kind`. Of `weights` only shape and device matter.
     ///
     /// # Errors
     /// If the host tier has no room, lengths differ, or the tensor is neither f32 nor bf16.
@@ -36,11 +47,12 @@ impl HostState {
         format: Format,
         saved: &Saved,
         weights: Tensor<B, D>,
+        kind: DType,
     ) -> Result<(Self, Tensor<B, D>), HostOptimError> {
         let device = weights.device();
-        let mut data = blank(name, weights)?;
+        let mut data = blank(name, weights, kind)?;
         let state = Self::restore(memory, name, format, saved, &mut values_mut(name, &mut data)?)?;
-        Ok((state, made(data, &device)))
+        Ok((state, memory.first(|| made(data, &device))))
     }
 
     /// Takes a gradient in, or a further share of it. The tensor's device memory is free when this returns.
@@ -67,22 +79,39 @@ impl HostState {
         stride: Stride,
         weights: Tensor<B, D>,
     ) -> Result<Tensor<B, D>, HostOptimError> {
-        let device = weights.device();
-        let mut data =
-            if self.reads_weights() { read(self.name(), weights)? } else { blank(self.name(), weights)? };
+        let (device, kind) = (weights.device(), weights.dtype());
+        let mut data = if self.reads_weights() {
+            read(self.name(), weights)?
+        } else {
+            blank(self.name(), weights, kind)?
+        };
         let name = self.name().to_owned();
         self.step(rule, stride, values_mut(&name, &mut data)?)?;
-        Ok(made(data, &device))
+        Ok(self.memory.first(|| made(data, &device)))
     }
 }
 
-fn read<B: Backend, const D: usize>(name: &str, tensor: Tensor<B, D>) -> Result<TensorData, HostOptimError> {
-    tensor.try_into_data().map_err(|error| unreadable(name, error.to_string()))
+/// A tensor's numbers, in an error with the name of its parameter.
+///
+/// # Errors
+/// If the device cannot be read.
+pub fn read<B: Backend, const D: usize>(
+    name: &str,
+    tensor: Tensor<B, D>,
+) -> Result<TensorData, HostOptimError> {
+    let kind = tensor.dtype();
+    let data = tensor.try_into_data().map_err(|error| unreadable(name, error.to_string()))?;
+    // Burn's router widens what it reads to the backend's default type.
+    Ok(if data.dtype == kind { data } else { data.convert_dtype(kind) })
 }
 
 /// Memory for the parameter after a step. The tensor's own is free when this returns.
-fn blank<B: Backend, const D: usize>(name: &str, tensor: Tensor<B, D>) -> Result<TensorData, HostOptimError> {
-    let (shape, kind) = (tensor.shape(), tensor.dtype());
+fn blank<B: Backend, const D: usize>(
+    name: &str,
+    tensor: Tensor<B, D>,
+    kind: DType,
+) -> Result<TensorData, HostOptimError> {
+    let shape = tensor.shape();
     drop(tensor);
     let len = shape.num_elements();
     match kind {

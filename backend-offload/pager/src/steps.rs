@@ -218,6 +218,11 @@ impl Pager {
         self.ledger.has_spare(arena, bytes) || self.ledger.fits(bytes)
     }
 
+    /// Whether `bytes` that a tier holds anyway would soon leave the device again: there is no room, or others had none before.
+    pub fn is_better_away(&self, bytes: u64, arena: Arena) -> bool {
+        !self.has_room(bytes, arena) || self.ledger.held(TierIndex::HOST) > 0
+    }
+
     /// Whether dead blocks may hold so much that looking for them pays, for a door that learns of drops only
     /// by looking and is under no pressure. Dead bytes stay below those that were live at the last sweep plus
     /// an eighth; a sweep costs a constant per insertion.

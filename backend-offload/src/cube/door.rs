@@ -98,7 +98,11 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
     }
 
     fn host_memory(device: &R::Device) -> HostMemory {
-        on_server::<R, _>(device, |server| HostMemory::new(server.tiers.pool().clone(), R::slabs()))
+        let pool = on_server::<R, _>(device, |server| server.tiers.pool().clone());
+        let device = device.clone();
+        HostMemory::new(pool, R::slabs(), move |on_host| {
+            on_server::<R, _>(&device, move |server| server.new_on_host = on_host);
+        })
     }
 
     fn mark_step(device: &R::Device) {

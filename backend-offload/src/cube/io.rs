@@ -103,6 +103,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
             let bytes = from_host.into_iter().map(|(_, bytes)| bytes).collect();
             return Ok(Box::pin(async move { Ok(bytes) }));
         }
+        let read = from_device.iter().map(|(_, descriptor, _)| Rows::of(descriptor).bytes() as u64);
+        self.counts.bytes_read += read.sum::<u64>();
         let places: Vec<usize> = from_device.iter().map(|(n, ..)| *n).collect();
         let descriptors = from_device
             .into_iter()
@@ -125,22 +127,22 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }))
     }
 
-    /// The bytes asked for, if they can be had without the device: from the host copy of a block that is
-    /// not on the device, or zeros for one that was never written.
+    /// The bytes asked for, if they can be had without the device: from a host copy that is current, or zeros for a block
+    /// that was never written.
     fn bytes_without_device(&self, id: BlockId, descriptor: &CopyDescriptor) -> Option<Bytes> {
         if !R::can_read_tensor(&descriptor.shape, &descriptor.strides) {
             return None;
         }
         let rows = Rows::of(descriptor);
         match self.pager.get(id)?.place {
-            Place::Away(_) => {
+            Place::Away(_) | Place::Device { clean: Some(_) } => {
                 let contents = self.tiers.get(id)?.bytes();
                 let mut bytes = Vec::with_capacity(rows.bytes());
                 rows.ranges().for_each(|range| bytes.extend_from_slice(&contents[range]));
                 Some(Bytes::from_bytes_vec(bytes))
             }
             Place::Nowhere => Some(Bytes::from_bytes_vec(vec![0; rows.bytes()])),
-            Place::Device { .. } | Place::Leaving { .. } | Place::Returning { .. } => None,
+            Place::Device { clean: None } | Place::Leaving { .. } | Place::Returning { .. } => None,
         }
     }
 
@@ -215,9 +217,10 @@ impl<R: InnerRuntime> OffloadServer<R> {
         bytes: Bytes,
         stream: StreamId,
     ) -> Result<(), OffloadError> {
-        let inner = &mut self.inner;
-        catch_unwind(AssertUnwindSafe(|| inner.write(vec![(descriptor, bytes)], stream)))
-            .map_err(|panic| runtime_panic(WRITE, panic.as_ref()))
+        let (inner, len) = (&mut self.inner, bytes.len() as u64);
+        let written = catch_unwind(AssertUnwindSafe(|| inner.write(vec![(descriptor, bytes)], stream)));
+        self.counts.bytes_written += if written.is_ok() { len } else { 0 };
+        written.map_err(|panic| runtime_panic(WRITE, panic.as_ref()))
     }
 
     /// A failed buffer that is written as a whole has contents again.
@@ -229,14 +232,18 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// Writes to the host copy of a block that is on the host, or is nowhere yet and would push others off
-    /// the device. False if the device is the better place.
+    /// Writes to the host copy of a block that is on the host, or is nowhere yet and better there. False if the device is the
+    /// better place.
     fn write_on_host(&mut self, id: BlockId, descriptor: &CopyDescriptor, bytes: &Bytes) -> bool {
         let readable = R::can_read_tensor(&descriptor.shape, &descriptor.strides);
         let (stream, size) = (self.table.get(id).stream, self.table.get(id).size);
         let better_here = self.pager.get(id).is_some_and(|block| match block.place {
             Place::Away(_) => true,
-            Place::Nowhere => !self.pager.has_room(block.bytes, self.streams.arena(stream)),
+            Place::Nowhere => {
+                let arena = self.streams.arena(stream);
+                !self.pager.has_room(block.bytes, arena)
+                    || self.new_on_host && self.pager.is_better_away(block.bytes, arena)
+            }
             Place::Device { .. } | Place::Leaving { .. } | Place::Returning { .. } => false,
         });
         if !better_here || !readable {

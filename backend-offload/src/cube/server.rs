@@ -54,6 +54,8 @@ pub struct OffloadServer<R: InnerRuntime> {
     pub(super) journal: Journal,
     /// Reused by every launch, so that the fast path allocates nothing.
     pub(super) operands: Operands,
+    /// Tensors that the program makes from data begin on the host, under pressure.
+    pub(super) new_on_host: bool,
     pub(super) counts: Counts,
     pub(super) injector: Injector,
     #[cfg(feature = "test-util")]
@@ -137,6 +139,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             profile: ProfileWatch::default(),
             journal: Journal::new(settings.trace.clone()),
             operands: Operands::default(),
+            new_on_host: false,
             counts: Counts::default(),
             injector: settings.injector,
             #[cfg(feature = "test-util")]

@@ -7,7 +7,7 @@ use super::state::{State, Work, consumes};
 use super::storage::SharedStorage;
 use super::table::Tensor;
 use burn_ir::{OperationIr, TensorIr};
-use pager::{Arena, BlockId};
+use pager::{Arena, BlockId, TierIndex};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -55,13 +55,37 @@ impl<B: SharedStorage> State<B> {
             outputs: std::slice::from_ref(tensor),
             view: false,
         };
-        if self.dry {
-            return self.produce(&work, |_, _| Ok(vec![B::blank(tensor)]));
+        let (device, dry) = (self.device.clone(), self.dry);
+        let make = || catch_unwind(AssertUnwindSafe(|| if dry { B::blank(tensor) } else { make(&device) }));
+        let bytes = (tensor.shape.num_elements() * tensor.dtype.size()) as u64;
+        let away = self.new_on_host && self.pager.is_better_away(bytes, Arena::UNPOOLED);
+        if bytes < self.smallest_block || !away {
+            self.counts.bytes_written += bytes;
+            return self.produce(&work, |_, _| make().map(|handle| vec![handle]));
         }
-        self.produce(&work, |state, _| {
-            let device = state.device.clone();
-            catch_unwind(AssertUnwindSafe(|| vec![make(&device)]))
+        let handle = make().map_err(|panic| self.panic_reported(panic, work.name))?;
+        self.put_on_host(tensor, handle).or_else(|handle| {
+            self.counts.bytes_written += bytes;
+            self.produce(&work, |_, _| Ok(vec![handle]))
         })
+    }
+
+    /// The handle comes back if the host has no room for its contents.
+    fn put_on_host(&mut self, tensor: &TensorIr, handle: B::Handle) -> Result<(), B::Handle> {
+        let (storage, view) = B::split(&handle);
+        let contents = B::bytes(&storage);
+        let Ok(mut draft) = self.tiers.draft(contents.len()) else { return Err(handle) };
+        draft.copy_from_slice(contents);
+        let block = self.pager.insert(contents.len() as u64, Arena::UNPOOLED);
+        if let Err(fault) = self.pager.wrote_in_tier(block, TierIndex::HOST) {
+            self.fault(fault, "a tensor from data");
+            self.remove_block(block);
+            return Err(handle);
+        }
+        self.tiers.keep(block, draft);
+        self.counts.allocations += 1;
+        self.table.add_away(tensor.id, view, block);
+        Ok(())
     }
 
     fn makes_view(&self, operation: &OperationIr, input: &TensorIr) -> bool {

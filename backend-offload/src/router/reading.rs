@@ -8,16 +8,22 @@ use super::table::Tensor;
 use crate::error::OffloadError;
 use burn_backend::{ExecutionError, TensorData};
 use burn_ir::TensorIr;
-use pager::BlockId;
+use pager::{BlockId, Place};
 use std::sync::Arc;
 
 impl<B: SharedStorage> State<B> {
-    /// The contents of a tensor. If they are on the host they are read there, without taking device memory.
+    /// The contents of a tensor. Where the host has them they are read there, without taking device memory.
     pub fn read(&mut self, tensor: &TensorIr) -> Result<TensorData, ExecutionError> {
         let name = || "a read".to_owned();
         let work = Work { name: &name, inputs: std::slice::from_ref(tensor), outputs: &[], view: false };
-        if let Some(Tensor::Away { block, view }) = self.table.tensor(tensor.id) {
-            let (block, view) = (*block, view.clone());
+        let on_host = match self.table.tensor(tensor.id) {
+            Some(Tensor::Away { block, view }) => Some((*block, view.clone())),
+            Some(Tensor::Here { handle, block: Some(block) }) if self.is_clean(*block) => {
+                Some((*block, B::split(handle).1))
+            }
+            _ => None,
+        };
+        if let Some((block, view)) = on_host {
             let contents = self.verified_copy(block).map_err(|error| execution_error(&error))?;
             if let Some(data) = B::read(&view, contents.bytes()) {
                 if consumes(tensor) {
@@ -27,6 +33,7 @@ impl<B: SharedStorage> State<B> {
             }
         }
         let handle = self.handle(&work).map_err(|error| execution_error(&error))?;
+        self.counts.bytes_read += (tensor.shape.num_elements() * tensor.dtype.size()) as u64;
         download::<B>(handle, tensor.shape.clone(), tensor.dtype)
     }
 
@@ -34,6 +41,10 @@ impl<B: SharedStorage> State<B> {
     pub fn take(&mut self, tensor: &TensorIr) -> Result<B::Handle, Arc<OffloadError>> {
         let name = || "a tensor handed out".to_owned();
         self.handle(&Work { name: &name, inputs: std::slice::from_ref(tensor), outputs: &[], view: false })
+    }
+
+    fn is_clean(&self, block: BlockId) -> bool {
+        self.pager.get(block).is_some_and(|block| matches!(block.place, Place::Device { clean: Some(_) }))
     }
 
     fn is_on_device(&self, block: BlockId) -> bool {

@@ -25,6 +25,8 @@ pub(super) struct State<B: SharedStorage> {
     /// Compute nothing; see [`OffloadConfig::dry_run`](crate::OffloadConfig::dry_run).
     pub(super) dry: bool,
     pub(super) smallest_block: u64,
+    /// Tensors that the program makes from data begin on the host, under pressure.
+    pub(super) new_on_host: bool,
     pub(super) counts: Counts,
     /// The first failure of each thread since its last synchronisation.
     pub(super) pending: HashMap<ThreadId, Arc<OffloadError>>,
@@ -56,6 +58,7 @@ impl<B: SharedStorage> State<B> {
             paranoid: settings.paranoid,
             dry: settings.dry_run,
             smallest_block: settings.smallest_block,
+            new_on_host: false,
             counts: Counts::default(),
             pending: HashMap::new(),
             #[cfg(feature = "test-util")]

@@ -84,6 +84,12 @@ impl<B: SharedStorage> Table<B> {
         self.tensors.insert(id, Tensor::Here { handle, block });
     }
 
+    /// A tensor whose storage was never on the device, and is its only one.
+    pub fn add_away(&mut self, id: TensorId, view: B::View, block: BlockId) {
+        self.stored.insert(block, Stored { tensors: vec![id], address: None });
+        self.tensors.insert(id, Tensor::Away { view, block });
+    }
+
     pub fn fail(&mut self, id: TensorId, error: Arc<OffloadError>) {
         self.tensors.insert(id, Tensor::Failed(error));
     }

@@ -40,9 +40,26 @@ pub fn save<B: Backend>(
     layout: Layout,
     stored: Stored,
 ) -> Result<(), WeightsError> {
+    save_completed(model, path, layout, stored, |_, values| Ok(values))
+}
+
+/// As [`save`], with what `complete` makes of each parameter's name and numbers: a model may compute with weights that are
+/// less precise than those it is trained by.
+pub fn save_completed<B: Backend>(
+    model: &Gpt<B>,
+    path: &Path,
+    layout: Layout,
+    stored: Stored,
+    complete: impl Fn(&str, TensorData) -> Result<TensorData, String>,
+) -> Result<(), WeightsError> {
     let unread = Rc::new(RefCell::new(None));
-    let mut parts: BTreeMap<String, Outgoing> = BTreeMap::new();
-    for (ours, values) in parameters(model) {
+    let mut parts: BTreeMap<String, Outgoing<'_>> = BTreeMap::new();
+    for (ours, (shape, read)) in parameters(model) {
+        let (name, complete) = (ours.clone(), &complete);
+        let fetch = move || {
+            complete(&name, read()?).map_err(|reason| WeightsError::Unread { name: name.clone(), reason })
+        };
+        let values: Fetch<'_> = (shape, Box::new(fetch));
         let (theirs, lie) = place(&ours, &model.config, layout)?;
         let part = parts.entry(theirs.clone());
         part.or_insert_with(|| Outgoing::new(theirs, lie, stored, &unread)).add(lie, values);
@@ -181,25 +198,25 @@ fn map(path: &Path) -> Result<Mmap, WeightsError> {
 }
 
 /// One tensor of the file to be: the parameters side by side in it, fetched from the device only when it is written.
-struct Outgoing {
+struct Outgoing<'m> {
     name: String,
     stored: Stored,
     lie: Lie,
-    parts: Vec<Fetch>,
+    parts: Vec<Fetch<'m>>,
     shape: Vec<usize>,
     /// The first failure of all tensors: one that cannot be read, or that holds NaN or infinity.
     unread: Rc<RefCell<Option<WeightsError>>>,
 }
 
 /// A parameter's shape, and its values on demand.
-type Fetch = (Vec<usize>, Box<dyn Fn() -> Result<TensorData, WeightsError>>);
+type Fetch<'m> = (Vec<usize>, Box<dyn Fn() -> Result<TensorData, WeightsError> + 'm>);
 
-impl Outgoing {
+impl<'m> Outgoing<'m> {
     fn new(name: String, lie: Lie, stored: Stored, unread: &Rc<RefCell<Option<WeightsError>>>) -> Self {
         Self { name, stored, lie, parts: Vec::new(), shape: Vec::new(), unread: Rc::clone(unread) }
     }
 
-    fn add(&mut self, lie: Lie, part: Fetch) {
+    fn add(&mut self, lie: Lie, part: Fetch<'m>) {
         if let Lie::Third(index) = lie {
             assert_eq!(index, self.parts.len(), "thirds are visited in order");
         }
@@ -224,7 +241,7 @@ impl Outgoing {
     }
 }
 
-impl View for Outgoing {
+impl View for Outgoing<'_> {
     fn dtype(&self) -> Dtype {
         match self.stored {
             Stored::F32 => Dtype::F32,
@@ -289,7 +306,7 @@ fn transposed(values: &[f32], columns_out: usize) -> Vec<f32> {
 }
 
 /// Every parameter's dotted name, shape and values on demand, in the order of the struct.
-fn parameters<B: Backend>(model: &Gpt<B>) -> Vec<(String, Fetch)> {
+fn parameters<B: Backend>(model: &Gpt<B>) -> Vec<(String, Fetch<'static>)> {
     let mut collect = Collect { path: Vec::new(), found: Vec::new() };
     model.visit(&mut collect);
     collect.found
@@ -297,7 +314,7 @@ fn parameters<B: Backend>(model: &Gpt<B>) -> Vec<(String, Fetch)> {
 
 struct Collect {
     path: Vec<String>,
-    found: Vec<(String, Fetch)>,
+    found: Vec<(String, Fetch<'static>)>,
 }
 
 impl<B: Backend> ModuleVisitor<B> for Collect {

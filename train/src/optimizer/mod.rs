@@ -5,6 +5,7 @@
 //! by side, never of two. Which rule applies follows from the parameter's name and rank: weight decay shrinks matrices
 //! only, and Muon is for matrices between hidden features.
 
+mod host;
 mod moments;
 mod muon;
 mod norm;
@@ -12,26 +13,31 @@ mod schedule;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use host::{HostPart, is_on_host};
 pub(crate) use moments::Moments;
 pub(crate) use norm::SquaredNorms;
 pub(crate) use schedule::rate_share;
 
 use std::collections::BTreeMap;
 
+use backend_offload::Managed;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::optim::{AdamW, AdamWConfig, GradientsParams, SimpleOptimizer};
 use burn::tensor::{
     Tensor,
     backend::{AutodiffBackend, Backend},
 };
+use host_optim::HostOptimError;
 use models::Gpt;
-use runs::config::{OptimizerKind, TrainSection};
+use runs::config::{Config, OptimizerKind, TrainSection};
 
 /// The optimizer of a run: its settings, and the moments of every parameter stepped so far, by name.
 #[derive(Debug)]
 pub(crate) struct Optimizer<I: Backend> {
     settings: TrainSection,
     pub(crate) moments: BTreeMap<String, Moments<I>>,
+    /// The parameters that are stepped on the host, if any are.
+    pub(crate) host: Option<HostPart>,
 }
 
 /// What one step adds to the settings.
@@ -52,22 +58,49 @@ impl Stride {
 
 impl<I: Backend> Optimizer<I> {
     pub(crate) fn new(settings: &TrainSection) -> Self {
-        Self { settings: settings.clone(), moments: BTreeMap::new() }
+        Self { settings: settings.clone(), moments: BTreeMap::new(), host: None }
     }
 
-    /// Bytes of all moments.
+    /// As `config` has it, with the part that is to be on the host.
+    pub(crate) fn placed(config: &Config, device: &I::Device) -> Self
+    where
+        I: Managed,
+    {
+        Self { host: HostPart::new::<I>(config, device), ..Self::new(&config.train) }
+    }
+
+    /// Takes over what is stepped on the host; returns the model as the device is to compute with it.
+    pub(crate) fn adopt<B: AutodiffBackend>(&mut self, model: Gpt<B>) -> anyhow::Result<Gpt<B>> {
+        match &mut self.host {
+            Some(host) => host.adopt(model),
+            None => Ok(model),
+        }
+    }
+
+    /// Bytes of all moments, as a checkpoint holds them.
     pub(crate) fn bytes(&self) -> u64 {
-        self.moments.values().map(Moments::bytes).sum()
+        let on_host = self.host.as_ref().map_or(0, HostPart::saved_bytes);
+        on_host + self.moments.values().map(Moments::bytes).sum::<u64>()
     }
 
-    /// The model after one step along `gradients`.
+    /// Forgets the gradients of a step that is not taken.
+    pub(crate) fn withhold(&mut self) {
+        if let Some(host) = &mut self.host {
+            host.withhold();
+        }
+    }
+
+    /// The model after one step along `gradients`, and along those that arrived on the host. After a failure it is between two
+    /// steps, and of no use.
     pub(crate) fn step<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: Gpt<B>,
         gradients: GradientsParams,
         stride: Stride,
-    ) -> Gpt<B> {
-        model.map(&mut Stepper { optimizer: self, gradients, stride, path: Vec::new() })
+    ) -> (Gpt<B>, Result<(), HostOptimError>) {
+        let mut stepper = Stepper { optimizer: self, gradients, stride, path: Vec::new(), failure: None };
+        let model = model.map(&mut stepper);
+        (model, stepper.failure.map_or(Ok(()), Err))
     }
 
     fn updated<const D: usize>(
@@ -78,7 +111,7 @@ impl<I: Backend> Optimizer<I> {
         share: f64,
     ) -> Tensor<I, D> {
         let settings = &self.settings;
-        let decay = if D >= 2 { settings.weight_decay } else { 0.0 };
+        let decay = decay(settings, D);
         let lr = settings.lr * share;
         let before = self.moments.remove(name);
         let (weight, after) = match rule(settings.optimizer, name, D) {
@@ -107,6 +140,11 @@ impl<I: Backend> Optimizer<I> {
         self.moments.insert(name.to_owned(), after);
         weight
     }
+}
+
+/// Weight decay is for matrices: it would pull gains and offsets to zero.
+fn decay(settings: &TrainSection, rank: usize) -> f64 {
+    if rank >= 2 { settings.weight_decay } else { 0.0 }
 }
 
 /// How one parameter is stepped.
@@ -145,6 +183,7 @@ struct Stepper<'o, I: Backend> {
     gradients: GradientsParams,
     stride: Stride,
     path: Vec<String>,
+    failure: Option<HostOptimError>,
 }
 
 impl<B: AutodiffBackend<InnerBackend = I>, I: Backend> ModuleMapper<B> for Stepper<'_, I> {
@@ -158,6 +197,19 @@ impl<B: AutodiffBackend<InnerBackend = I>, I: Backend> ModuleMapper<B> for Stepp
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let (id, weight, mapper) = param.consume();
+        if let Some(host) = self.optimizer.host.as_mut().filter(|host| host.has(id)) {
+            if self.failure.is_some() {
+                return Param::from_mapped_value(id, weight, mapper);
+            }
+            let stepped = match host.step(id, weight.clone().inner(), self.stride) {
+                Ok(stepped) => Tensor::from_inner(stepped).require_grad(),
+                Err(failure) => {
+                    self.failure = Some(failure);
+                    weight
+                }
+            };
+            return Param::from_mapped_value(id, stepped, mapper);
+        }
         let Some(gradient) = self.gradients.remove::<I, D>(id) else {
             return Param::from_mapped_value(id, weight, mapper);
         };

@@ -26,11 +26,15 @@ impl<I: Backend> SquaredNorms<I> {
         self.0.insert(parameter, of_rows.sum());
     }
 
-    /// The root of their sum, shape `[1]`, added up in the order of the model's parameters.
-    pub(crate) fn global_norm<B: AutodiffBackend<InnerBackend = I>>(self, model: &Gpt<B>) -> Tensor<I, 1> {
+    /// The root of their sum, shape `[1]`, added up in the order of the model's parameters; `None` without any.
+    pub(crate) fn global_norm<B: AutodiffBackend<InnerBackend = I>>(
+        self,
+        model: &Gpt<B>,
+    ) -> Option<Tensor<I, 1>> {
         let mut in_order = InOrder { squares: self.0, of_each: Vec::new() };
         model.visit(&mut in_order);
-        Tensor::cat(in_order.of_each, 0).sum().sqrt()
+        let of_each = in_order.of_each;
+        (!of_each.is_empty()).then(|| Tensor::cat(of_each, 0).sum().sqrt())
     }
 }
 

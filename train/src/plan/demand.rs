@@ -6,11 +6,16 @@
 //! link in a step; with everything spilled and one micro-batch that is 24 bytes in and 16 out per parameter under
 //! `AdamW`. A weight leaves once a step however often it comes back: its host copy is valid until it is stepped.
 //!
+//! What is stepped on the host has neither moments nor updates here: its gradients leave as they come, and its weights come in
+//! once a step, or as often as they are read where they have no room to stay.
+//!
 //! With weights, gradients and two moments alone, of which half or a quarter fits, this gives the bytes that
 //! furthest-next-use eviction moves in a simulation of the same step.
 
 use models::{Chunks, Footprint};
 use runs::config::{Config, OptimizerKind};
+
+use super::placement::Placement;
 
 const WIDE: u64 = 4;
 
@@ -43,7 +48,12 @@ pub(super) struct Demand {
     pub(super) largest_operation: u64,
     /// Bytes that some single operation needs beyond doubt.
     pub(super) least: u64,
+    pub(super) placement: Placement,
+    rounds: u64,
 }
+
+/// The weights whose new values come from the host in every step, whatever has room.
+const STREAMED: &str = "weights from the host";
 
 impl Demand {
     pub(super) fn of(config: &Config, footprint: &Footprint) -> Self {
@@ -62,29 +72,49 @@ impl Demand {
                 (tape - segment, 0, operands_in_pass.saturating_add(segment).saturating_add(narrow))
             }
         };
-        let largest = footprint.largest_tensor * WIDE;
-        let (operands, kept_operands) = update_tensors(train.optimizer);
+        let placement = Placement::of(config, footprint);
+        let largest = placement.largest_tensor(config, footprint);
+        let (operands, kept_operands) =
+            if placement.on_device > 0 { update_tensors(train.optimizer) } else { (ADDING, ADDING) };
         let stepping = (operands - kept_operands) * largest;
-        let gradients = footprint.gradient_bytes();
+        let gradients = placement.on_device * WIDE;
+        let streamed = placement.streamed_bytes();
+        // One segment's gradients at a time, and the embedding's, which the head's wait for.
+        let leaving = match train.recompute {
+            None => streamed,
+            Some(every) => {
+                let segment = footprint.per_block.saturating_mul(every as u64) * WIDE;
+                streamed.min(segment.saturating_add(largest))
+            }
+        };
         let accumulated = if rounds > 1 { gradients } else { 0 };
         // Without recomputation a micro-batch's gradients exist as a whole before they are added up.
         let apart = if train.recompute.is_none() { accumulated } else { 0 };
 
+        let on_device_state = if placement.on_host() == 0 {
+            state_bytes(train.optimizer, footprint)
+        } else {
+            placement.on_device * WIDE
+        };
         let part = |what, at, returns, leaves| Part { what, at, returns, leaves };
         let parts = vec![
             part("working memory", [passing, passing.max(stepping)], rounds, rounds),
             part("rotary tables", [footprint.rotary_bytes(); 2], rounds, 0),
-            part("weights", [footprint.weight_bytes(); 2], 2 * rounds + 1, 1),
+            part("weights", [placement.on_device * WIDE; 2], 2 * rounds + 1, 1),
+            part(STREAMED, [streamed; 2], 2 * rounds, 0),
+            part("gradients leaving", [0, leaving], 1, 1),
             part("gradients", [accumulated, gradients], rounds, rounds),
             part("a micro-batch's gradients", [0, apart], rounds - 1, rounds - 1),
             part("activations", [kept, 0], rounds, rounds),
             part("narrow copies of weights", [kept_narrow, 0], rounds, rounds),
-            part("optimizer state", [state_bytes(train.optimizer, footprint); 2], 1, 1),
+            part("optimizer state", [on_device_state; 2], 1, 1),
         ];
         Self {
             parts: parts.into_iter().filter(|part| part.bytes() > 0).collect(),
             largest_operation: (operands * largest).max(operands_in_pass),
             least: largest.max(hidden).saturating_mul(2),
+            placement,
+            rounds,
         }
     }
 
@@ -93,6 +123,15 @@ impl Demand {
         let at =
             |moment: usize| self.parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.at[moment]));
         at(0).max(at(1))
+    }
+
+    /// Bytes in and out of one step that cross the link although they have room: gradients that are wanted on the host, and the
+    /// weights made of them. `spilled` weights are among what comes in anyway.
+    pub(super) fn streamed(&self, spilled: &[u64]) -> [u64; 2] {
+        let bytes = self.placement.streamed_bytes();
+        let parts = self.parts.iter().zip(spilled);
+        let away = parts.filter(|(part, _)| part.what == STREAMED).map(|(_, spilled)| *spilled).sum::<u64>();
+        [bytes - away.min(bytes), bytes.saturating_mul(self.rounds)]
     }
 
     /// Bytes of each part that have no place under `budget` at one of the moments.
@@ -118,6 +157,9 @@ pub(super) fn state_bytes(optimizer: OptimizerKind, footprint: &Footprint) -> u6
         OptimizerKind::Sgd => footprint.weight_bytes(),
     }
 }
+
+/// Tensors of one parameter's size while two shares of its gradient are added.
+const ADDING: u64 = 3;
 
 /// Tensors of one parameter's size while it is stepped, and how many of these exist before and after too.
 fn update_tensors(optimizer: OptimizerKind) -> (u64, u64) {

@@ -7,6 +7,7 @@ mod demand;
 mod elsewhere;
 mod machine;
 mod measured;
+mod placement;
 mod refusal;
 mod table;
 #[cfg(test)]
@@ -15,6 +16,7 @@ mod tests;
 pub(crate) use elsewhere::Elsewhere;
 pub(crate) use machine::Machine;
 pub(crate) use measured::Measured;
+pub(crate) use placement::format;
 
 use demand::{Demand, state_bytes};
 use models::Footprint;
@@ -54,7 +56,9 @@ pub(crate) struct Plan {
     pub(crate) slowdown_waiting: Option<f64>,
     /// Tokens per step above which this much traffic can hide.
     pub(crate) break_even_tokens: Option<u64>,
-    /// Bytes of spilled tensors in host memory, copies of some that are on the device included.
+    /// Bytes in host memory of an optimizer that is there, and of the gradients that wait for it.
+    pub(crate) optimizer_host_bytes: u64,
+    /// Bytes of these and of spilled tensors in host memory, copies of some that are on the device included.
     pub(crate) host_tier_bytes: u64,
     /// Bytes of host memory, with the device's where that is the same.
     pub(crate) host_bytes: u64,
@@ -105,7 +109,10 @@ impl Plan {
             let each = demand.parts.iter().zip(&spilled);
             each.fold(0_u64, |sum, (part, bytes)| sum.saturating_add(bytes.saturating_mul(times(part))))
         };
-        let (bytes_in, bytes_out) = (moved(&|part| part.returns), moved(&|part| part.leaves));
+        let [streamed_in, streamed_out] = demand.streamed(&spilled);
+        let bytes_in = moved(&|part| part.returns).saturating_add(streamed_in);
+        let bytes_out = moved(&|part| part.leaves).saturating_add(streamed_out);
+        let optimizer_host_bytes = demand.placement.host_bytes(config);
         let working_set = demand.working_set();
         let (stays, spills) = (working_set.min(budget), working_set.saturating_sub(budget));
         let held: Vec<_> = demand
@@ -130,9 +137,11 @@ impl Plan {
         let hidden = times_compute(bytes_in.max(bytes_out));
 
         // A weight that came back unchanged keeps its host copy.
-        let copies =
-            held.iter().find(|held| held.what == "weights").map_or(0, |weights| weights.spills.min(stays));
-        let host_tier_bytes = spills + copies;
+        let copies = held
+            .iter()
+            .find(|held| held.what.starts_with("weights"))
+            .map_or(0, |weights| weights.spills.min(stays));
+        let host_tier_bytes = spills.saturating_add(copies).saturating_add(optimizer_host_bytes);
         let host_bytes = host_tier_bytes + if machine.shares_host { stays } else { 0 };
         let checkpoint_bytes = footprint.weight_bytes() + state_bytes(train.optimizer, footprint);
         let checkpoints = checkpoints(config);
@@ -159,6 +168,7 @@ impl Plan {
             slowdown_hidden: hidden.map(|share| share.max(1.0)),
             slowdown_waiting: times_compute(bytes_in.saturating_add(bytes_out)).map(|share| 1.0 + share),
             break_even_tokens: hidden.map(|share| (share * tokens_per_step as f64) as u64),
+            optimizer_host_bytes,
             host_tier_bytes,
             host_bytes,
             checkpoint_bytes,

@@ -4,7 +4,7 @@
 
 use backend_offload::Bytes;
 use models::{Compute, Footprint};
-use runs::config::Config;
+use runs::config::{Config, PlacementKind, StateKind};
 
 use super::Plan;
 use super::demand::Demand;
@@ -35,8 +35,9 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
         ));
     }
     // Copies of what is on the device can be given up.
-    let needed = plan.spills + if machine.shares_host { plan.stays } else { 0 };
-    let over_budget = machine.host_budget.filter(|limit| *limit < plan.spills);
+    let held = plan.spills.saturating_add(plan.optimizer_host_bytes);
+    let needed = held.saturating_add(if machine.shares_host { plan.stays } else { 0 });
+    let over_budget = machine.host_budget.filter(|limit| *limit < held);
     let over_free = machine.host_free.filter(|free| *free < needed);
     if over_budget.is_some() || over_free.is_some() {
         let allowed = over_budget.map(|limit| format!(", `memory.host_budget` allows {}", Bytes(limit)));
@@ -108,12 +109,19 @@ fn remedies(plan: &Plan, config: &Config, footprint: &Footprint) -> Vec<String> 
         narrow.model.compute = Compute::Bf16;
         changes.push(("`model.compute` = \"bf16\"".to_owned(), narrow));
     }
+    if config.memory.optimizer == PlacementKind::Host && config.memory.optimizer_state != StateKind::Compact {
+        let mut compact = config.clone();
+        compact.memory.optimizer_state = StateKind::Compact;
+        changes.push(("`memory.optimizer_state` = \"compact\"".to_owned(), compact));
+    }
     let mut remedies = Vec::new();
+    let all = plan.working_set.saturating_add(plan.optimizer_host_bytes);
     for (change, config) in changes {
         let footprint = Footprint::of(&config.model).unwrap_or(*footprint);
-        let left = Demand::of(&config, &footprint).working_set();
-        if left < plan.working_set {
-            let (left, all) = (Bytes(left), Bytes(plan.working_set));
+        let demand = Demand::of(&config, &footprint);
+        let left = demand.working_set().saturating_add(demand.placement.host_bytes(&config));
+        if left < all {
+            let (left, all) = (Bytes(left), Bytes(all));
             remedies.push(format!("set {change} (the working set shrinks from {all} to {left})"));
         }
     }

@@ -100,6 +100,10 @@ impl Plan {
                 speed.unwrap_or_default()
             ),
         ));
+        if self.optimizer_host_bytes > 0 {
+            let bytes = Bytes(self.optimizer_host_bytes);
+            lines.push(("optimizer", format!("on the host, {bytes} with the gradients that wait for it")));
+        }
         let budget = machine.device_budget.map_or("unlimited".to_owned(), |budget| Bytes(budget).to_string());
         let (free, total) = (known(machine.device_free, "free"), known(machine.device_total, "in all"));
         lines.push(("device budget", format!("{budget}{free}{total}")));
@@ -109,7 +113,7 @@ impl Plan {
             format!("about {floor}, the largest operation; a smaller budget may not work"),
         ));
         let link = machine.link_bytes_per_second.map(|speed| format!(", at {}", si(speed, "B/s")));
-        let moved = if self.spills == 0 {
+        let moved = if self.bytes_in_per_step + self.bytes_out_per_step == 0 {
             "nothing has to move".to_owned()
         } else {
             let (bytes_in, bytes_out) = (Bytes(self.bytes_in_per_step), Bytes(self.bytes_out_per_step));

@@ -22,7 +22,7 @@ pub(crate) fn line(report: &Report) -> String {
     });
     if report.host_bytes > 0 || report.bytes_in + report.bytes_out > 0 {
         parts.push(format!("host {}", Bytes(report.host_bytes)));
-        parts.push(format!("moved {}", Bytes(report.bytes_in + report.bytes_out)));
+        parts.push(format!("moved {}", Bytes(report.moved())));
         parts.push(format!("stall {:.0}%", 100.0 * report.stall_ms / report.ms.max(1e-9)));
     }
     let waiting = 100.0 * report.data_ms / report.ms.max(1e-9);

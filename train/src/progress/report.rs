@@ -25,10 +25,15 @@ pub(crate) struct Report {
     /// The most bytes in use on the device during this step.
     pub(crate) device_bytes: u64,
     pub(crate) device_budget: Option<u64>,
-    /// The most bytes of spilled tensors during this step.
+    /// The most bytes in the host tier during this step: spilled tensors, and the optimizer where it is there.
     pub(crate) host_bytes: u64,
+    /// Spilled bytes.
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
+    /// Bytes that the trainer itself read from the device and put there: gradients and weights of an optimizer on the host,
+    /// and little else.
+    pub(crate) bytes_read: u64,
+    pub(crate) bytes_written: u64,
     pub(crate) evictions: u64,
     pub(crate) restores: u64,
     pub(crate) stall_ms: f64,
@@ -54,19 +59,28 @@ impl Report {
         self.loss.is_finite() && self.gnorm.is_finite()
     }
 
+    /// Bytes over the link. What the trainer itself reads and puts there counts where that is an optimizer's part; a run's
+    /// tokens and losses alone are nothing.
+    pub(crate) fn moved(&self) -> u64 {
+        self.bytes_in + self.bytes_out + self.bytes_read + self.bytes_written
+    }
+
     /// The time of the whole step, and the part of it spent waiting for its data.
     pub(crate) fn time(&mut self, step: Duration, data: Duration) {
         self.ms = step.as_secs_f64() * 1e3;
         self.data_ms = data.as_secs_f64() * 1e3;
     }
 
-    /// Bytes held and moved between two readings of the counters, whose peaks began anew at the first.
-    pub(crate) fn memory(&mut self, before: &Stats, after: &Stats) {
+    /// Bytes held and moved between two readings of the counters, whose peaks began anew at the first, and the most that the
+    /// host tier held.
+    pub(crate) fn memory(&mut self, before: &Stats, after: &Stats, host: u64) {
+        self.host_bytes = host;
         self.device_bytes = after.device.peak;
         self.device_budget = after.device.budget;
-        self.host_bytes = after.host.peak;
         self.bytes_out = after.bytes_out - before.bytes_out;
         self.bytes_in = after.bytes_in - before.bytes_in;
+        self.bytes_read = after.bytes_read - before.bytes_read;
+        self.bytes_written = after.bytes_written - before.bytes_written;
         self.evictions = after.evictions - before.evictions;
         self.restores = after.restores - before.restores;
         self.stall_ms = after.stall.saturating_sub(before.stall).as_secs_f64() * 1e3;

@@ -32,9 +32,10 @@ impl<B: Backend> Learner<B> {
         Self { gpt, pass }
     }
 
-    /// The same passes over what `change` makes of the network.
-    pub(crate) fn map_gpt(self, change: impl FnOnce(Gpt<B>) -> Gpt<B>) -> Self {
-        Self { gpt: change(self.gpt), pass: self.pass }
+    /// The same passes over what `change` makes of the network, and what else it returns.
+    pub(crate) fn map_gpt<T>(self, change: impl FnOnce(Gpt<B>) -> (Gpt<B>, T)) -> (Self, T) {
+        let (gpt, more) = change(self.gpt);
+        (Self { gpt, pass: self.pass }, more)
     }
 }
 

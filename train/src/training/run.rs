@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use backend_offload::{Offload, Offloadable, Stats};
+use backend_offload::{Managed, Offload, Offloadable, Stats, host_memory};
 use burn::data::dataloader::Progress as Items;
 use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
 use runs::checkpoint::Checkpoints;
@@ -45,9 +45,9 @@ pub(crate) struct Peaks {
 }
 
 impl Peaks {
-    pub(crate) fn include(&mut self, stats: &Stats) {
+    pub(crate) fn include<I: Managed>(&mut self, device: &I::Device, stats: &Stats) {
         self.device = self.device.max(stats.device.peak);
-        self.host = self.host.max(stats.host.peak);
+        self.host = self.host.max(host_memory::<I>(device).usage().peak);
         self.largest_launch = self.largest_launch.max(stats.largest_launch);
     }
 }
@@ -85,7 +85,11 @@ impl<I: Offloadable> Run<I> {
         let session = &mut self.session;
         session.progress.advance(report.loss, session.training.cursor(report.step));
         session.progress.seconds = self.before + self.begun.elapsed().as_secs_f64();
-        let Report { loss, bytes_in, bytes_out, .. } = report;
+        let Report { loss, mut bytes_in, mut bytes_out, .. } = report;
+        if self.optimizer.host.is_some() {
+            bytes_in += report.bytes_written;
+            bytes_out += report.bytes_read;
+        }
         self.taken.push(Taken { loss, seconds, bytes_in, bytes_out });
         let tokens = session.config.tokens_per_step();
         report.steps = session.steps();

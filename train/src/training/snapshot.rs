@@ -9,15 +9,20 @@ mod tests;
 use std::{
     borrow::Cow,
     cell::RefCell,
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     fs::{self, File},
     io::{Read, Seek, SeekFrom},
     path::Path,
 };
 
 use anyhow::{Context, bail, ensure};
+use backend_offload::Managed;
 use burn::backend::{Flex, flex::FlexDevice};
-use burn::tensor::{DType, TensorData, TensorMetadata, backend::Backend, ops::FloatTensor, try_read_sync};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{
+    DType, Tensor, TensorData, TensorMetadata, backend::Backend, ops::FloatTensor, try_read_sync,
+};
+use host_optim::HostState;
 use models::{
     Gpt,
     weights::{self, Layout, Stored},
@@ -30,7 +35,7 @@ use serde::{Deserialize, Serialize};
 use tokenizer::Tokenizer;
 
 use super::Progress;
-use crate::optimizer::{Moments, Optimizer, keeps_second_moment};
+use crate::optimizer::{HostPart, Moments, Optimizer, is_on_host, keeps_second_moment};
 
 const PARTS: [&str; 2] = ["first", "second"];
 const FORMAT: u32 = 1;
@@ -53,7 +58,12 @@ pub(crate) fn save<I: Backend, B: Backend>(
     progress: &Progress,
     tokenizer: &Tokenizer,
 ) -> anyhow::Result<()> {
-    weights::save(gpt, &folder.join(WEIGHTS), Layout::Native, Stored::F32)?;
+    let on_host = optimizer.host.as_ref().map(HostPart::by_name).unwrap_or_default();
+    let complete = |name: &str, weights: TensorData| match on_host.get(name) {
+        Some(state) => state.complete(weights).map_err(|error| error.to_string()),
+        None => Ok(weights),
+    };
+    weights::save_completed(gpt, &folder.join(WEIGHTS), Layout::Native, Stored::F32, complete)?;
     let failure = RefCell::new(None);
     let mut moments = BTreeMap::new();
     for (name, kept) in &optimizer.moments {
@@ -61,20 +71,29 @@ pub(crate) fn save<I: Backend, B: Backend>(
         for (part, tensor) in PARTS.into_iter().zip(parts) {
             if let Some(tensor) = tensor {
                 let (name, shape) = (format!("{name}.{part}"), tensor.shape().to_vec());
-                let moment = Moment::<'_, I> { name: name.clone(), tensor, shape, failure: &failure };
-                moments.insert(name, moment);
+                let source = Source::<'_, I>::Device(tensor);
+                moments.insert(name.clone(), Moment { name, source, shape, failure: &failure });
             }
         }
     }
+    gpt.visit(&mut HostMoments {
+        on_host: &on_host,
+        path: Vec::new(),
+        failure: &failure,
+        moments: &mut moments,
+    });
     serialize_to_file(moments, None, &folder.join(MOMENTS)).context("writing the optimizer's moments")?;
     if let Some(failure) = failure.take() {
         bail!("saving the optimizer's moments: {failure}");
     }
+    let on_device = optimizer.moments.iter().map(|(name, moments)| (name.clone(), moments.time));
     let state = State {
         format: FORMAT,
         optimizer: config.train.optimizer,
         progress: progress.clone(),
-        times: optimizer.moments.iter().map(|(name, moments)| (name.clone(), moments.time)).collect(),
+        times: on_device
+            .chain(on_host.values().map(|state| (state.name().to_owned(), state.time() as usize)))
+            .collect(),
     };
     fs::write(folder.join(STATE), serde_json::to_vec_pretty(&state)?).context("writing the state")?;
     fs::write(folder.join(CONFIG), config.to_json()).context("writing the configuration")?;
@@ -132,7 +151,7 @@ impl State {
 }
 
 /// Where the run in `folder` stood, and its optimizer.
-pub(crate) fn restore<I: Backend>(
+pub(crate) fn restore<I: Managed>(
     folder: &Path,
     config: &Config,
     device: &I::Device,
@@ -147,13 +166,23 @@ pub(crate) fn restore<I: Backend>(
         ))
         .into());
     }
-    let mut optimizer = Optimizer::new(&config.train);
+    let mut optimizer = Optimizer::placed(config, device);
     let mut stored = TensorFile::open(&folder.join(MOMENTS))?;
     check_moments(&state, folder, &stored)
         .with_context(|| format!("the checkpoint {} cannot be resumed", folder.display()))?;
     for (name, time) in state.times {
         let [first, second] = PARTS.map(|part| format!("{name}.{part}"));
-        let first = stored.tensor::<I>(&first, device)?.with_context(|| format!("{first} is missing"))?;
+        let missing = || format!("{first} is missing");
+        if let Some(host) = optimizer.host.as_mut().filter(|_| is_on_host(config, &name, stored.rank(&first)))
+        {
+            let moments = [&first, &second].map(|part| stored.numbers(part));
+            let [first_moments, second_moments] = moments;
+            let first_moments = first_moments?.with_context(missing)?;
+            let second_moments = second_moments?.with_context(|| format!("{second} is missing"))?;
+            host.restored.insert(name, (time, [first_moments, second_moments]));
+            continue;
+        }
+        let first = stored.tensor::<I>(&first, device)?.with_context(missing)?;
         let second = stored.tensor::<I>(&second, device)?;
         optimizer.moments.insert(name, Moments { time, first, second });
     }
@@ -163,9 +192,43 @@ pub(crate) fn restore<I: Backend>(
 /// One tensor of the file to be, fetched when it is written.
 struct Moment<'m, I: Backend> {
     name: String,
-    tensor: &'m FloatTensor<I>,
+    source: Source<'m, I>,
     shape: Vec<usize>,
     failure: &'m RefCell<Option<String>>,
+}
+
+enum Source<'m, I: Backend> {
+    Device(&'m FloatTensor<I>),
+    Host(&'m HostState, fn(&HostState) -> Vec<f32>),
+}
+
+/// Finds the moments on the host, in the shapes of their parameters.
+struct HostMoments<'m, 'o, I: Backend> {
+    on_host: &'o HashMap<&'m str, &'m HostState>,
+    path: Vec<String>,
+    failure: &'m RefCell<Option<String>>,
+    moments: &'o mut BTreeMap<String, Moment<'m, I>>,
+}
+
+impl<I: Backend, B: Backend> ModuleVisitor<B> for HostMoments<'_, '_, I> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let name = self.path.join(".");
+        let Some(&state) = self.on_host.get(name.as_str()) else { return };
+        let reads: [fn(&HostState) -> Vec<f32>; 2] = [HostState::first_moments, HostState::second_moments];
+        for (part, read) in PARTS.into_iter().zip(reads) {
+            let (name, shape) = (format!("{name}.{part}"), param.lazy_shape().to_vec());
+            let source = Source::Host(state, read);
+            self.moments.insert(name.clone(), Moment { name, source, shape, failure: self.failure });
+        }
+    }
 }
 
 impl<I: Backend> View for Moment<'_, I> {
@@ -179,11 +242,15 @@ impl<I: Backend> View for Moment<'_, I> {
 
     /// The interface knows no failure: zeros take the place of what could not be read, and the file is thrown away.
     fn data(&self) -> Cow<'_, [u8]> {
-        let read = try_read_sync(I::float_into_data(self.tensor.clone()));
-        let bytes = match read {
-            Some(Ok(data)) => Ok(data.convert_dtype(DType::F32).into_bytes().to_vec()),
-            Some(Err(error)) => Err(format!("`{}` cannot be read from the device: {error}", self.name)),
-            None => Err(format!("`{}` cannot be read at once", self.name)),
+        let bytes = match &self.source {
+            Source::Host(state, read) => {
+                Ok(TensorData::new(read(state), self.shape.clone()).into_bytes().to_vec())
+            }
+            Source::Device(tensor) => match try_read_sync(I::float_into_data((*tensor).clone())) {
+                Some(Ok(data)) => Ok(data.convert_dtype(DType::F32).into_bytes().to_vec()),
+                Some(Err(error)) => Err(format!("`{}` cannot be read from the device: {error}", self.name)),
+                None => Err(format!("`{}` cannot be read at once", self.name)),
+            },
         };
         let usable = bytes.and_then(|bytes| finite(&self.name, &bytes).map(|()| bytes));
         Cow::Owned(usable.unwrap_or_else(|failure| {
@@ -242,13 +309,25 @@ impl TensorFile {
         name: &str,
         device: &I::Device,
     ) -> anyhow::Result<Option<FloatTensor<I>>> {
+        Ok(self.data(name)?.map(|data| I::float_from_data(data, device)))
+    }
+
+    fn numbers(&mut self, name: &str) -> anyhow::Result<Option<Vec<f32>>> {
+        Ok(self.data(name)?.map(|data| data.iter::<f32>().collect()))
+    }
+
+    fn data(&mut self, name: &str) -> anyhow::Result<Option<TensorData>> {
         let Some(info) = self.header.info(name) else { return Ok(None) };
         let (from, to) = info.data_offsets;
         let mut bytes = vec![0; to - from];
         self.file.seek(SeekFrom::Start(self.begin + from as u64))?;
         self.file.read_exact(&mut bytes).with_context(|| format!("reading {name}"))?;
         finite(name, &bytes).map_err(BadInput)?;
-        let data = TensorData::from_bytes_vec(bytes, info.shape.clone(), DType::F32);
-        Ok(Some(I::float_from_data(data, device)))
+        Ok(Some(TensorData::from_bytes_vec(bytes, info.shape.clone(), DType::F32)))
+    }
+
+    /// Dimensions of a tensor; none where there is none.
+    fn rank(&self, name: &str) -> usize {
+        self.header.info(name).map_or(0, |info| info.shape.len())
     }
 }

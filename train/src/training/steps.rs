@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use anyhow::anyhow;
-use backend_offload::{Offload, Offloadable, mark_step, reset_peaks, stats};
+use backend_offload::{Offload, Offloadable, host_memory, mark_step, reset_peaks, stats};
 use burn::backend::Autodiff;
 use burn::data::dataloader::DataLoader;
 use burn::module::{Module, ModuleVisitor, Param};
@@ -19,7 +19,7 @@ use super::strategy::{Events, Tape};
 use super::{Learner, Run};
 use crate::data::StepData;
 use crate::exit::Ending;
-use crate::optimizer::{SquaredNorms, Stride, rate_share};
+use crate::optimizer::{HostPart, SquaredNorms, Stride, rate_share};
 use crate::progress::Report;
 
 impl<I: Offloadable> Run<I> {
@@ -34,7 +34,7 @@ impl<I: Offloadable> Run<I> {
         let mut batches = loader.iter();
         while self.session.progress.step < self.session.steps() {
             let before = stats::<I>(&self.device);
-            self.peaks.include(&before);
+            self.peaks.include::<I>(&self.device, &before);
             reset_peaks::<I>(&self.device);
             let begun = Instant::now();
             let Some(data) = batches.next() else {
@@ -44,7 +44,7 @@ impl<I: Offloadable> Run<I> {
             };
             let waited = begun.elapsed();
             let step = data.step;
-            let TrainOutput { grads, item: mut report } = TrainStep::step(&model, data);
+            let (grads, mut report) = model.gradients(data, self.optimizer.host.as_mut());
             if let Some(failure) = report.failure.take() {
                 return (model, Err(anyhow!("step {step} could not run: {failure}")));
             }
@@ -53,7 +53,13 @@ impl<I: Offloadable> Run<I> {
             report.lr = settings.lr * share;
             if report.is_usable() {
                 let stride = Stride::clipped(share, f64::from(report.gnorm), settings.grad_clip);
-                model = model.map_gpt(|gpt| self.optimizer.step(gpt, grads, stride));
+                let stepped;
+                (model, stepped) = model.map_gpt(|gpt| self.optimizer.step(gpt, grads, stride));
+                if let Err(error) = stepped {
+                    return (model, Err(anyhow!("the update of step {step} could not run: {error}")));
+                }
+            } else {
+                self.optimizer.withhold();
             }
             // An update that could not run is told here; no later step may use its weights.
             if let Err(error) = Offload::<I>::sync(&self.device) {
@@ -61,7 +67,8 @@ impl<I: Offloadable> Run<I> {
             }
             report.time(begun.elapsed(), waited);
             mark_step::<I>(&self.device);
-            report.memory(&before, &stats::<I>(&self.device));
+            let host = host_memory::<I>(&self.device).usage().peak;
+            report.memory(&before, &stats::<I>(&self.device), host);
             self.account(report, events);
             match self.between_steps(&model, events, interrupter) {
                 Ok(None) => {}
@@ -118,82 +125,115 @@ impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
     type Input = StepData;
     type Output = Report;
 
-    /// Gradients of all micro-batches together, as those of one large batch: each weighs as much as it has targets.
+    /// What Burn's own loop would call; ours has a place for gradients on the host, too.
     fn step(&self, data: StepData) -> TrainOutput<Report> {
+        let (grads, item) = self.gradients(data, None);
+        TrainOutput { grads, item }
+    }
+}
+
+impl<I: Backend> Learner<Autodiff<I>> {
+    /// Gradients of all micro-batches together, as those of one large batch: each weighs as much as it has targets. Those of
+    /// parameters that are stepped on the host are there when this returns, the others are returned.
+    fn gradients(&self, data: StepData, host: Option<&mut HostPart>) -> (GradientsParams, Report) {
         let divisor = data.counted();
         let device = self.gpt.wte.device();
-        let mut grads = GradientsParams::new();
-        let mut norms = SquaredNorms::new();
+        let mut sum = Sum { grads: GradientsParams::new(), norms: SquaredNorms::new(), host, failure: None };
         let last = data.micro_batches.len() - 1;
         let mut numbers = Vec::with_capacity(data.micro_batches.len() + 1);
         for (n, micro_batch) in data.micro_batches.iter().enumerate() {
             let key = DropoutKey { seed: self.pass.seed, step: data.step, micro_batch: n as u64 };
             let options =
                 PassOptions { dropout: Some(key), z_loss: self.pass.z_loss, divisor: Some(divisor) };
-            let norms = (n == last).then_some(&mut norms);
             let batch = micro_batch.upload::<I>(&device);
-            numbers.push(self.forward_backward(batch, &options, Sum { grads: &mut grads, norms }));
+            numbers.push(self.forward_backward(batch, &options, &mut sum, n == last));
         }
+        let Sum { grads, norms, host, failure } = sum;
         let losses = numbers.len();
-        numbers.push(norms.global_norm(&self.gpt));
-        let item = match Tensor::cat(numbers, 0).try_into_data() {
+        numbers.extend(norms.global_norm(&self.gpt));
+        let mut report = Report { step: data.step, ..Report::default() };
+        match Tensor::cat(numbers, 0).try_into_data() {
             Ok(numbers) => {
                 let numbers: Vec<f32> = numbers.iter::<f32>().collect();
-                let loss = numbers[..losses].iter().sum();
-                Report { step: data.step, loss, gnorm: numbers[losses], ..Report::default() }
+                report.loss = numbers[..losses].iter().sum();
+                let on_device = numbers.get(losses).copied();
+                report.gnorm = match host {
+                    None => on_device.unwrap_or_default(),
+                    Some(host) => {
+                        let on_device = f64::from(on_device.unwrap_or_default());
+                        (on_device * on_device + host.squares()).sqrt() as f32
+                    }
+                };
             }
-            Err(error) => Report { step: data.step, failure: Some(error.to_string()), ..Report::default() },
-        };
-        TrainOutput { grads, item }
+            Err(error) => report.failure = Some(error.to_string()),
+        }
+        // Of two failures the first is told: the second follows from it.
+        report.failure = failure.or(report.failure);
+        (grads, report)
     }
-}
 
-impl<I: Backend> Learner<Autodiff<I>> {
-    /// Adds a micro-batch's gradients to `sum`; returns its share of the loss.
-    fn forward_backward(&self, batch: Batch<I>, options: &PassOptions, mut sum: Sum<'_, I>) -> Tensor<I, 1> {
+    /// Adds a micro-batch's gradients to `sum`, which `completes` there; returns its share of the loss.
+    fn forward_backward(
+        &self,
+        batch: Batch<I>,
+        options: &PassOptions,
+        sum: &mut Sum<'_, I>,
+        completes: bool,
+    ) -> Tensor<I, 1> {
         let kernels = Lean(Chunks::default());
         if let Some(every) = self.pass.recompute {
             let (_, loss) =
                 recompute::sweep(self.gpt.clone(), batch, options, kernels, every, |gpt, segment| {
-                    sum.add(&gpt, segment);
+                    sum.add(&gpt, segment, completes);
                     gpt
                 });
             return loss;
         }
         let loss = self.gpt.loss(Batch::from_inner(batch), options, &kernels);
         let value = loss.clone().inner();
-        sum.add(&self.gpt, GradientsParams::from_grads(loss.backward(), &self.gpt));
+        sum.add(&self.gpt, GradientsParams::from_grads(loss.backward(), &self.gpt), completes);
         value
     }
 }
 
 /// The gradients of all micro-batches together, as they arrive: each parameter once in every micro-batch.
 struct Sum<'a, I: Backend> {
-    grads: &'a mut GradientsParams,
-    /// There with the last micro-batch, whose arrivals complete the sums.
-    norms: Option<&'a mut SquaredNorms<I>>,
+    grads: GradientsParams,
+    /// Of gradients that stay on the device, and are complete.
+    norms: SquaredNorms<I>,
+    host: Option<&'a mut HostPart>,
+    /// The first gradient that could not be taken to the host.
+    failure: Option<String>,
 }
 
 impl<I: Backend> Sum<'_, I> {
-    fn add(&mut self, gpt: &Gpt<Autodiff<I>>, mut arrived: GradientsParams) {
-        gpt.visit(&mut Arrival { arrived: &mut arrived, sum: self });
+    fn add(&mut self, gpt: &Gpt<Autodiff<I>>, mut arrived: GradientsParams, completes: bool) {
+        gpt.visit(&mut Arrival { arrived: &mut arrived, sum: self, completes });
     }
 }
 
 struct Arrival<'a, 's, I: Backend> {
     arrived: &'a mut GradientsParams,
     sum: &'a mut Sum<'s, I>,
+    completes: bool,
 }
 
 impl<I: Backend> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
         let Some(arrived) = self.arrived.remove::<I, D>(param.id) else { return };
+        if let Some(host) = self.sum.host.as_mut().filter(|host| host.has(param.id)) {
+            if self.sum.failure.is_none() {
+                let taken = host.arrive(param.id, arrived, param.val().dtype());
+                self.sum.failure = taken.err().map(|error| error.to_string());
+            }
+            return;
+        }
         let sum = match self.sum.grads.remove::<I, D>(param.id) {
             Some(sum) => sum + arrived,
             None => arrived,
         };
-        if let Some(norms) = &mut self.sum.norms {
-            norms.add(param.id, sum.clone());
+        if self.completes {
+            self.sum.norms.add(param.id, sum.clone());
         }
         self.sum.grads.register(param.id, sum);
     }

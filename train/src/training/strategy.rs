@@ -108,7 +108,7 @@ pub(crate) fn launch<I: Offloadable>(
     drop(trained.renderer);
     let run = Arc::into_inner(strategy).context("the training ended and is still held")?.0;
     let mut run = run.into_inner().unwrap_or_else(PoisonError::into_inner);
-    run.peaks.include(&stats::<I>(&run.device));
+    run.peaks.include::<I>(&run.device, &stats::<I>(&run.device));
     let ending = run.ending.context("the training ended without a result")??;
     Ok(Outcome {
         learner: trained.model,

@@ -193,15 +193,16 @@ fn first_state<I: Offloadable>(directory: &RunDirectory, device: &I::Device) -> 
         for change in &directory.changes {
             eprintln!("changed {change}");
         }
-        let (progress, optimizer) = training::restore(&checkpoint.path, config, device)?;
+        let (progress, mut optimizer) = training::restore(&checkpoint.path, config, device)?;
         let gpt = runs::weights::load(&checkpoint.path, &config.model, device)?;
-        return Ok((gpt, optimizer, progress));
+        return Ok((optimizer.adopt(gpt)?, optimizer, progress));
     }
     let gpt = match &directory.pretrained {
         Some(pretrained) => pretrained.weights(&config.model, device)?,
         None => Gpt::new(&config.model, config.train.seed, device)?,
     };
-    Ok((gpt, Optimizer::new(&config.train), Progress::start(config.train.seed)))
+    let mut optimizer = Optimizer::placed(config, device);
+    Ok((optimizer.adopt(gpt)?, optimizer, Progress::start(config.train.seed)))
 }
 
 /// What cannot work is not begun.

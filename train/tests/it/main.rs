@@ -8,6 +8,7 @@ mod divergence;
 mod evaluation;
 mod exchange;
 mod finetune;
+mod host_optimizer;
 mod inspect;
 mod plan;
 mod prepare;

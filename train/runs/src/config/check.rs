@@ -9,7 +9,9 @@ use serde::Serialize;
 use tokenizer::CHAT_SPECIALS;
 
 use super::error::Combination;
-use super::{AlignKind, Config, DataSource, OptimizerKind, TokenizerKind, TrainSection};
+use super::{
+    AlignKind, Config, DataSource, OptimizerKind, PlacementKind, StateKind, TokenizerKind, TrainSection,
+};
 
 /// Most conversations and questions of the embedded corpus, which are made in memory.
 const MOST_DIALOGUES: usize = 1_000_000;
@@ -313,7 +315,19 @@ impl Refusals {
         }
     }
 
-    fn memory(&mut self, Config { memory, .. }: &Config) {
+    fn memory(&mut self, Config { memory, train, .. }: &Config) {
+        if memory.optimizer == PlacementKind::Host && train.optimizer == OptimizerKind::Sgd {
+            let text = "`memory.optimizer` = \"host\" works for adamw and for what muon leaves to it, not for \
+                        `train.optimizer` = \"sgd\"; set `memory.optimizer` to \"device\"";
+            self.add(&["memory.optimizer", "train.optimizer"], text.to_owned());
+        }
+        if memory.optimizer == PlacementKind::Device && memory.optimizer_state != StateKind::F32 {
+            let text = format!(
+                "`memory.optimizer_state` = {} is for an optimizer on the host; set `memory.optimizer` to \"host\"",
+                json(&memory.optimizer_state)
+            );
+            self.add(&["memory.optimizer_state", "memory.optimizer"], text);
+        }
         for (key, budget) in
             [("memory.device_budget", memory.device_budget()), ("memory.host_budget", memory.host_budget())]
         {

@@ -223,8 +223,34 @@ pub struct CheckpointSection {
 pub struct MemorySection {
     /// Bytes (`"6GiB"`), a share (`"80%"`), `"unlimited"` or `"auto"`.
     pub device_budget: String,
-    /// The same for spilled tensors in host memory.
+    /// The same for host memory: spilled tensors, and the optimizer where it is there.
     pub host_budget: String,
+    /// Where `adamw` keeps its state and computes its steps. Numbers depend on it in their last digits.
+    pub optimizer: PlacementKind,
+    /// What is kept of a parameter on the host (`host`).
+    pub optimizer_state: StateKind,
+}
+
+/// Where the optimizer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PlacementKind {
+    /// With the weights. What has no room spills like any tensor.
+    Device,
+    /// In host memory: a gradient goes out and weights come in, and nothing else of a step crosses the link.
+    Host,
+}
+
+/// What is kept of a parameter on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StateKind {
+    /// 12 bytes per parameter, exact.
+    F32,
+    /// 8: moments of 16 bits.
+    Bf16,
+    /// 4: moments of 8 bits, and of matrices in bf16 only what completes them to f32.
+    Compact,
 }
 
 impl Default for TokenizerSection {
@@ -304,7 +330,12 @@ impl Default for CheckpointSection {
 
 impl Default for MemorySection {
     fn default() -> Self {
-        Self { device_budget: "auto".to_owned(), host_budget: "auto".to_owned() }
+        Self {
+            device_budget: "auto".to_owned(),
+            host_budget: "auto".to_owned(),
+            optimizer: PlacementKind::Device,
+            optimizer_state: StateKind::F32,
+        }
     }
 }
 

@@ -20,9 +20,7 @@ fn config() -> Config {
 fn write(folder: &Path, config: &Config) -> anyhow::Result<()> {
     let gpt = Gpt::<Tape>::new(&config.model, 3, &FlexDevice)?;
     let mut optimizer = Optimizer::<Flex>::new(&config.train);
-    let zeros = |shape: [usize; 2]| {
-        burn::tensor::Tensor::<Flex, 2>::zeros(shape, &FlexDevice).into_primitive().tensor()
-    };
+    let zeros = |shape: [usize; 2]| Tensor::<Flex, 2>::zeros(shape, &FlexDevice).into_primitive().tensor();
     let moments = Moments { time: 1, first: zeros([264, 4]), second: Some(zeros([264, 4])) };
     optimizer.moments.insert("wte".to_owned(), moments);
     save(folder, &gpt, &optimizer, config, &Progress::start(1), &Tokenizer::bytes(&tokenizer::CHAT_SPECIALS))
@@ -105,7 +103,7 @@ fn a_checkpoint_with_nan_weights_is_not_saved() {
     let config = config();
     let gpt = Gpt::<Tape>::new(&config.model, 3, &FlexDevice).expect("a valid shape");
     let mut broken = gpt.no_grad();
-    broken.wte = burn::module::Param::from_tensor(broken.wte.val().mul_scalar(f32::NAN));
+    broken.wte = Param::from_tensor(broken.wte.val().mul_scalar(f32::NAN));
     let optimizer = Optimizer::<Flex>::new(&config.train);
     let checkpoints = Checkpoints::in_run(run.path());
     let saved = checkpoints.save(1, 0, |folder| {
@@ -121,9 +119,7 @@ fn moments_that_are_no_numbers_are_neither_saved_nor_resumed() {
     let run = tempfile::tempdir().expect("a folder");
     let config = config();
     let gpt = Gpt::<Tape>::new(&config.model, 3, &FlexDevice).expect("a valid shape");
-    let moment = |value: f32| {
-        burn::tensor::Tensor::<Flex, 2>::full([264, 4], value, &FlexDevice).into_primitive().tensor()
-    };
+    let moment = |value: f32| Tensor::<Flex, 2>::full([264, 4], value, &FlexDevice).into_primitive().tensor();
     let mut optimizer = Optimizer::<Flex>::new(&config.train);
     let moments = Moments { time: 1, first: moment(0.0), second: Some(moment(f32::INFINITY)) };
     optimizer.moments.insert("wte".to_owned(), moments);

@@ -1,0 +1,197 @@
+//! The part of the optimizer that is in host memory.
+//!
+//! A gradient goes out as soon as it is complete on the device and waits here for the step's verdict: the norm of all of
+//! them, and whether each is a number. Then parameters are stepped in the model's order, and their new weights are made
+//! from what the step wrote. With products in bf16 the device holds the matrices in bf16, and f32 is kept here alone.
+
+use std::collections::HashMap;
+
+use anyhow::ensure;
+use backend_offload::{HostMemory, Managed, host_memory};
+use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::tensor::{
+    DType, FloatDType, Tensor,
+    backend::{AutodiffBackend, Backend},
+};
+use host_optim::{AdamW, Format, HostOptimError, HostState, Saved};
+use models::{Compute, Gpt};
+use runs::config::{Config, PlacementKind, TrainSection};
+
+use super::{Rule, Stride, decay, rule};
+use crate::plan::format;
+
+/// States by parameter.
+#[derive(Debug)]
+pub(crate) struct HostPart {
+    memory: HostMemory,
+    format: Format,
+    compute: Compute,
+    settings: TrainSection,
+    states: HashMap<ParamId, HostState>,
+    /// In the model's order, in which sums are the same in every run.
+    order: Vec<ParamId>,
+    /// Moments of a checkpoint, by name, before the model is there.
+    pub(crate) restored: HashMap<String, (usize, [Vec<f32>; 2])>,
+}
+
+/// Whether a parameter is stepped on the host.
+pub(crate) fn is_on_host(config: &Config, name: &str, rank: usize) -> bool {
+    config.memory.optimizer == PlacementKind::Host && rule(config.train.optimizer, name, rank) == Rule::AdamW
+}
+
+/// Whether the device computes with this parameter in bf16, its f32 kept on the host.
+fn is_narrow(compute: Compute, name: &str, rank: usize) -> bool {
+    compute == Compute::Bf16 && rank == 2 && (name.starts_with("blocks.") || name == "lm_head")
+}
+
+impl HostPart {
+    /// Nothing yet; `None` where the whole optimizer is on the device.
+    pub(crate) fn new<B: Managed>(config: &Config, device: &B::Device) -> Option<Self> {
+        (config.memory.optimizer == PlacementKind::Host).then(|| Self {
+            memory: host_memory::<B>(device),
+            format: format(config.memory.optimizer_state),
+            compute: config.model.compute,
+            settings: config.train.clone(),
+            states: HashMap::new(),
+            order: Vec::new(),
+            restored: HashMap::new(),
+        })
+    }
+
+    /// Takes over the parameters of `gpt` that are stepped here, with their moments where a checkpoint had any. The model
+    /// that comes back computes with them in the type the device is to have.
+    pub(crate) fn adopt<B: AutodiffBackend>(&mut self, gpt: Gpt<B>) -> anyhow::Result<Gpt<B>> {
+        let mut adopt = Adopt { part: self, path: Vec::new(), failure: None };
+        let gpt = gpt.map(&mut adopt);
+        if let Some(failure) = adopt.failure {
+            return Err(anyhow::Error::from(failure).context("the optimizer cannot be set up on the host"));
+        }
+        ensure!(
+            self.restored.is_empty(),
+            "the checkpoint has moments of `{}`, which is no parameter of the model",
+            self.restored.keys().min().map_or("", String::as_str)
+        );
+        Ok(gpt)
+    }
+
+    /// Whether gradients of this parameter come here.
+    pub(crate) fn has(&self, id: ParamId) -> bool {
+        self.states.contains_key(&id)
+    }
+
+    /// Takes in a gradient, or a further micro-batch's share. Its device memory is free when this returns.
+    pub(crate) fn arrive<I: Backend, const D: usize>(
+        &mut self,
+        id: ParamId,
+        gradient: Tensor<I, D>,
+        weights: DType,
+    ) -> Result<(), HostOptimError> {
+        let Some(state) = self.states.get_mut(&id) else { return Ok(()) };
+        // As wide as the weights: what more of it there is was rounded away in the products that made it.
+        let gradient = if weights == DType::BF16 && gradient.dtype() != weights {
+            gradient.cast(FloatDType::BF16)
+        } else {
+            gradient
+        };
+        state.arrive_tensor(gradient)
+    }
+
+    /// The sum of squares of everything that has arrived.
+    pub(crate) fn squares(&self) -> f64 {
+        self.order.iter().filter_map(|id| self.states.get(id)).map(HostState::squares).sum()
+    }
+
+    /// Forgets what has arrived.
+    pub(crate) fn withhold(&mut self) {
+        self.states.values_mut().for_each(HostState::drop_gradient);
+    }
+
+    /// The weights after one step, if this parameter is stepped here.
+    pub(super) fn step<I: Backend, const D: usize>(
+        &mut self,
+        id: ParamId,
+        weights: Tensor<I, D>,
+        stride: Stride,
+    ) -> Result<Tensor<I, D>, HostOptimError> {
+        let settings = &self.settings;
+        let Some(state) = self.states.get_mut(&id).filter(|state| state.has_gradient()) else {
+            return Ok(weights);
+        };
+        let rule = AdamW {
+            betas: settings.betas.map(|beta| beta as f32),
+            epsilon: settings.epsilon as f32,
+            weight_decay: f64::from(decay(settings, D) as f32),
+        };
+        let stride = host_optim::Stride { lr: settings.lr * stride.share, scale: stride.scale };
+        state.step_tensor(&rule, stride, weights)
+    }
+
+    /// Bytes of all moments as a checkpoint holds them.
+    pub(super) fn saved_bytes(&self) -> u64 {
+        self.states.values().map(|state| 2 * size_of::<f32>() as u64 * state.len() as u64).sum()
+    }
+
+    /// States by the names of their parameters.
+    pub(crate) fn by_name(&self) -> HashMap<&str, &HostState> {
+        self.states.values().map(|state| (state.name(), state)).collect()
+    }
+}
+
+impl HostPart {
+    fn adopted<I: Backend, const D: usize>(
+        &mut self,
+        name: &str,
+        weights: Tensor<I, D>,
+    ) -> Result<(HostState, Tensor<I, D>), HostOptimError> {
+        let narrow = is_narrow(self.compute, name, D);
+        let restored = self.restored.remove(name);
+        if restored.is_none() && !narrow {
+            return Ok((HostState::of_tensor(&self.memory, name, self.format, &weights)?, weights));
+        }
+        let masters = host_optim::read(name, weights.clone())?;
+        let masters: Vec<f32> = masters.iter::<f32>().collect();
+        let (time, moments) = restored.unwrap_or_else(|| {
+            let zeros = || vec![0.0; masters.len()];
+            (0, [zeros(), zeros()])
+        });
+        let saved = Saved { time: time as u32, weights: masters, moments };
+        let kind = if narrow { DType::BF16 } else { DType::F32 };
+        HostState::restore_tensor(&self.memory, name, self.format, &saved, weights, kind)
+    }
+}
+
+struct Adopt<'a> {
+    part: &'a mut HostPart,
+    path: Vec<String>,
+    failure: Option<HostOptimError>,
+}
+
+impl<B: AutodiffBackend> ModuleMapper<B> for Adopt<'_> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        let name = self.path.join(".");
+        let settings = &self.part.settings;
+        if self.failure.is_some() || rule(settings.optimizer, &name, D) != Rule::AdamW {
+            return param;
+        }
+        let (id, weights, mapper) = param.consume();
+        match self.part.adopted(&name, weights.clone().inner()) {
+            Ok((state, weights)) => {
+                self.part.states.insert(id, state);
+                self.part.order.push(id);
+                Param::from_mapped_value(id, Tensor::from_inner(weights).require_grad(), mapper)
+            }
+            Err(failure) => {
+                self.failure = Some(failure);
+                Param::from_mapped_value(id, weights, mapper)
+            }
+        }
+    }
+}

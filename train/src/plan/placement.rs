@@ -1,0 +1,78 @@
+//! Parameters by where they are stepped, and what those on the host take there.
+
+use host_optim::Format;
+use models::{Compute, Footprint};
+use runs::config::{Config, OptimizerKind, PlacementKind, StateKind};
+
+const WIDE: u64 = 4;
+const NARROW: u64 = 2;
+
+/// Counts of parameters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Placement {
+    pub(super) on_device: u64,
+    /// Stepped on the host, in f32 on the device too.
+    pub(super) wide: u64,
+    /// Stepped on the host, in bf16 on the device.
+    pub(super) narrow: u64,
+}
+
+impl Placement {
+    pub(super) fn of(config: &Config, footprint: &Footprint) -> Self {
+        let all = footprint.parameters;
+        if config.memory.optimizer == PlacementKind::Device {
+            return Self { on_device: all, ..Self::default() };
+        }
+        let on_device = match config.train.optimizer {
+            OptimizerKind::Muon => footprint.hidden_matrices,
+            OptimizerKind::AdamW | OptimizerKind::Sgd => 0,
+        };
+        let head = if config.model.tie_word_embeddings {
+            0
+        } else {
+            config.model.vocab_size as u64 * config.model.n_embd as u64
+        };
+        let narrow = match config.model.compute {
+            Compute::Bf16 => footprint.hidden_matrices - on_device + head,
+            Compute::F32 | Compute::F16 => 0,
+        };
+        Self { on_device, wide: all - on_device - narrow, narrow }
+    }
+
+    pub(super) fn on_host(&self) -> u64 {
+        self.wide + self.narrow
+    }
+
+    /// Bytes on the device of the parameters that are stepped on the host; as many as of their gradients.
+    pub(super) fn streamed_bytes(&self) -> u64 {
+        self.wide * WIDE + self.narrow * NARROW
+    }
+
+    /// Bytes on the device of the largest parameter.
+    pub(super) fn largest_tensor(&self, config: &Config, footprint: &Footprint) -> u64 {
+        let (all, model) = (footprint.largest_tensor, &config.model);
+        if self.narrow == 0 || self.on_device > 0 {
+            return all * WIDE;
+        }
+        let rows = model.vocab_size.max(model.n_positions) as u64;
+        (all * NARROW).max((rows * model.n_embd as u64).min(all) * WIDE)
+    }
+
+    /// Bytes of host memory: the states, and one gradient of each parameter that waits for its step. Blocks that share scales
+    /// end with a tensor, which this leaves out.
+    pub(super) fn host_bytes(&self, config: &Config) -> u64 {
+        let format = format(config.memory.optimizer_state);
+        let gradients =
+            if config.train.accumulate > 1 { self.on_host() * WIDE } else { self.streamed_bytes() };
+        format.host_bytes(self.wide, false) + format.host_bytes(self.narrow, true) + gradients
+    }
+}
+
+/// The host optimizer's name for it.
+pub(crate) fn format(state: StateKind) -> Format {
+    match state {
+        StateKind::F32 => Format::F32,
+        StateKind::Bf16 => Format::Bf16Moments,
+        StateKind::Compact => Format::Compact,
+    }
+}

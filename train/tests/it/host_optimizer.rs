@@ -1,0 +1,204 @@
+//! The optimizer on the host: the device's numbers where both round alike, its own under every budget, and resume.
+
+use crate::program::{assert_code, last_words};
+use crate::tiny::{TIGHT, Tiny, bits};
+
+const HOST: &str = "memory.optimizer=host";
+/// The norm is summed in another order on the host, so that clipping scales by another last digit.
+const UNCLIPPED: &str = "train.grad_clip=null";
+const TWO: &str = "model.n_layer=2";
+const NARROW: &str = "model.compute=bf16";
+
+fn final_loss(tiny: &Tiny, out: &str) -> f64 {
+    *tiny.losses(out).last().expect("a step was taken")
+}
+
+#[test]
+fn in_f32_the_host_steps_to_the_devices_bits() {
+    let cases: [&[&str]; 4] = [
+        &[],
+        &[TWO, "train.recompute=1", "train.accumulate=2"],
+        &["train.optimizer=muon", TWO],
+        &["model.resid_pdrop=0.2", "train.accumulate=3"],
+    ];
+    let tiny = Tiny::new();
+    for (n, settings) in cases.into_iter().enumerate() {
+        let settings = [settings, &[UNCLIPPED, "train.steps=8"]].concat();
+        let device = tiny.run(&format!("device-{n}"), &settings);
+        let host = tiny.run(&format!("host-{n}"), &[&settings[..], &[HOST]].concat());
+        assert_eq!(bits(&host), bits(&device), "{settings:?}");
+        let tight = tiny.run(&format!("tight-{n}"), &[&settings[..], &[HOST, TIGHT]].concat());
+        assert_eq!(bits(&tight), bits(&device), "{settings:?}");
+    }
+}
+
+#[test]
+fn clipped_by_a_norm_summed_on_the_host_a_run_stays_near_the_devices() {
+    let tiny = Tiny::new();
+    let settings = ["train.steps=200", "train.grad_clip=0.1", "train.lr=0.001"];
+    tiny.run("device", &settings);
+    tiny.run("host", &[&settings[..], &[HOST]].concat());
+    let (device, host) = (tiny.losses("device"), tiny.losses("host"));
+    let apart = device.iter().zip(&host).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(apart < 2e-3, "losses are {apart} apart");
+    assert!(device[199] < 0.7 * device[0], "{} after {}", device[199], device[0]);
+}
+
+#[test]
+fn a_tight_budget_changes_no_bit_of_any_format() {
+    const BUDGET: &str = "memory.device_budget=600KiB";
+    let cases: [&[&str]; 6] = [
+        &[],
+        &[NARROW],
+        &[NARROW, "memory.optimizer_state=bf16", "train.accumulate=2"],
+        &[NARROW, "memory.optimizer_state=compact"],
+        &[NARROW, "memory.optimizer_state=compact", TWO, "train.recompute=1", "train.accumulate=2"],
+        // Muon's own step, on the device, needs more.
+        &["train.optimizer=muon", NARROW, "memory.optimizer_state=bf16", "memory.device_budget=800KiB"],
+    ];
+    let tiny = Tiny::new();
+    for (n, settings) in cases.into_iter().enumerate() {
+        let tight = tiny.run(&format!("tight-{n}"), &[&[HOST, BUDGET], settings].concat());
+        let settings = [&[HOST], settings, &["memory.device_budget=unlimited"]].concat();
+        let unlimited = tiny.run(&format!("unlimited-{n}"), &settings);
+        assert_eq!(unlimited["evictions"], 0, "{settings:?}");
+        assert!(tight["restores"].as_u64().expect("a number") > 20, "{settings:?} did not spill: {tight:#}");
+        let budget = tight["device_budget"].as_u64();
+        assert!(tight["peak_device_bytes"].as_u64() <= budget, "{settings:?}: {tight:#}");
+        assert_eq!(bits(&tight), bits(&unlimited), "{settings:?}");
+    }
+}
+
+#[test]
+fn narrower_formats_learn_as_the_exact_one_does() {
+    let tiny = Tiny::new();
+    let settings = [HOST, NARROW, "train.steps=60"];
+    tiny.run("exact", &settings);
+    for format in ["bf16", "compact"] {
+        let state = format!("memory.optimizer_state={format}");
+        tiny.run(format, &[&settings[..], &[&state]].concat());
+        let (exact, narrow) = (final_loss(&tiny, "exact"), final_loss(&tiny, format));
+        assert!(exact.to_bits() != narrow.to_bits(), "{format} rounds nothing");
+        assert!((exact - narrow).abs() < 0.05 * exact, "{format}: {narrow} where {exact} is exact");
+    }
+}
+
+#[test]
+fn a_run_goes_on_from_its_checkpoint_to_the_same_bits_in_every_format() {
+    let tiny = Tiny::new();
+    for (n, state) in ["f32", "bf16", "compact"].into_iter().enumerate() {
+        let state = format!("memory.optimizer_state={state}");
+        let settings = [HOST, NARROW, TIGHT, &state];
+        let whole = tiny.run(&format!("whole-{n}"), &[&settings[..], &["train.steps=7"]].concat());
+        let run = format!("run-{n}");
+        tiny.run(&run, &[&settings[..], &["train.steps=4"]].concat());
+        let resumed = tiny.resume(&run, &["train.steps=7"]);
+        assert_eq!(bits(&resumed), bits(&whole), "{state}");
+        assert_eq!(tiny.losses(&run), tiny.losses(&format!("whole-{n}")), "{state}");
+    }
+}
+
+#[test]
+fn a_run_moves_between_device_and_host_when_it_is_resumed() {
+    let tiny = Tiny::new();
+    let whole = tiny.run("whole", &[UNCLIPPED, "train.steps=9"]);
+    tiny.run("run", &[UNCLIPPED, "train.steps=3"]);
+    tiny.resume("run", &["train.steps=6", HOST]);
+    let resumed = tiny.resume("run", &["train.steps=9", "memory.optimizer=device"]);
+    assert_eq!(bits(&resumed), bits(&whole));
+}
+
+#[test]
+fn a_checkpoint_holds_f32_whatever_the_device_computes_with() {
+    let tiny = Tiny::new();
+    let exact = tiny.run("exact", &[HOST, UNCLIPPED, "train.steps=2"]);
+    tiny.run("narrow", &[HOST, UNCLIPPED, NARROW, "memory.optimizer_state=compact", "train.steps=2"]);
+    let size = |run: &str| {
+        let folder = tiny.join(run).join("checkpoints/step-00000002");
+        ["model.safetensors", "optimizer.safetensors"].map(|file| {
+            std::fs::metadata(folder.join(file)).unwrap_or_else(|error| panic!("{file}: {error}")).len()
+        })
+    };
+    let [weights, moments] = size("exact");
+    assert_eq!(size("narrow")[0].abs_diff(weights) / 64, 0, "but for the model's description");
+    assert_eq!(size("narrow")[1], moments);
+    assert!(weights > 4 * exact["parameters"].as_u64().expect("a number"));
+}
+
+#[test]
+fn settings_that_exclude_each_other_are_refused() {
+    let tiny = Tiny::new();
+    let sgd = tiny.attempt("run", &[HOST, "train.optimizer=sgd"]);
+    assert_code(&sgd, 2);
+    assert!(last_words(&sgd, tiny.path()).contains("`memory.optimizer` = \"host\" works for adamw"));
+    let state = tiny.attempt("run", &["memory.optimizer_state=compact"]);
+    assert_code(&state, 2);
+    assert!(last_words(&state, tiny.path()).contains("set `memory.optimizer` to \"host\""));
+}
+
+#[test]
+fn a_diverging_step_is_withheld_on_the_host_too() {
+    let tiny = Tiny::new();
+    let settings = [HOST, "train.lr=1e30", "train.bad_steps=2", "train.steps=9", "checkpoint.every=1"];
+    let output = tiny.attempt("run", &settings);
+    assert_code(&output, 4);
+    assert_eq!(tiny.records("run", "withheld").len(), 2);
+    tiny.whole_checkpoints("run");
+}
+
+/// Every matrix is large enough to be moved, and no activation.
+const WIDE: [&str; 8] = [
+    HOST,
+    NARROW,
+    "model.n_layer=4",
+    "model.n_embd=256",
+    "train.recompute=1",
+    "train.micro_batch=1",
+    "train.sequence=15",
+    "eval.questions=[]",
+];
+const EMBEDDING: u64 = 264 * 256;
+const NARROWEST: &str = "memory.device_budget=1800KiB";
+
+/// Two bytes of gradient out; two bytes of weight in for the forward pass and two for the backward pass.
+#[test]
+fn a_step_moves_a_gradient_out_and_weights_in_twice_and_nothing_else() {
+    let tiny = Tiny::new();
+    let settings = [&WIDE[..], &["memory.optimizer_state=compact"]].concat();
+    let tight = tiny.run("tight", &[&settings[..], &[NARROWEST]].concat());
+    let parameters = tight["parameters"].as_u64().expect("a number");
+    let streamed = 2 * (parameters - EMBEDDING) + 4 * EMBEDDING;
+    for step in &tiny.records("tight", "step")[1..] {
+        let bytes = |key: &str| step[key].as_u64().expect("a number");
+        let (out, back) =
+            (bytes("bytes_out") + bytes("bytes_read"), bytes("bytes_in") + bytes("bytes_written"));
+        assert!((streamed..streamed + 4096).contains(&out), "{out} bytes out, not {streamed}: {step}");
+        assert!(back <= 2 * streamed + 4096, "{back} bytes in, not {} at most: {step}", 2 * streamed);
+        assert!((out + back) as f64 <= 6.2 * parameters as f64, "{} bytes in all", out + back);
+    }
+    let roomy = tiny.run("roomy", &settings);
+    assert_eq!(bits(&roomy), bits(&tight));
+    for step in tiny.records("roomy", "step") {
+        let bytes = |key: &str| step[key].as_u64().expect("a number");
+        assert_eq!((bytes("bytes_out"), bytes("bytes_in")), (0, 0), "everything fits");
+        assert!((streamed..streamed + 4096).contains(&bytes("bytes_written")), "{step}");
+    }
+}
+
+/// Bytes per parameter on both tiers together: what the device computes with, the state, and a gradient that waits.
+#[test]
+fn each_format_holds_its_stated_bytes_per_parameter() {
+    let tiny = Tiny::new();
+    for (format, narrow, wide) in [("f32", 16, 20), ("bf16", 12, 16), ("compact", 8, 16)] {
+        let state = format!("memory.optimizer_state={format}");
+        let run = tiny.run(format, &[&WIDE[..], &[&state, NARROWEST]].concat());
+        let parameters = run["parameters"].as_u64().expect("a number");
+        // Eight bytes of scales for each 256 numbers.
+        let scales = if format == "compact" { (parameters - EMBEDDING) / 32 } else { 0 };
+        let held = narrow * (parameters - EMBEDDING) + wide * EMBEDDING + scales;
+        let peaks = ["peak_device_bytes", "peak_host_bytes"].map(|key| run[key].as_u64().expect("a number"));
+        // Weights on the device keep their host copies.
+        assert!(peaks[1] <= held + (64 << 10), "{format}: {} bytes on the host, not {held}", peaks[1]);
+        assert!(peaks[0] + peaks[1] >= held, "{format}: {peaks:?} bytes are less than {held}");
+    }
+}
