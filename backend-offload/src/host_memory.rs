@@ -12,20 +12,27 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+/// Where tensors begin that the program makes from data while tensors spill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NewData {
+    OnDevice,
+    OnHost,
+}
+
 /// The host tier of a device. Clones share one budget.
 #[derive(Clone)]
 pub struct HostMemory {
     pool: Arc<HostPool>,
     source: SlabSource,
-    /// Tells the device whether tensors from data begin on the host.
-    place: Arc<dyn Fn(bool) + Send + Sync>,
+    /// Tells the device where tensors from data begin.
+    place: Arc<dyn Fn(NewData) + Send + Sync>,
 }
 
 impl HostMemory {
     pub(crate) fn new(
         pool: Arc<HostPool>,
         source: SlabSource,
-        place: impl Fn(bool) + Send + Sync + 'static,
+        place: impl Fn(NewData) + Send + Sync + 'static,
     ) -> Self {
         Self { pool, source, place: Arc::new(place) }
     }
@@ -58,10 +65,10 @@ impl HostMemory {
         struct After<'a>(&'a HostMemory);
         impl Drop for After<'_> {
             fn drop(&mut self) {
-                (self.0.place)(false);
+                (self.0.place)(NewData::OnDevice);
             }
         }
-        (self.place)(true);
+        (self.place)(NewData::OnHost);
         let _after = After(self);
         make()
     }

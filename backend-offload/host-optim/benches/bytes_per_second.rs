@@ -24,8 +24,8 @@ fn main() {
     );
     let gradient = vec![bf16::from_f32(1e-3); LEN];
     let mut weights = vec![bf16::ONE; LEN];
-    // Gradient in, weights out; masters and moments in and out. The compact step reads the weights, too.
-    for (format, bytes) in [(Format::F32, 4 + 24), (Format::Bf16Moments, 4 + 16), (Format::Compact, 6 + 8)] {
+    for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
+        let bytes = format.step_bytes(LEN as u64, true) as usize / LEN;
         let memory = HostMemory::unlimited();
         let mut state =
             HostState::new(&memory, "w", format, Values::Bf16(&weights)).expect("the machine has memory");

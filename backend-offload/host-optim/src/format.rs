@@ -20,6 +20,17 @@ pub enum Format {
 pub(crate) const BLOCK: usize = 256;
 
 impl Format {
+    /// Bytes of host memory that one step of a parameter of `len` elements reads and writes: its gradient and its weights, in
+    /// bf16 where it is `narrow`, and its state.
+    pub fn step_bytes(self, len: u64, narrow: bool) -> u64 {
+        let outside = if narrow { 4 * len } else { 8 * len };
+        match self {
+            // The weights are read, too, and the scales are next to nothing.
+            Self::Compact if narrow => outside + 2 * len + 2 * self.host_bytes(len, narrow),
+            _ => outside + 2 * self.host_bytes(len, narrow),
+        }
+    }
+
     /// Bytes of host memory for a parameter of `len` elements, `narrow` where the device computes with bf16 weights.
     pub fn host_bytes(self, len: u64, narrow: bool) -> u64 {
         match self {

@@ -42,6 +42,11 @@
 //! - **Memory is taken from the host tier** of the device, under its one budget, before anything is computed. A refusal is an
 //!   error with sizes and leaves the state as it was.
 
+#![expect(
+    clippy::inline_always,
+    reason = "what is not inlined into a vectorised loop is compiled for the oldest processor"
+)]
+
 mod adamw;
 mod codes;
 mod error;

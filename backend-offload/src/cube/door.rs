@@ -100,8 +100,8 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
     fn host_memory(device: &R::Device) -> HostMemory {
         let pool = on_server::<R, _>(device, |server| server.tiers.pool().clone());
         let device = device.clone();
-        HostMemory::new(pool, R::slabs(), move |on_host| {
-            on_server::<R, _>(&device, move |server| server.new_on_host = on_host);
+        HostMemory::new(pool, R::slabs(), move |place| {
+            on_server::<R, _>(&device, move |server| server.new_data = place);
         })
     }
 

@@ -6,6 +6,7 @@ use super::server::OffloadServer;
 use super::table::Named;
 use super::transfer::flat;
 use crate::error::OffloadError;
+use crate::host_memory::NewData;
 use crate::report::panic_message;
 use cubecl_common::bytes::Bytes;
 use cubecl_common::future::DynFut;
@@ -242,7 +243,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             Place::Nowhere => {
                 let arena = self.streams.arena(stream);
                 !self.pager.has_room(block.bytes, arena)
-                    || self.new_on_host && self.pager.is_better_away(block.bytes, arena)
+                    || self.new_data == NewData::OnHost && self.pager.is_better_away(block.bytes, arena)
             }
             Place::Device { .. } | Place::Leaving { .. } | Place::Returning { .. } => false,
         });

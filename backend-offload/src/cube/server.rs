@@ -14,6 +14,7 @@ use super::table::{Buffer, Table};
 use super::visibility::{NotingCompiler, Visibility};
 use crate::error::OffloadError;
 use crate::faults::Injector;
+use crate::host_memory::NewData;
 use crate::journal::Journal;
 use crate::registry::{self, Settings};
 use crate::report::Counts;
@@ -54,8 +55,7 @@ pub struct OffloadServer<R: InnerRuntime> {
     pub(super) journal: Journal,
     /// Reused by every launch, so that the fast path allocates nothing.
     pub(super) operands: Operands,
-    /// Tensors that the program makes from data begin on the host, under pressure.
-    pub(super) new_on_host: bool,
+    pub(super) new_data: NewData,
     pub(super) counts: Counts,
     pub(super) injector: Injector,
     #[cfg(feature = "test-util")]
@@ -139,7 +139,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             profile: ProfileWatch::default(),
             journal: Journal::new(settings.trace.clone()),
             operands: Operands::default(),
-            new_on_host: false,
+            new_data: NewData::OnDevice,
             counts: Counts::default(),
             injector: settings.injector,
             #[cfg(feature = "test-util")]

@@ -6,6 +6,7 @@ use super::scratch::Scratch;
 use super::state::{State, Work, consumes};
 use super::storage::SharedStorage;
 use super::table::Tensor;
+use crate::host_memory::NewData;
 use burn_ir::{OperationIr, TensorIr};
 use pager::{Arena, BlockId, TierIndex};
 use std::any::Any;
@@ -58,7 +59,7 @@ impl<B: SharedStorage> State<B> {
         let (device, dry) = (self.device.clone(), self.dry);
         let make = || catch_unwind(AssertUnwindSafe(|| if dry { B::blank(tensor) } else { make(&device) }));
         let bytes = (tensor.shape.num_elements() * tensor.dtype.size()) as u64;
-        let away = self.new_on_host && self.pager.is_better_away(bytes, Arena::UNPOOLED);
+        let away = self.new_data == NewData::OnHost && self.pager.is_better_away(bytes, Arena::UNPOOLED);
         if bytes < self.smallest_block || !away {
             self.counts.bytes_written += bytes;
             return self.produce(&work, |_, _| make().map(|handle| vec![handle]));

@@ -143,7 +143,7 @@ impl<B: SharedStorage> Door for Simulated<B> {
     fn host_memory(device: &B::Device) -> HostMemory {
         let client = get_client::<OffloadChannel<B>>(device);
         let pool = client.state().tiers.pool().clone();
-        HostMemory::new(pool, SlabSource::Heap, move |on_host| client.state().new_on_host = on_host)
+        HostMemory::new(pool, SlabSource::Heap, move |place| client.state().new_data = place)
     }
 
     fn mark_step(device: &B::Device) {

@@ -5,6 +5,7 @@ use super::storage::SharedStorage;
 use super::table::{Table, Tensor};
 use crate::error::OffloadError;
 use crate::faults::Injector;
+use crate::host_memory::NewData;
 use crate::journal::Journal;
 use crate::registry::Settings;
 use crate::report::Counts;
@@ -25,8 +26,7 @@ pub(super) struct State<B: SharedStorage> {
     /// Compute nothing; see [`OffloadConfig::dry_run`](crate::OffloadConfig::dry_run).
     pub(super) dry: bool,
     pub(super) smallest_block: u64,
-    /// Tensors that the program makes from data begin on the host, under pressure.
-    pub(super) new_on_host: bool,
+    pub(super) new_data: NewData,
     pub(super) counts: Counts,
     /// The first failure of each thread since its last synchronisation.
     pub(super) pending: HashMap<ThreadId, Arc<OffloadError>>,
@@ -58,7 +58,7 @@ impl<B: SharedStorage> State<B> {
             paranoid: settings.paranoid,
             dry: settings.dry_run,
             smallest_block: settings.smallest_block,
-            new_on_host: false,
+            new_data: NewData::OnDevice,
             counts: Counts::default(),
             pending: HashMap::new(),
             #[cfg(feature = "test-util")]

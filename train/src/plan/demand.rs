@@ -83,7 +83,7 @@ impl Demand {
         let leaving = match train.recompute {
             None => streamed,
             Some(every) => {
-                let segment = footprint.per_block.saturating_mul(every as u64) * WIDE;
+                let segment = footprint.per_block.saturating_mul(every as u64).saturating_mul(WIDE);
                 streamed.min(segment.saturating_add(largest))
             }
         };

@@ -58,6 +58,8 @@ pub(crate) struct Plan {
     pub(crate) break_even_tokens: Option<u64>,
     /// Bytes in host memory of an optimizer that is there, and of the gradients that wait for it.
     pub(crate) optimizer_host_bytes: u64,
+    /// Bytes of host memory that its step reads and writes.
+    pub(crate) optimizer_step_bytes: u64,
     /// Bytes of these and of spilled tensors in host memory, copies of some that are on the device included.
     pub(crate) host_tier_bytes: u64,
     /// Bytes of host memory, with the device's where that is the same.
@@ -113,6 +115,7 @@ impl Plan {
         let bytes_in = moved(&|part| part.returns).saturating_add(streamed_in);
         let bytes_out = moved(&|part| part.leaves).saturating_add(streamed_out);
         let optimizer_host_bytes = demand.placement.host_bytes(config);
+        let optimizer_step_bytes = demand.placement.step_bytes(config);
         let working_set = demand.working_set();
         let (stays, spills) = (working_set.min(budget), working_set.saturating_sub(budget));
         let held: Vec<_> = demand
@@ -169,6 +172,7 @@ impl Plan {
             slowdown_waiting: times_compute(bytes_in.saturating_add(bytes_out)).map(|share| 1.0 + share),
             break_even_tokens: hidden.map(|share| (share * tokens_per_step as f64) as u64),
             optimizer_host_bytes,
+            optimizer_step_bytes,
             host_tier_bytes,
             host_bytes,
             checkpoint_bytes,

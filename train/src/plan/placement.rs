@@ -68,6 +68,14 @@ impl Placement {
     }
 }
 
+impl Placement {
+    /// Bytes of host memory that the steps on the host read and write.
+    pub(super) fn step_bytes(&self, config: &Config) -> u64 {
+        let format = format(config.memory.optimizer_state);
+        format.step_bytes(self.wide, false) + format.step_bytes(self.narrow, true)
+    }
+}
+
 /// The host optimizer's name for it.
 pub(crate) fn format(state: StateKind) -> Format {
     match state {

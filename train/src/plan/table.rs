@@ -101,8 +101,14 @@ impl Plan {
             ),
         ));
         if self.optimizer_host_bytes > 0 {
-            let bytes = Bytes(self.optimizer_host_bytes);
-            lines.push(("optimizer", format!("on the host, {bytes} with the gradients that wait for it")));
+            let (held, touched) = (Bytes(self.optimizer_host_bytes), Bytes(self.optimizer_step_bytes));
+            lines.push((
+                "optimizer",
+                format!(
+                    "on the host, {held} with gradients that wait; its step reads and writes {touched} there, beside the \
+                     times below"
+                ),
+            ));
         }
         let budget = machine.device_budget.map_or("unlimited".to_owned(), |budget| Bytes(budget).to_string());
         let (free, total) = (known(machine.device_free, "free"), known(machine.device_total, "in all"));

@@ -317,3 +317,72 @@ proptest! {
         }
     }
 }
+
+fn large(device: u64, host: u64) -> Machine {
+    Machine {
+        device_total: Some(device),
+        device_free: Some(device - device / 20),
+        device_budget: Some(device - device / 10),
+        host_free: Some(host - 8 * GIB),
+        host_budget: None,
+        ..card(0)
+    }
+}
+
+#[test]
+fn with_the_optimizer_on_the_host_seven_billion_parameters_train_on_8_gib_and_eighteen_on_24() {
+    let seven = plan("gpt-7b", &[], &large(8 * GIB, 128 * GIB));
+    assert_eq!(seven.refusals(), [""; 0], "{seven}");
+    let eighteen = plan("llama-18b", &[], &large(24 * GIB, 192 * GIB));
+    assert_eq!(eighteen.refusals(), [""; 0], "{eighteen}");
+    let on_device =
+        plan("gpt-7b", &["memory.optimizer=device", "memory.optimizer_state=f32"], &large(8 * GIB, 96 * GIB));
+    assert_ne!(on_device.refusals(), [""; 0], "{on_device}");
+    assert_snapshot!(eighteen, @r"
+    18,337,019,904 parameters on a card
+                               bytes      stays      moves
+    working memory         11.17 GiB  11.17 GiB        0 B
+    rotary tables           4.00 MiB   4.00 MiB        0 B
+    weights from the host  34.52 GiB  10.43 GiB  24.09 GiB
+    gradients leaving       2.19 GiB        0 B   2.19 GiB
+    activations            17.25 GiB        0 B  17.25 GiB
+    at the worst moment    62.94 GiB  21.60 GiB  41.34 GiB
+
+    tokens          16,384 per step (8 sequences of 2,048), 3,276,800 in 200 steps
+    arithmetic      2.52 PFLOP per step, 505 PFLOP in all, at 80.0 TFLOP/s
+    optimizer       on the host, 104.10 GiB with gradients that wait; its step reads and writes 241.98 GiB there, beside the times below
+    device budget   21.60 GiB, 22.80 GiB free, 24.00 GiB in all
+    its floor       about 6.00 GiB, the largest operation; a smaller budget may not work
+    link            78.05 GiB in and 53.96 GiB out per step, at 25.0 GB/s
+    slowdown        1.0× (copies behind arithmetic) to 1.2× (copies waited for)
+    time            at best 32 s to 37 s per step, 106 min to 2 h 04 min in all
+    host memory     167.04 GiB, 184.00 GiB free
+    disk            409.86 GiB for 2 checkpoints of 204.93 GiB, 500.00 GiB free
+    ");
+}
+
+#[test]
+fn on_the_host_a_gradient_goes_out_and_a_weight_comes_in_whatever_has_room() {
+    let set = ["memory.optimizer=host", "train.accumulate=1"];
+    let roomy = plan("gpt-1.5b", &set, &Machine { device_budget: None, device_free: None, ..card(0) });
+    // The tied embedding, positions and vectors stay in f32.
+    let narrow = 12 * 1600 * 1600 * 48;
+    let streamed = 2 * narrow + 4 * (XL - narrow);
+    assert_eq!((roomy.bytes_in_per_step, roomy.bytes_out_per_step), (streamed, streamed));
+    assert_eq!(roomy.optimizer_host_bytes, 12 * XL + streamed);
+    let tight = plan("gpt-1.5b", &set, &card(2 * GIB));
+    assert!(
+        tight.bytes_in_per_step > streamed && tight.bytes_in_per_step - tight.bytes_out_per_step <= streamed
+    );
+    let on_device = plan("gpt-1.5b", &["train.accumulate=1"], &card(2 * GIB));
+    assert!(tight.bytes_in_per_step + tight.bytes_out_per_step < on_device.bytes_out_per_step);
+}
+
+#[test]
+fn narrower_states_are_offered_where_the_host_is_short() {
+    let set = ["memory.optimizer=host"];
+    let small = Machine { host_budget: Some(20 * GIB), ..card(8 * GIB) };
+    let refused = plan("gpt-1.5b", &set, &small);
+    let said = refused.refusals().join(" ");
+    assert!(said.contains("`memory.optimizer_state` = \"compact\""), "{said}");
+}

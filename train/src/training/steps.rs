@@ -44,7 +44,7 @@ impl<I: Offloadable> Run<I> {
             };
             let waited = begun.elapsed();
             let step = data.step;
-            let (grads, mut report) = model.gradients(data, self.optimizer.host.as_mut());
+            let (grads, mut report) = model.gradients(&data, self.optimizer.host.as_mut());
             if let Some(failure) = report.failure.take() {
                 return (model, Err(anyhow!("step {step} could not run: {failure}")));
             }
@@ -127,7 +127,7 @@ impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
 
     /// What Burn's own loop would call; ours has a place for gradients on the host, too.
     fn step(&self, data: StepData) -> TrainOutput<Report> {
-        let (grads, item) = self.gradients(data, None);
+        let (grads, item) = self.gradients(&data, None);
         TrainOutput { grads, item }
     }
 }
@@ -135,7 +135,7 @@ impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
 impl<I: Backend> Learner<Autodiff<I>> {
     /// Gradients of all micro-batches together, as those of one large batch: each weighs as much as it has targets. Those of
     /// parameters that are stepped on the host are there when this returns, the others are returned.
-    fn gradients(&self, data: StepData, host: Option<&mut HostPart>) -> (GradientsParams, Report) {
+    fn gradients(&self, data: &StepData, host: Option<&mut HostPart>) -> (GradientsParams, Report) {
         let divisor = data.counted();
         let device = self.gpt.wte.device();
         let mut sum = Sum { grads: GradientsParams::new(), norms: SquaredNorms::new(), host, failure: None };

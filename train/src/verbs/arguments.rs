@@ -11,7 +11,7 @@ use runs::{Trained, Wanted};
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct ConfigArgs {
-    /// A JSON file, or a preset: toy, shakespeare-char, gpt-124m, gpt-350m, gpt-1.5b, gpt-7b. By default `toy`, or
+    /// A JSON file, or a preset: toy, shakespeare-char, gpt-124m, gpt-350m, gpt-1.5b, gpt-7b, llama-18b. By default `toy`, or
     /// what the run at hand was begun with.
     #[arg(long, value_name = "NAME|PATH")]
     pub(crate) config: Option<String>,

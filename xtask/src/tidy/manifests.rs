@@ -13,9 +13,10 @@ struct Arrows {
 
 /// Which members a member may depend on. A member that is not listed is a finding: who it may know is decided
 /// when it is made.
-const ARROWS: [Arrows; 12] = [
+const ARROWS: [Arrows; 13] = [
     Arrows { from: "pager", to: &[], tests_to: &[] },
     Arrows { from: "backend-offload", to: &["pager"], tests_to: &[] },
+    Arrows { from: "host-optim", to: &["backend-offload"], tests_to: &[] },
     // Nobody may link it: programs load it at run time, or else the driver that it stands in for.
     Arrows { from: "stand-in", to: &[], tests_to: &[] },
     Arrows { from: "durable", to: &[], tests_to: &[] },
@@ -24,12 +25,16 @@ const ARROWS: [Arrows; 12] = [
     Arrows { from: "runs", to: &["backend-offload", "durable", "models", "tokenizer"], tests_to: &[] },
     Arrows {
         from: "train",
-        to: &["backend-offload", "durable", "models", "runs", "tokenizer"],
+        to: &["backend-offload", "durable", "host-optim", "models", "runs", "tokenizer"],
         tests_to: &[],
     },
     Arrows { from: "web", to: &[], tests_to: &[] },
     Arrows { from: "serve", to: &["backend-offload", "models", "runs", "tokenizer", "web"], tests_to: &[] },
-    Arrows { from: "examples", to: &["backend-offload", "models", "tokenizer", "train"], tests_to: &[] },
+    Arrows {
+        from: "examples",
+        to: &["backend-offload", "host-optim", "models", "tokenizer", "train"],
+        tests_to: &[],
+    },
     Arrows { from: "xtask", to: &["pager"], tests_to: &[] },
 ];
 
@@ -85,6 +90,7 @@ mod tests {
             "pager",
             "backend-offload",
             "durable",
+            "host-optim",
             "models",
             "runs",
             "serve",
@@ -98,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_crate_that_spills_knows_none_of_its_users_not_even_in_tests() {
-        for user in ["models", "tokenizer", "train"] {
+        for user in ["host-optim", "models", "tokenizer", "train"] {
             assert!(
                 refused("backend-offload", user, false) && refused("backend-offload", user, true),
                 "{user}"
@@ -115,6 +121,14 @@ mod tests {
         assert!(!refused("backend-offload", "pager", false));
         assert!(!refused("xtask", "pager", false));
         assert!(refused("models", "pager", true) && refused("train", "pager", false));
+    }
+
+    #[test]
+    fn the_host_optimizer_knows_no_model_and_no_trainer() {
+        for other in ["models", "tokenizer", "train", "runs"] {
+            assert!(refused("host-optim", other, false) && refused("host-optim", other, true), "{other}");
+        }
+        assert!(!refused("train", "host-optim", false) && refused("models", "host-optim", true));
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub fn presets() -> impl Iterator<Item = (&'static str, &'static str)> {
         ("gpt-350m.json", include_str!("../../configs/gpt-350m.json")),
         ("gpt-1.5b.json", include_str!("../../configs/gpt-1.5b.json")),
         ("gpt-7b.json", include_str!("../../configs/gpt-7b.json")),
+        ("llama-18b.json", include_str!("../../configs/llama-18b.json")),
     ]
     .into_iter()
 }

@@ -1,0 +1,28 @@
+//! An optimizer whose state never takes device memory: `cargo run -p examples --bin host_optimizer`.
+
+use backend_offload::{Offload, OffloadConfig, host_memory, stats};
+use burn::backend::{Autodiff, Flex, flex::FlexDevice};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{GradientsParams, Optimizer};
+use burn::tensor::{Distribution, Tensor};
+use host_optim::{Format, HostAdamWConfig};
+
+type B = Autodiff<Offload<Flex>>; // Autodiff<Offload<Cuda>> on a machine with a GPU
+
+fn main() -> anyhow::Result<()> {
+    let device = FlexDevice;
+    // Weight and gradient of one layer. AdamW on the device would hold ten tensors of this size while it steps.
+    OffloadConfig::new().device_budget("13MiB".parse()?).install::<Flex>(&device)?;
+    let mut optimizer =
+        HostAdamWConfig::new().with_format(Format::Bf16Moments).init(host_memory::<Flex>(&device));
+    let mut model: Linear<B> = LinearConfig::new(1024, 1024).init(&device);
+    for step in 1..=3 {
+        let input = Tensor::<B, 2>::random([16, 1024], Distribution::Default, &device);
+        let loss = model.forward(input).powf_scalar(2.0).mean();
+        println!("step {step}: loss {:.4}", loss.clone().into_scalar());
+        let gradients = GradientsParams::from_grads(loss.backward(), &model);
+        model = optimizer.step(1e-3, model, gradients);
+    }
+    println!("the optimizer holds {} bytes on the host\n{}", optimizer.host_bytes(), stats::<Flex>(&device));
+    Ok(())
+}
