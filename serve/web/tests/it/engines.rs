@@ -170,3 +170,34 @@ impl Engine for Listening {
         self.keys.clear();
     }
 }
+
+/// An engine that breaks where the scheduler does not expect it, after a step that a test allows.
+pub(crate) struct Falling(pub(crate) Receiver<()>);
+
+impl Falling {
+    pub(crate) fn answer(mut self, desk: Desk) {
+        let model = Model { id: "falling".into(), created: 1, context: 64, vocabulary: 256 };
+        desk.answer(model, Arc::new(Letters), Box::new(Vec::new), &mut self);
+    }
+}
+
+impl Engine for Falling {
+    fn slots(&self) -> usize {
+        1
+    }
+
+    fn join(&mut self, _key: Key, _ask: Ask) -> Result<usize, EngineError> {
+        Ok(0)
+    }
+
+    fn leave(&mut self, _key: Key) {}
+
+    fn step(&mut self) -> Result<Vec<(Key, Token)>, EngineError> {
+        self.0.recv().unwrap();
+        panic!("a step fails")
+    }
+
+    fn reset(&mut self) {
+        panic!("and so does what comes after it")
+    }
+}

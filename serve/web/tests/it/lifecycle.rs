@@ -2,13 +2,15 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::channel;
 use std::thread;
 
 use serde_json::json;
 use web::{Echo, Limits};
 
 use super::client::{Answer, Served, post_request, settings};
-use super::engines::{Stepped, Steps};
+use super::engines::{Falling, Stepped, Steps};
 
 fn stepped(slots: usize, limits: Limits) -> (Served, Steps) {
     let (engine, steps) = Stepped::new(slots);
@@ -193,4 +195,22 @@ fn answers_that_take_longer_than_the_drain_are_broken_off() {
     // The step that was under way.
     steps.one_or_end();
     ending.join().unwrap();
+}
+
+#[test]
+fn an_inference_thread_that_is_lost_leaves_nobody_waiting() {
+    let (fall, falls) = channel();
+    let server = Served::start(settings(Limits::default()), |desk| {
+        catch_unwind(AssertUnwindSafe(|| Falling(falls).answer(desk))).unwrap_err();
+    });
+    let active = begin(&server, "active", 1, false);
+    server.wait_for("active_sequences", 1.0);
+    let waiting = begin(&server, "waiting", 1, true);
+    server.wait_for("queue_length", 1.0);
+    fall.send(()).unwrap();
+    for mut connection in [active, waiting] {
+        assert_eq!(Answer::read(&mut connection).status, 503);
+    }
+    assert_eq!(server.get("/health").json()["status"], "ended");
+    assert_eq!(server.post("/v1/completions", "{\"prompt\": \"late\"}").status, 503);
 }
