@@ -45,7 +45,7 @@ pub(crate) fn attempt(args: &Args) -> anyhow::Result<()> {
         ),
         ("no UTF-8", completions(b"{\"prompt\": \"\xff\xfe\"}".to_vec())),
         ("JSON that is cut off", completions(b"{\"prompt\": \"a".to_vec())),
-        ("NaN, and a number beyond any", completions(b"{\"prompt\": \"a\", \"temperature\": NaN}".to_vec())),
+        ("NaN", completions(b"{\"prompt\": \"a\", \"temperature\": NaN}".to_vec())),
         ("brackets 100,000 deep", completions(nested(100_000))),
         ("brackets 17 deep", completions(nested(17))),
         ("a negative number of tokens", completions(b"{\"prompt\": \"a\", \"max_tokens\": -1}".to_vec())),
