@@ -121,7 +121,7 @@ impl Question {
             .write_all(post_request("/v1/chat/completions", &self.body().to_string()).as_bytes())
             .unwrap();
         if let Some(pieces) = self.leaves {
-            return Heard::Some(self.some(connection, pieces));
+            return Heard::Some(self.some(&connection, pieces));
         }
         let answer = Answer::read(&mut connection);
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -136,9 +136,9 @@ impl Question {
     }
 
     /// Reads so many pieces, as far as there are any, and leaves.
-    fn some(&self, connection: TcpStream, pieces: usize) -> Vec<String> {
+    fn some(&self, connection: &TcpStream, pieces: usize) -> Vec<String> {
         let mut chunks: Vec<Value> = Vec::new();
-        let mut lines = BufReader::new(&connection).lines();
+        let mut lines = BufReader::new(connection).lines();
         while chunks.len() < pieces {
             let Some(line) = lines.next() else { break };
             let Some(data) = line.unwrap().strip_prefix("data: ").map(str::to_owned) else { continue };

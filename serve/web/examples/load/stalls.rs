@@ -76,7 +76,7 @@ pub(crate) fn measure(args: &Args) -> anyhow::Result<()> {
         let (began, length) = (gap.began.as_secs_f64() * 1e3, gap.length().as_secs_f64() * 1e3);
         csv.row(&format!("{},{began:.3},{length:.3},{number}", gap.stream))?;
     }
-    let times = readings.iter().map(|(from, to)| *to - *from).collect();
+    let times = readings.iter().map(|(from, to)| to.saturating_sub(*from)).collect();
     let ([usual, usual_most], [longest, longest_most]) = (median_and_most(usual), median_and_most(longest));
     let [read, _] = median_and_most(times);
     println!(
