@@ -85,3 +85,43 @@ fn token(Chosen { token, likelihood }: Chosen) -> Token {
 fn failed(error: &GenerateError) -> EngineError {
     EngineError(error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::Flex;
+    use burn::backend::flex::FlexDevice;
+    use models::{GptConfig, presets};
+
+    use super::*;
+
+    #[test]
+    fn after_a_failure_nobody_is_left_in_the_batch() {
+        let small = GptConfig {
+            n_layer: 1,
+            n_head: 2,
+            n_kv_head: None,
+            n_embd: 16,
+            n_inner: None,
+            n_positions: 8,
+            vocab_size: 32,
+            ..presets::preset("nanochat").unwrap()
+        };
+        let gpt = Gpt::<Flex>::new(&small, 3, &FlexDevice).unwrap();
+        let mut engine = Batched { slots: 2, batch: Continuous::new(&gpt, 4, 100) };
+        let sampling = Sampling {
+            temperature: 0.0,
+            top_k: None,
+            top_p: None,
+            min_p: None,
+            repetition_penalty: None,
+            seed: 0,
+            choice: 0,
+        };
+        let ask = Ask { prompt: vec![1, 2, 3], most: 2, sampling, alternatives: None };
+        engine.join(Key(1), ask.clone()).unwrap();
+        assert_eq!(engine.step().unwrap().len(), 1);
+        engine.reset();
+        assert_eq!(engine.step(), Ok(Vec::new()));
+        assert_eq!(engine.join(Key(2), ask), Ok(0), "what was read is not trusted either");
+    }
+}

@@ -35,7 +35,9 @@ pub struct Asked {
 /// Loads the model that is asked for, training the toy if there is none, and has it answer until the server ends.
 pub fn serve(desk: Desk, asked: Asked) -> anyhow::Result<()> {
     let Asked { from, which, set, device, batching } = asked;
-    let from = match from.or_else(|| newest(Path::new(RUNS))) {
+    let trained =
+        || newest(Path::new(RUNS)).filter(|run| run != Path::new(toy::RUN) || !toy::is_unfinished(run));
+    let from = match from.or_else(trained) {
         Some(from) => from,
         None => match toy::train(&desk)? {
             Some(run) => run,
@@ -43,7 +45,8 @@ pub fn serve(desk: Desk, asked: Asked) -> anyhow::Result<()> {
             None => return Ok(()),
         },
     };
-    desk.doing(&format!("reading {}", from.display()));
+    // `/health` tells it to anybody: the name, and not where it lies.
+    desk.doing(&format!("reading {}", name_of(&from)));
     let trained = Trained::open(Wanted { from: Some(&from), which, config: None, set: &set })?;
     let setup = Setup::from(&trained.config);
     device::with(device, &setup, Answering { desk, trained, from, batching })

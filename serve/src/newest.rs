@@ -18,3 +18,28 @@ fn saved(run: &Path) -> Option<SystemTime> {
     let folders = Checkpoints::in_run(run).folders().ok()?;
     folders.iter().filter_map(|folder| folder.metadata().ok()?.modified().ok()).max()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_run_with_the_newest_checkpoint_is_found_and_runs_without_one_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let runs = folder.path();
+        assert_eq!(newest(&runs.join("nowhere")), None);
+        fs::create_dir(runs.join("empty")).unwrap();
+        assert_eq!(newest(runs), None);
+        let day = |n: u64| SystemTime::UNIX_EPOCH + std::time::Duration::from_hours(24 * n);
+        for (name, steps) in
+            [("older", [(2, 9)].as_slice()), ("newer", &[(1, 5), (2, 10)]), ("oldest", &[(7, 3)])]
+        {
+            for (step, saved) in steps {
+                let write = |folder: &Path| Ok(fs::write(folder.join("weights"), "some")?);
+                let saving = Checkpoints::in_run(&runs.join(name)).save(*step, 0, write).unwrap();
+                fs::File::open(saving.path).unwrap().set_modified(day(*saved)).unwrap();
+            }
+        }
+        assert_eq!(newest(runs), Some(runs.join("newer")));
+    }
+}

@@ -1,7 +1,7 @@
 //! What clients get is what `generate` gives, whoever else asks.
 
-use std::io::Write;
-use std::net::Shutdown;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Shutdown, TcpStream};
 use std::ops::ControlFlow;
 use std::thread;
 use std::time::Duration;
@@ -10,30 +10,50 @@ use models::random::Random;
 use models::{Gpt, Overflow, Request, Sampling, Stop, generate};
 use serde_json::{Value, json};
 use serve::Batching;
+use tokenizer::{Message, Role};
 use web::Limits;
 
-use crate::client::{Answer, post_request, settings, streamed_text};
+use crate::client::{Answer, Served, post_request, settings, streamed_text};
 use crate::models_at_work::{Cpu, model, served, tokenizer};
 
 /// One client's question.
 #[derive(Debug)]
 struct Question {
-    words: String,
+    /// Who said what, the client at the end.
+    turns: Vec<(&'static str, String)>,
     count: usize,
+    choices: usize,
     sampling: Sampling,
     stop: Vec<String>,
     stream: bool,
-    /// Leaves after its question was sent.
-    leaves: bool,
+    /// Leaves after so many pieces of the answer.
+    leaves: Option<usize>,
     delay: Duration,
+}
+
+/// What a client has when it goes.
+#[derive(Debug)]
+enum Heard {
+    /// Each choice.
+    Whole(Vec<String>),
+    /// The beginning of each choice.
+    Some(Vec<String>),
 }
 
 impl Question {
     fn any(random: &mut Random) -> Self {
         let below = |random: &mut Random, limit: u64| random.bits() % limit;
+        let mut turns = Vec::new();
+        if below(random, 2) == 0 {
+            turns.push(("system", "Rhyme.".to_owned()));
+        }
+        if below(random, 3) == 0 {
+            turns.extend([("user", "And you?".to_owned()), ("assistant", "I flow.".to_owned())]);
+        }
         let beginning = ["", "The river ", "The river rises and "][below(random, 3) as usize];
         let rest: String =
             (0..=below(random, 12)).map(|_| char::from(b'a' + below(random, 26) as u8)).collect();
+        turns.push(("user", format!("{beginning}{rest}")));
         let sampling = match below(random, 3) {
             0 => Sampling {
                 seed: below(random, 1 << 40),
@@ -43,30 +63,44 @@ impl Question {
             },
             _ => Sampling::greedy(),
         };
+        let stream = below(random, 2) == 0;
         Self {
-            words: format!("{beginning}{rest}"),
+            turns,
             count: 1 + below(random, 20) as usize,
+            choices: if below(random, 4) == 0 { 2 } else { 1 },
             sampling,
             stop: if below(random, 3) == 0 { vec!["e".into(), "t".into(), "0x".into()] } else { Vec::new() },
-            stream: below(random, 2) == 0,
-            leaves: below(random, 5) == 0,
+            stream,
+            leaves: match below(random, 5) {
+                0 => Some(0),
+                1 if stream => Some(1 + below(random, 8) as usize),
+                _ => None,
+            },
             delay: Duration::from_millis(below(random, 30)),
         }
     }
 
     fn body(&self) -> Value {
         let Sampling { temperature, top_k, seed, .. } = self.sampling;
+        let turns = self.turns.iter().map(|(role, content)| json!({ "role": role, "content": content }));
         json!({
-            "messages": [{ "role": "user", "content": self.words }], "max_tokens": self.count, "stream": self.stream,
-            "temperature": temperature, "top_k": top_k.unwrap_or(0), "seed": seed, "stop": self.stop,
+            "messages": turns.collect::<Vec<_>>(), "max_tokens": self.count, "n": self.choices,
+            "stream": self.stream, "temperature": temperature, "top_k": top_k.unwrap_or(0), "seed": seed,
+            "stop": self.stop,
         })
     }
 
     /// Alone, without a server.
-    fn expected(&self, model: &Gpt<Cpu>) -> String {
+    fn expected(&self, model: &Gpt<Cpu>) -> Vec<String> {
         let tokenizer = tokenizer();
-        let message = tokenizer::Message::new(tokenizer::Role::User, self.words.clone());
-        let prompts = [tokenizer.encode_prompt(&[message]).unwrap()];
+        let role = |role: &str| match role {
+            "system" => Role::System,
+            "user" => Role::User,
+            _ => Role::Assistant,
+        };
+        let messages: Vec<Message> =
+            self.turns.iter().map(|(by, content)| Message::new(role(by), content.clone())).collect();
+        let prompts = vec![tokenizer.encode_prompt(&messages).unwrap(); self.choices];
         let decode = |ids: &[u32]| tokenizer.decode(ids).unwrap();
         let ends = runs::ends(&tokenizer);
         let request = Request {
@@ -76,54 +110,94 @@ impl Question {
             overflow: Overflow::Refuse,
             ..Request::new(&prompts, self.count)
         };
-        let mut answers = generate(model, &request, |_| ControlFlow::Continue(())).unwrap();
-        answers.remove(0).text.unwrap()
+        let answers = generate(model, &request, |_| ControlFlow::Continue(())).unwrap();
+        answers.into_iter().map(|answer| answer.text.unwrap()).collect()
+    }
+
+    fn asked(&self, server: &Served) -> Heard {
+        thread::sleep(self.delay);
+        let mut connection = server.connect();
+        connection
+            .write_all(post_request("/v1/chat/completions", &self.body().to_string()).as_bytes())
+            .unwrap();
+        if let Some(pieces) = self.leaves {
+            return Heard::Some(self.some(&connection, pieces));
+        }
+        let answer = Answer::read(&mut connection);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        Heard::Whole(if self.stream {
+            let chunks = answer.chunks();
+            (0..self.choices as u64).map(|index| streamed_text(&chunks, index)).collect()
+        } else {
+            let body = answer.json();
+            let text = |at: usize| body["choices"][at]["message"]["content"].as_str().unwrap().to_owned();
+            (0..self.choices).map(text).collect()
+        })
+    }
+
+    /// Reads so many pieces, as far as there are any, and leaves.
+    fn some(&self, connection: &TcpStream, pieces: usize) -> Vec<String> {
+        let mut chunks: Vec<Value> = Vec::new();
+        let mut lines = BufReader::new(connection).lines();
+        while chunks.len() < pieces {
+            let Some(line) = lines.next() else { break };
+            let Some(data) = line.unwrap().strip_prefix("data: ").map(str::to_owned) else { continue };
+            if data == "[DONE]" {
+                break;
+            }
+            chunks.push(serde_json::from_str(&data).unwrap());
+        }
+        connection.shutdown(Shutdown::Both).unwrap();
+        (0..self.choices as u64).map(|index| streamed_text(&chunks, index)).collect()
     }
 }
 
-fn text_of(answer: &Answer, stream: bool) -> String {
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    if stream {
-        return streamed_text(&answer.chunks(), 0);
-    }
-    answer.json()["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+/// How many times as many questions; at scale it is a run of its own.
+fn rounds() -> usize {
+    std::env::var("SERVE_ROUNDS").map_or(1, |rounds| rounds.parse().expect("SERVE_ROUNDS is a number"))
 }
 
 #[test]
 fn answers_are_those_of_generate_alone_or_with_others_who_come_and_go() {
     let model = model();
     let mut random = Random::new(11);
-    for batching in
-        [Batching { slots: 1, prompt_piece: 3 }, Batching { slots: 6, prompt_piece: 8 }, Batching::default()]
-    {
+    for (clients, batching) in [
+        (8, Batching { slots: 1, prompt_piece: 3 }),
+        (24, Batching { slots: 6, prompt_piece: 8 }),
+        (24, Batching::default()),
+    ] {
         let server = served(settings(Limits::default()), batching);
-        let questions: Vec<Question> = (0..24).map(|_| Question::any(&mut random)).collect();
-        thread::scope(|clients| {
-            let asking: Vec<_> = questions
-                .iter()
-                .map(|question| {
-                    let server = &server;
-                    clients.spawn(move || {
-                        thread::sleep(question.delay);
-                        let request = post_request("/v1/chat/completions", &question.body().to_string());
-                        let mut connection = server.connect();
-                        connection.write_all(request.as_bytes()).unwrap();
-                        if question.leaves {
-                            connection.shutdown(Shutdown::Both).unwrap();
-                            return None;
-                        }
-                        Some(text_of(&Answer::read(&mut connection), question.stream))
-                    })
-                })
-                .collect();
-            for (client, question) in asking.into_iter().zip(&questions) {
-                if let Some(text) = client.join().unwrap() {
-                    assert_eq!(text, question.expected(&model), "{question:?} with {batching:?}");
+        for _ in 0..rounds() {
+            let questions: Vec<Question> = (0..clients).map(|_| Question::any(&mut random)).collect();
+            thread::scope(|scope| {
+                let asking: Vec<_> =
+                    questions.iter().map(|question| scope.spawn(|| question.asked(&server))).collect();
+                for (client, question) in asking.into_iter().zip(&questions) {
+                    let expected = question.expected(&model);
+                    match client.join().unwrap() {
+                        Heard::Whole(texts) => assert_eq!(texts, expected, "{question:?} with {batching:?}"),
+                        Heard::Some(texts) => assert!(
+                            expected.iter().zip(&texts).all(|(whole, some)| whole.starts_with(some)),
+                            "{texts:?} of {expected:?}, {question:?} with {batching:?}"
+                        ),
+                    }
                 }
-            }
-        });
-        server.wait_for("active_sequences", 0.0);
+            });
+            server.wait_for("active_sequences", 0.0);
+        }
+        assert!(server.metric("cached_prompt_tokens_total") > 0.0, "beginnings were shared");
     }
+}
+
+#[test]
+fn a_long_prompt_is_read_in_pieces() {
+    let batching = Batching { slots: 2, prompt_piece: 8 };
+    let server = served(settings(Limits::default()), batching);
+    let body = json!({ "prompt": vec![7; 44], "max_tokens": 3, "temperature": 0 });
+    let answer = server.post_json("/v1/completions", &body).json();
+    let made = answer["usage"]["completion_tokens"].as_f64().unwrap();
+    // Five whole pieces; the sixth ends with the first token of the answer.
+    assert_eq!(server.metric("steps_total").to_bits(), (5.0 + made).to_bits());
 }
 
 #[test]

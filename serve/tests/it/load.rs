@@ -36,3 +36,14 @@ fn sixty_four_streams_are_answered_and_their_caches_given_back() {
     assert!(tokens > 4.0 * steps, "{tokens} tokens took {steps} steps: they were not answered together");
     assert!(stats::<Flex>(&FlexDevice).evictions > 0, "all of it at once is more than the device holds");
 }
+
+#[test]
+fn as_many_answers_are_under_way_as_there_are_slots() {
+    for slots in [1, 2, 4] {
+        let server = served(settings(Limits::default()), Batching { slots, prompt_piece: 64 });
+        let body = json!({ "prompt": [7, 8, 9], "n": 4, "max_tokens": 6, "temperature": 2, "seed": 1 });
+        let answer = server.post_json("/v1/completions", &body).json();
+        assert_eq!(answer["usage"]["completion_tokens"], 24, "none of them ended by itself");
+        assert_eq!(server.metric("steps_total").to_bits(), (24.0 / slots as f64).to_bits(), "{slots} slots");
+    }
+}

@@ -17,7 +17,7 @@ pub(crate) type Cpu = Offload<Flex>;
 
 static LITTLE_MEMORY: Once = Once::new();
 
-/// Reads 64 tokens at once and knows bytes and control tokens. Weights are large, so that every layer counts.
+/// Reads 96 tokens at once and knows bytes and control tokens. Weights are large, so that every layer counts.
 pub(crate) fn config() -> GptConfig {
     let small = GptConfig {
         n_layer: 2,
@@ -25,7 +25,7 @@ pub(crate) fn config() -> GptConfig {
         n_kv_head: Some(2),
         n_embd: 32,
         n_inner: None,
-        n_positions: 64,
+        n_positions: 96,
         vocab_size: tokenizer().vocab_size() as usize,
         init: Family::Gpt2,
         initializer_range: 0.3,
@@ -54,6 +54,11 @@ pub(crate) fn served(settings: Settings, batching: Batching) -> Served {
 
 fn work(desk: Desk, batching: Batching) {
     let model = model();
-    let told = Model { id: "random".into(), created: 0, context: 64, vocabulary: config().vocab_size };
+    let told = Model {
+        id: "random".into(),
+        created: 0,
+        context: config().n_positions,
+        vocabulary: config().vocab_size,
+    };
     answer(desk, &model, tokenizer(), told, Box::new(Vec::new), batching);
 }

@@ -158,3 +158,59 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    use super::*;
+    use crate::engine::Sampling;
+
+    /// A sequence that is told apart by its prompt, and the request that waits for it.
+    fn job(prompt: u32) -> (Job, UnboundedReceiver<(usize, Event)>) {
+        let (events, request) = unbounded_channel();
+        let sampling = Sampling {
+            temperature: 1.0,
+            top_k: None,
+            top_p: None,
+            min_p: None,
+            repetition_penalty: None,
+            seed: 0,
+            choice: 0,
+        };
+        let ask = Ask { prompt: vec![prompt], most: 1, sampling, alternatives: None };
+        let outlet = Outlet { index: 0, events };
+        (Job { ask, stop: Vec::new(), outlet, queued: Instant::now() }, request)
+    }
+
+    fn popped(queue: &Queue) -> Option<u32> {
+        match queue.pop() {
+            Next::Job(job) => Some(job.ask.prompt[0]),
+            Next::Empty | Next::Closed => None,
+        }
+    }
+
+    #[test]
+    fn who_came_first_is_served_first_and_who_has_left_is_passed_over() {
+        let queue = Queue::new(4);
+        let (jobs, mut requests): (Vec<_>, Vec<_>) = (0..4).map(job).unzip();
+        queue.push(jobs).unwrap();
+        requests.remove(1);
+        assert_eq!((popped(&queue), popped(&queue), popped(&queue)), (Some(0), Some(2), Some(3)));
+        assert!(matches!(queue.pop(), Next::Empty));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out_as_a_whole_and_nothing_comes_after_the_end() {
+        let queue = Queue::new(2);
+        let (jobs, _requests): (Vec<_>, Vec<_>) = (0..4).map(job).unzip();
+        let mut jobs = jobs.into_iter();
+        queue.push(jobs.by_ref().take(1).collect()).unwrap();
+        let (late, _late_requests): (Vec<_>, Vec<_>) = (10..12).map(job).unzip();
+        assert_eq!(queue.push(late), Err(1));
+        queue.push(jobs.by_ref().take(1).collect()).unwrap();
+        queue.close();
+        assert_eq!((popped(&queue), popped(&queue)), (Some(0), Some(1)));
+        assert!(queue.push(jobs.collect()).is_err() && matches!(queue.wait(), Next::Closed));
+    }
+}

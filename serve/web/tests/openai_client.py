@@ -131,21 +131,34 @@ def cancelled():
 
 
 def retried():
-    def fill():
-        client(SLOW, max_retries=0).chat.completions.create(model="echo", messages=said("busy " * 60))
+    refusals = 'requests_total{route="/v1/completions",status="429"}'
+    enough = threading.Event()
 
-    filling = []
+    def fill():
+        stream = client(SLOW, max_retries=0).chat.completions.create(model="echo", messages=said("busy " * 400), stream=True)
+        enough.wait()
+        stream.close()
+
+    threads = []
     for full in ("active_sequences", "queue_length"):
-        filling.append(threading.Thread(target=fill))
-        filling[-1].start()
+        threads.append(threading.Thread(target=fill, daemon=True))
+        threads[-1].start()
         until(lambda: metric(SLOW, full) == 1)
     refused(openai.RateLimitError,
             lambda: client(SLOW, max_retries=0).completions.create(model="echo", prompt="a"), code="rate_limit_exceeded")
-    answer = client(SLOW, max_retries=100).completions.create(model="echo", prompt="a")
-    assert answer.choices[0].text == "a"
-    assert metric(SLOW, 'requests_total{route="/v1/completions",status="429"}') >= 2
-    for thread in filling:
+    answers = []
+
+    def insist():
+        answers.append(client(SLOW, max_retries=100).completions.create(model="echo", prompt="a").choices[0].text)
+
+    threads.append(threading.Thread(target=insist, daemon=True))
+    threads[-1].start()
+    # The server stays full until the package has been refused and comes back by itself.
+    until(lambda: metric(SLOW, refusals) >= 2)
+    enough.set()
+    for thread in threads:
         thread.join()
+    assert answers == ["a"], answers
 
 
 for check in (chat, chat_streamed, completions, several_at_once, models, errors, cancelled, retried):

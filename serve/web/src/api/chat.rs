@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{self, Dialect, Envelope, Question};
-use super::parameters::{Parameters, asked_tokens, check_length, check_model, text_only};
-use crate::body::{self, Fields};
+use super::parameters::{Parameters, asked_tokens, check_length, opened, text_only};
+use crate::body::Fields;
 use crate::engine::{Likelihood, Message, Role, Vocabulary};
 use crate::error::ApiError;
 use crate::limits::Limits;
@@ -21,9 +21,7 @@ pub(crate) async fn chat(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let ready = server.ready()?;
-    let mut fields = body::read(request, &server.limits).await?;
-    check_model(&mut fields, &ready.model)?;
+    let (ready, mut fields) = opened(&server, request).await?;
     let messages = messages(&mut fields, &server.limits)?;
     let asked = asked_tokens(&mut fields, &["max_completion_tokens", "max_tokens"], &server.limits)?;
     let alternatives = alternatives(&mut fields)?;

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, Dialect, Envelope, Question};
-use super::parameters::{Parameters, asked_tokens, check_length, check_model, text_only};
-use crate::body::{self, Fields};
+use super::parameters::{Parameters, asked_tokens, check_length, opened, text_only};
+use crate::body::Fields;
 use crate::engine::{Likelihood, Vocabulary};
 use crate::error::ApiError;
 use crate::limits::Limits;
@@ -38,9 +38,7 @@ pub(crate) async fn completions(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let ready = server.ready()?;
-    let mut fields = body::read(request, &server.limits).await?;
-    check_model(&mut fields, &ready.model)?;
+    let (ready, mut fields) = opened(&server, request).await?;
     let prompts = prompts(&mut fields, &server.limits, ready.model.vocabulary)?;
     let asked = asked_tokens(&mut fields, &["max_tokens"], &server.limits)?;
     let alternatives = fields.whole("logprobs", (0, 5))?.map(|count| count as usize);

@@ -1,15 +1,18 @@
 //! Parameters that both kinds of request have.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
-use axum::http::StatusCode;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::body::Fields;
+use crate::body::{self, Fields};
 use crate::engine::{Model, Sampling};
 use crate::error::ApiError;
 use crate::limits::Limits;
+use crate::state::{Ready, Server};
 
 /// How a request wants to be answered.
 #[derive(Debug)]
@@ -100,11 +103,16 @@ fn any_seed() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
 
-/// Refuses names of models that are not here.
-pub(crate) fn check_model(fields: &mut Fields, model: &Model) -> Result<(), ApiError> {
+/// The model and what is asked of it. Requests by the name of a model that is not here are refused.
+pub(crate) async fn opened(
+    server: &Server,
+    request: Request<Body>,
+) -> Result<(Arc<Ready>, Fields), ApiError> {
+    let ready = server.ready()?;
+    let mut fields = body::read(request, &server.limits).await?;
     match fields.optional::<String>("model")? {
-        Some(asked) if asked != model.id => Err(unknown_model(&asked, model)),
-        _ => Ok(()),
+        Some(asked) if asked != ready.model.id => Err(unknown_model(&asked, &ready.model)),
+        _ => Ok((ready, fields)),
     }
 }
 

@@ -9,8 +9,7 @@ use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
 use super::answer::encoded;
-use super::parameters::{check_model, unknown_model};
-use crate::body;
+use super::parameters::{opened, unknown_model};
 use crate::engine::Model;
 use crate::error::{ApiError, json_body};
 use crate::state::{Server, Status};
@@ -66,9 +65,7 @@ pub(crate) async fn tokenize(
     State(server): State<Arc<Server>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let ready = server.ready()?;
-    let mut fields = body::read(request, &server.limits).await?;
-    check_model(&mut fields, &ready.model)?;
+    let (ready, mut fields) = opened(&server, request).await?;
     let content: String = fields.required("content")?;
     fields.finish()?;
     let vocabulary = Arc::clone(&ready.vocabulary);

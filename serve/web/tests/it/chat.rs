@@ -84,6 +84,16 @@ fn stop_strings_end_an_answer_and_no_part_of_one_is_sent() {
 }
 
 #[test]
+fn what_was_held_back_for_a_stop_string_that_did_not_come_is_sent_at_the_end() {
+    let server = Served::echo(Echo::default());
+    for most in [5, 50] {
+        let body =
+            server.post_json(PATH, &said("an EN", json!({ "stop": "END", "max_tokens": most }))).json();
+        assert_eq!(body["choices"][0]["message"]["content"], "an EN");
+    }
+}
+
+#[test]
 fn several_choices_are_told_apart() {
     let server = Served::echo(Echo::default());
     let body = server.post_json(PATH, &said("ab", json!({ "n": 3 }))).json();

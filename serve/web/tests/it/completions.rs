@@ -1,9 +1,10 @@
 //! `/v1/completions` over the echo.
 
 use serde_json::json;
-use web::Echo;
+use web::{Ask, Echo, Limits, Sampling};
 
-use super::client::Served;
+use super::client::{Served, settings};
+use super::engines::Listening;
 
 const PATH: &str = "/v1/completions";
 
@@ -67,4 +68,43 @@ fn parameters_of_conversations_are_unknown_here() {
         assert_eq!((answer.status, answer.error("param").as_str()), (400, name));
     }
     assert_eq!(server.post_json(PATH, &json!({ "prompt": "a", "echo": true })).error("param"), "echo");
+}
+
+#[test]
+fn what_a_request_asks_for_reaches_the_engine_and_what_the_engine_knew_is_told() {
+    let (engine, asks) = Listening::new();
+    let server = Served::start(settings(Limits::default()), move |desk| engine.answer(desk));
+    let body = server
+        .post_json(
+            PATH,
+            &json!({
+                "prompt": "abcd", "max_tokens": 2, "n": 2, "temperature": 0.5, "top_p": 0.75, "top_k": 7, "min_p": 0.25,
+                "repetition_penalty": 1.5, "seed": 11, "logprobs": 3,
+            }),
+        )
+        .json();
+    assert_eq!(body["usage"]["prompt_tokens_details"]["cached_tokens"], 6);
+    for choice in 0..2 {
+        let sampling = Sampling {
+            temperature: 0.5,
+            top_k: Some(7),
+            top_p: Some(0.75),
+            min_p: Some(0.25),
+            repetition_penalty: Some(1.5),
+            seed: 11,
+            choice,
+        };
+        let prompt = "abcd".bytes().map(u32::from).collect();
+        assert_eq!(asks.recv(), Ok(Ask { prompt, most: 2, sampling, alternatives: Some(3) }));
+    }
+    let seeds = [(), ()].map(|()| {
+        // llama.cpp's clients ask for no limit so.
+        server.post_json(PATH, &json!({ "prompt": "a", "top_k": 0 }));
+        let Ask { sampling, alternatives, .. } = asks.recv().unwrap();
+        let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, seed, choice } = sampling;
+        assert_eq!((temperature.to_bits(), choice, alternatives), (1.0_f64.to_bits(), 0, None));
+        assert_eq!((top_k, top_p, min_p, repetition_penalty), (None, None, None, None));
+        seed
+    });
+    assert_ne!(seeds[0], seeds[1], "without a seed answers differ");
 }

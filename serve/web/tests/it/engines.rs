@@ -128,3 +128,76 @@ impl Engine for Stepped {
         self.sequences.clear();
     }
 }
+
+/// An engine that tells what it is asked and answers with a letter.
+pub(crate) struct Listening {
+    asks: Sender<Ask>,
+    keys: Vec<Key>,
+}
+
+impl Listening {
+    pub(crate) fn new() -> (Self, Receiver<Ask>) {
+        let (asks, heard) = channel();
+        (Self { asks, keys: Vec::new() }, heard)
+    }
+
+    pub(crate) fn answer(mut self, desk: Desk) {
+        let model = Model { id: "listening".into(), created: 1, context: 64, vocabulary: 256 };
+        desk.answer(model, Arc::new(Letters), Box::new(Vec::new), &mut self);
+    }
+}
+
+impl Engine for Listening {
+    fn slots(&self) -> usize {
+        4
+    }
+
+    fn join(&mut self, key: Key, ask: Ask) -> Result<usize, EngineError> {
+        self.keys.push(key);
+        self.asks.send(ask).unwrap();
+        Ok(3)
+    }
+
+    fn leave(&mut self, key: Key) {
+        self.keys.retain(|other| *other != key);
+    }
+
+    fn step(&mut self) -> Result<Vec<(Key, Token)>, EngineError> {
+        Ok(self.keys.iter().map(|key| (*key, Token { id: u32::from(b'x'), likelihood: None })).collect())
+    }
+
+    fn reset(&mut self) {
+        self.keys.clear();
+    }
+}
+
+/// An engine that breaks where the scheduler does not expect it, after a step that a test allows.
+pub(crate) struct Falling(pub(crate) Receiver<()>);
+
+impl Falling {
+    pub(crate) fn answer(mut self, desk: Desk) {
+        let model = Model { id: "falling".into(), created: 1, context: 64, vocabulary: 256 };
+        desk.answer(model, Arc::new(Letters), Box::new(Vec::new), &mut self);
+    }
+}
+
+impl Engine for Falling {
+    fn slots(&self) -> usize {
+        1
+    }
+
+    fn join(&mut self, _key: Key, _ask: Ask) -> Result<usize, EngineError> {
+        Ok(0)
+    }
+
+    fn leave(&mut self, _key: Key) {}
+
+    fn step(&mut self) -> Result<Vec<(Key, Token)>, EngineError> {
+        self.0.recv().unwrap();
+        panic!("a step fails")
+    }
+
+    fn reset(&mut self) {
+        panic!("and so does what comes after it")
+    }
+}

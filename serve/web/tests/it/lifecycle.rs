@@ -2,13 +2,15 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::channel;
 use std::thread;
 
 use serde_json::json;
 use web::{Echo, Limits};
 
 use super::client::{Answer, Served, post_request, settings};
-use super::engines::{Stepped, Steps};
+use super::engines::{Falling, Stepped, Steps};
 
 fn stepped(slots: usize, limits: Limits) -> (Served, Steps) {
     let (engine, steps) = Stepped::new(slots);
@@ -63,12 +65,15 @@ fn a_client_that_leaves_frees_its_place_within_one_token() {
             leaving.read_exact(&mut [0; 1]).unwrap();
         }
         drop(leaving);
-        let mut steps_taken = 0;
-        while steps.one() == ["leaving"] {
-            steps_taken += 1;
-            assert!(steps_taken < 40, "its place is still taken");
+        let mut seen = steps.one();
+        for _ in 0..40 {
+            if seen != ["leaving"] {
+                break;
+            }
             thread::sleep(std::time::Duration::from_millis(20));
+            seen = steps.one();
         }
+        assert_eq!(seen, ["waiting"], "its place is free, and the engine has let go of it");
         assert_eq!(text_of(waiting), "x");
         assert_eq!(server.metric("cancelled_total").to_bits(), 1.0_f64.to_bits());
     }
@@ -190,4 +195,22 @@ fn answers_that_take_longer_than_the_drain_are_broken_off() {
     // The step that was under way.
     steps.one_or_end();
     ending.join().unwrap();
+}
+
+#[test]
+fn an_inference_thread_that_is_lost_leaves_nobody_waiting() {
+    let (fall, falls) = channel();
+    let server = Served::start(settings(Limits::default()), |desk| {
+        catch_unwind(AssertUnwindSafe(|| Falling(falls).answer(desk))).unwrap_err();
+    });
+    let active = begin(&server, "active", 1, false);
+    server.wait_for("active_sequences", 1.0);
+    let waiting = begin(&server, "waiting", 1, true);
+    server.wait_for("queue_length", 1.0);
+    fall.send(()).unwrap();
+    for mut connection in [active, waiting] {
+        assert_eq!(Answer::read(&mut connection).status, 503);
+    }
+    assert_eq!(server.get("/health").json()["status"], "ended");
+    assert_eq!(server.post("/v1/completions", "{\"prompt\": \"late\"}").status, 503);
 }

@@ -226,19 +226,20 @@ fn all_have_names(browser: &Browser, within: &str) -> u64 {
 
 #[test]
 fn the_page_fits_a_desktop_and_a_phone_in_light_and_dark() {
-    let script = [
-        "It rises in the hills, turns twice, and finds the sea.\n\nAsk for the long version, if you like.",
-        "Tuesday comes after Monday.",
-    ];
+    // What a toy has learned, so that pictures of it can be taken, too.
+    let script = ["Tuesday comes after Monday.", "A dog says woof."].map(str::to_owned);
     for (screen, name) in [(Screen::Desktop, "desktop"), (Screen::Phone, "phone")] {
         let Some(browser) = browser(screen) else { return };
-        let delay = Duration::from_millis(3);
-        let script = script.map(str::to_owned).to_vec();
-        let server = Served::echo(Echo { delay, script, ..Echo::default() });
+        let echo = Echo { delay: Duration::from_millis(3), script: script.to_vec(), ..Echo::default() };
+        let server = Served::echo(echo);
+        let address = std::env::var("SERVE_AT").unwrap_or_else(|_unset| server.address.to_string());
         browser.prefer("light");
-        browser.visit(&format!("http://{}/", server.address));
-        ask(&browser, "Where does the river go?");
-        ask(&browser, "What day comes after Monday?");
+        browser.visit(&format!("http://{address}/"));
+        browser.until("document.querySelector('#model').textContent !== ''");
+        for question in ["What day comes after Monday?", "What sound does a dog make?"] {
+            ask(&browser, question);
+        }
+        assert_eq!(browser.count(".turn.model .figures"), 2);
         fits(&browser, name);
         keep(&browser, &format!("{name}-light"));
         browser.prefer("dark");
