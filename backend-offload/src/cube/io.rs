@@ -12,6 +12,7 @@ use cubecl_common::future::DynFut;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::Runtime;
 use cubecl_core::server::{Binding, ComputeServer, CopyDescriptor, ServerError};
+use cubecl_runtime::memory_management::optimal_align;
 use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
 use pager::{BlockId, Place, TierIndex};
 use std::any::Any;
@@ -56,12 +57,19 @@ impl Rows {
     }
 }
 
-/// Whether a tensor covers its whole buffer, up to the padding of its last row.
+/// Whether a tensor covers its whole buffer, up to the padding behind it. Where a tensor ends is told by its binding
+/// alone: any part of one smaller than the alignment would do otherwise.
 fn is_whole(descriptor: &CopyDescriptor, alignment: u64) -> bool {
     let Rows { start, row, pitch, count } = Rows::of(descriptor);
+    // CUDA pads a single row as well, and no stride tells.
+    let row = match descriptor.shape.as_slice() {
+        [len] => row.next_multiple_of(optimal_align(*len, descriptor.elem_size, alignment.max(16) as usize)),
+        _ => row,
+    };
+    let covered = (start + count * pitch.max(row)) as u64;
     let handle = &descriptor.handle;
-    let ends = handle.offset_start.unwrap_or(0) as usize + count * pitch.max(row);
-    start == 0 && (ends as u64).next_multiple_of(alignment.max(1)) >= handle.size
+    let end = handle.size - handle.offset_end.unwrap_or(0);
+    start == 0 && covered >= end && end.next_multiple_of(alignment.max(1)) >= handle.size
 }
 
 fn runtime_panic(operation: &str, panic: &(dyn Any + Send)) -> OffloadError {
