@@ -1,7 +1,7 @@
 //! Reads and writes from the host, and raw resources.
 
 use super::failures::read_error;
-use super::runtime::InnerRuntime;
+use super::runtime::{InnerRuntime, Resource};
 use super::server::OffloadServer;
 use super::table::Named;
 use super::transfer::flat;
@@ -10,18 +10,15 @@ use crate::report::panic_message;
 use cubecl_common::bytes::Bytes;
 use cubecl_common::future::DynFut;
 use cubecl_common::stream_id::StreamId;
-use cubecl_core::Runtime;
 use cubecl_core::server::{Binding, ComputeServer, CopyDescriptor, ServerError};
 use cubecl_runtime::memory_management::optimal_align;
-use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
+use cubecl_runtime::storage::ManagedResource;
 use pager::{BlockId, Place, TierIndex};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 const WRITE: &str = "writing a tensor";
-
-type Resource<R> = <<<R as Runtime>::Server as ComputeServer>::Storage as ComputeStorage>::Resource;
 
 /// Rows of a tensor inside a buffer: where the first starts, how long each is, how far apart they are.
 struct Rows {
@@ -160,12 +157,12 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 self.receive_visitors(stream, stream);
                 self.order_small(Named::Small, &descriptor.handle, stream);
                 if is_whole(&descriptor, self.utilities.properties.memory.alignment) {
-                    self.failures.heal_small(&descriptor.handle);
+                    self.failures.small.heal(&descriptor.handle);
                 }
                 let handle = descriptor.handle.clone();
                 if let Err(error) = self.write_inside(descriptor, bytes, stream) {
                     let error = self.new_failure(Arc::new(error), stream);
-                    self.failures.mark_small(&handle.memory, &error);
+                    self.fail_small(&handle, &error);
                 }
             }
             Named::Unknown => {
