@@ -194,7 +194,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let error = self.new_failure(Arc::new(error), stream);
         match self.table.name(binding) {
             Named::Block(id) => self.table.get_mut(id).failed = Some(error),
-            Named::Small => self.failures.mark_small(&binding.memory, &error),
+            Named::Small => self.fail_small(binding, &error),
             Named::Unknown => {}
         }
     }

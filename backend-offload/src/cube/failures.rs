@@ -13,44 +13,71 @@ use crate::error::OffloadError;
 use crate::journal::Event;
 use cubecl_common::backtrace::BackTrace;
 use cubecl_common::stream_id::StreamId;
-use cubecl_core::server::{Binding, LaunchError, ServerError};
-use cubecl_runtime::memory_management::ManagedMemoryBinding;
+use cubecl_core::server::{Binding, ComputeServer, LaunchError, ServerError};
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 #[derive(Default)]
 pub(super) struct Failures {
-    /// Small buffers have no row of their own; the failed ones are remembered by the number of their handle.
-    pub(super) small: HashMap<u64, Arc<OffloadError>>,
+    pub(super) small: SmallFailures,
     ours: HashMap<StreamId, Vec<ServerError>>,
     /// Errors of the runtime's that one of our own operations was handed in the program's place, by the index
     /// of its stream.
     theirs: HashMap<usize, Vec<ServerError>>,
 }
 
-impl Failures {
-    pub(super) fn mark_small(&mut self, memory: &ManagedMemoryBinding, error: &Arc<OffloadError>) {
-        if let Some(number) = number(memory) {
-            self.small.insert(number, error.clone());
+/// Where a buffer lies on its device. No two that are alive have the same address.
+pub(super) type Address = (u64, u64);
+
+/// Small buffers without contents. They have no row of their own, and nobody tells when one is dropped: its memory is
+/// given to another.
+#[derive(Debug, Default, Clone)]
+pub(super) struct SmallFailures {
+    /// By the number of the buffer's handle.
+    errors: HashMap<u64, Arc<OffloadError>>,
+    numbers: HashMap<Address, u64>,
+}
+
+impl SmallFailures {
+    pub(super) fn is_empty(&self) -> bool {
+        self.errors.is_empty()
+    }
+
+    pub(super) fn of(&self, binding: &Binding) -> Option<Arc<OffloadError>> {
+        if self.is_empty() {
+            return None;
+        }
+        self.errors.get(&number(&binding.memory)?).cloned()
+    }
+
+    /// Without an address the failure is remembered for good.
+    fn mark(&mut self, number: u64, address: Option<Address>, error: &Arc<OffloadError>) {
+        self.errors.insert(number, error.clone());
+        let before = address.and_then(|address| self.numbers.insert(address, number));
+        if let Some(before) = before.filter(|before| *before != number) {
+            self.errors.remove(&before);
         }
     }
 
-    pub(super) fn small(&self, binding: &Binding) -> Option<Arc<OffloadError>> {
-        if self.small.is_empty() {
-            return None;
+    /// The memory there belongs to a buffer that was just allocated.
+    fn taken(&mut self, address: Address) {
+        if let Some(number) = self.numbers.remove(&address) {
+            self.errors.remove(&number);
         }
-        self.small.get(&number(&binding.memory)?).cloned()
     }
 
     /// The whole of the buffer was written anew.
-    pub(super) fn heal_small(&mut self, binding: &Binding) {
-        if !self.small.is_empty()
+    pub(super) fn heal(&mut self, binding: &Binding) {
+        if !self.is_empty()
             && let Some(number) = number(&binding.memory)
         {
-            self.small.remove(&number);
+            self.errors.remove(&number);
         }
     }
+}
 
+impl Failures {
     fn take_ours(&mut self, stream: StreamId) -> Vec<ServerError> {
         self.ours.remove(&stream).unwrap_or_default()
     }
@@ -61,6 +88,29 @@ impl Failures {
 }
 
 impl<R: InnerRuntime> OffloadServer<R> {
+    pub(super) fn fail_small(&mut self, binding: &Binding, error: &Arc<OffloadError>) {
+        if let Some(number) = number(&binding.memory) {
+            let address = self.address(binding);
+            self.failures.small.mark(number, address, error);
+        }
+    }
+
+    /// A small buffer was allocated: whoever had its memory before is gone.
+    pub(super) fn forget_failure_before(&mut self, binding: &Binding) {
+        if !self.failures.small.is_empty()
+            && let Some(address) = self.address(binding)
+        {
+            self.failures.small.taken(address);
+        }
+    }
+
+    fn address(&mut self, binding: &Binding) -> Option<Address> {
+        let whole = Binding { offset_start: None, offset_end: None, ..binding.clone() };
+        let (stream, inner) = (binding.stream, &mut self.inner);
+        let found = catch_unwind(AssertUnwindSafe(|| inner.get_resource(whole, stream)));
+        found.ok()?.ok().map(|found| R::address(found.resource()))
+    }
+
     /// Counts and reports an error that starts here, as opposed to one passed on from operand to output.
     pub(super) fn new_failure(&mut self, error: Arc<OffloadError>, stream: StreamId) -> Arc<OffloadError> {
         self.failures.ours.entry(stream).or_default().push(launch_error(&error));
@@ -140,5 +190,21 @@ mod tests {
         let text = format!("{both:?}");
         assert!(text.contains("ours") && text.contains("theirs"), "{text}");
         assert!(together(Vec::new(), Ok(())).is_ok());
+    }
+
+    #[test]
+    fn a_failed_small_buffer_is_forgotten_once_another_has_its_memory() {
+        let error = Arc::new(OffloadError::UnknownBuffer { operation: "testing".to_owned() });
+        let mut failures = SmallFailures::default();
+        failures.mark(1, Some((10, 0)), &error);
+        failures.mark(2, Some((10, 256)), &error);
+        failures.taken((20, 0));
+        assert_eq!(failures.errors.len(), 2, "that memory was nobody's");
+        failures.taken((10, 0));
+        assert!(failures.errors.keys().eq([&2]), "its neighbour is still there");
+        failures.mark(3, Some((10, 256)), &error);
+        assert!(failures.errors.keys().eq([&3]), "the next one failed in its place");
+        failures.mark(3, Some((10, 256)), &error);
+        assert!(failures.errors.keys().eq([&3]), "and again");
     }
 }

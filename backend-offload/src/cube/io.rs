@@ -1,7 +1,7 @@
 //! Reads and writes from the host, and raw resources.
 
 use super::failures::read_error;
-use super::runtime::InnerRuntime;
+use super::runtime::{InnerRuntime, Resource};
 use super::server::OffloadServer;
 use super::table::Named;
 use super::transfer::flat;
@@ -11,17 +11,15 @@ use crate::report::panic_message;
 use cubecl_common::bytes::Bytes;
 use cubecl_common::future::DynFut;
 use cubecl_common::stream_id::StreamId;
-use cubecl_core::Runtime;
 use cubecl_core::server::{Binding, ComputeServer, CopyDescriptor, ServerError};
-use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
+use cubecl_runtime::memory_management::optimal_align;
+use cubecl_runtime::storage::ManagedResource;
 use pager::{BlockId, Place, TierIndex};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 const WRITE: &str = "writing a tensor";
-
-type Resource<R> = <<<R as Runtime>::Server as ComputeServer>::Storage as ComputeStorage>::Resource;
 
 /// Rows of a tensor inside a buffer: where the first starts, how long each is, how far apart they are.
 struct Rows {
@@ -57,12 +55,19 @@ impl Rows {
     }
 }
 
-/// Whether a tensor covers its whole buffer, up to the padding of its last row.
+/// Whether a tensor covers its whole buffer, up to the padding behind it. Where a tensor ends is told by its binding
+/// alone: any part of one smaller than the alignment would do otherwise.
 fn is_whole(descriptor: &CopyDescriptor, alignment: u64) -> bool {
     let Rows { start, row, pitch, count } = Rows::of(descriptor);
+    // CUDA pads a single row as well, and no stride tells.
+    let row = match descriptor.shape.as_slice() {
+        [len] => row.next_multiple_of(optimal_align(*len, descriptor.elem_size, alignment.max(16) as usize)),
+        _ => row,
+    };
+    let covered = (start + count * pitch.max(row)) as u64;
     let handle = &descriptor.handle;
-    let ends = handle.offset_start.unwrap_or(0) as usize + count * pitch.max(row);
-    start == 0 && (ends as u64).next_multiple_of(alignment.max(1)) >= handle.size
+    let end = handle.size - handle.offset_end.unwrap_or(0);
+    start == 0 && covered >= end && end.next_multiple_of(alignment.max(1)) >= handle.size
 }
 
 fn runtime_panic(operation: &str, panic: &(dyn Any + Send)) -> OffloadError {
@@ -155,12 +160,12 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 self.receive_visitors(stream, stream);
                 self.order_small(Named::Small, &descriptor.handle, stream);
                 if is_whole(&descriptor, self.utilities.properties.memory.alignment) {
-                    self.failures.heal_small(&descriptor.handle);
+                    self.failures.small.heal(&descriptor.handle);
                 }
                 let handle = descriptor.handle.clone();
                 if let Err(error) = self.write_inside(descriptor, bytes, stream) {
                     let error = self.new_failure(Arc::new(error), stream);
-                    self.failures.mark_small(&handle.memory, &error);
+                    self.fail_small(&handle, &error);
                 }
             }
             Named::Unknown => {

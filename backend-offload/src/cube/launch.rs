@@ -10,7 +10,6 @@ use cubecl_common::stream_id::StreamId;
 use cubecl_core::prelude::CubeCount;
 use cubecl_core::server::{Binding, ComputeServer, KernelArguments};
 use cubecl_core::{CubeTask, ExecutionMode};
-use cubecl_runtime::memory_management::ManagedMemoryBinding;
 use pager::{Block, BlockId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -23,7 +22,7 @@ pub(super) struct Operands {
     count: Option<Named>,
     blocks: Vec<BlockId>,
     /// The small ones among `buffers`, for the case that the runtime fails with the arguments in hand.
-    small: Vec<(usize, ManagedMemoryBinding)>,
+    small: Vec<(usize, Binding)>,
 }
 
 impl Operands {
@@ -32,7 +31,7 @@ impl Operands {
             let named = table.name(binding);
             self.buffers.push(named);
             if named == Named::Small {
-                self.small.push((n, binding.memory.clone()));
+                self.small.push((n, binding.clone()));
             }
         }
         self.maps.extend(arguments.tensor_maps.iter().map(|map| table.name(&map.binding)));
@@ -188,7 +187,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     ) -> Result<(), Arc<OffloadError>> {
         let failed = match named {
             Named::Block(id) => self.table.get(id).failed.clone(),
-            Named::Small => self.failures.small(binding),
+            Named::Small => self.failures.small.of(binding),
             Named::Unknown => Some(Arc::new(OffloadError::UnknownBuffer { operation: operation.to_owned() })),
         };
         failed.map_or(Ok(()), Err)
@@ -200,7 +199,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             self.table.get_mut(id).failed = Some(error.clone());
         }
         for (_, binding) in named.small.iter().filter(|(n, _)| is_written(writes, *n)) {
-            self.failures.mark_small(binding, error);
+            self.fail_small(binding, error);
         }
     }
 

@@ -18,6 +18,7 @@ use cubecl_runtime::memory_management::{
     MemoryManagementOptions,
 };
 use cubecl_runtime::storage::{ComputeStorage, StorageHandle, StorageId, StorageUtilization};
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 /// Maps bindings to slot numbers.
@@ -70,11 +71,27 @@ impl Slots {
 
 /// The number CubeCL gives a handle, read from its debug output: there is no other way from outside.
 ///
-/// Slow, therefore used only for small buffers that failed. Numbers are never reused.
+/// Takes a fraction of a microsecond, therefore used only while small buffers have failed. Numbers are never reused.
 pub(super) fn number(binding: &ManagedMemoryBinding) -> Option<u64> {
-    let text = format!("{binding:?}");
-    let digits = text.split("ManagedMemoryId { value: ").nth(1)?;
-    digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    let mut reader = NumberReader::default();
+    // It ends with an error: what follows the number is of no interest.
+    let _ended = write!(reader, "{binding:?}");
+    reader.number
+}
+
+/// Takes debug output piece by piece, as far as the number of the handle.
+#[derive(Default)]
+struct NumberReader {
+    in_id: bool,
+    number: Option<u64>,
+}
+
+impl fmt::Write for NumberReader {
+    fn write_str(&mut self, piece: &str) -> fmt::Result {
+        self.in_id |= piece.contains("ManagedMemoryId");
+        self.number = if self.in_id { piece.parse().ok() } else { None };
+        if self.number.is_some() { Err(fmt::Error) } else { Ok(()) }
+    }
 }
 
 /// Storage of slots: every number of bytes is free, since none is ever used.

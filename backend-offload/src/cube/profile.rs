@@ -28,6 +28,7 @@
 //!
 //! A candidate that the runtime itself refuses gets an error, as on the plain runtime.
 
+use super::failures::SmallFailures;
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
 use super::unmeasured::{self, UNMEASURED};
@@ -40,9 +41,8 @@ use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{ComputeServer, ProfileError, ProfilingToken, ServerError};
 use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
 use pager::BlockId;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::panic::catch_unwind;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Samples the tuner takes of a candidate before those it records.
@@ -94,7 +94,7 @@ struct Sample {
 #[derive(Debug, Default)]
 struct Before {
     failed: HashSet<BlockId>,
-    small: HashMap<u64, Arc<OffloadError>>,
+    small: SmallFailures,
     failures: u64,
 }
 

@@ -2,6 +2,7 @@
 
 use super::backends::Reaches;
 use super::door::prepare;
+use super::failures::Address;
 use super::precision::has_tf32;
 use super::server::{InnerInfo, OffloadServer};
 use super::side::SideCopies;
@@ -15,9 +16,13 @@ use cubecl_common::stream_id::StreamId;
 use cubecl_core::Runtime;
 use cubecl_core::client::ComputeClient;
 use cubecl_core::ir::{MemoryDeviceProperties, TargetProperties};
-use cubecl_core::server::{Handle, ServerError};
+use cubecl_core::server::{ComputeServer, Handle, ServerError};
 use cubecl_core::zspace::{Shape, Strides};
+use cubecl_runtime::storage::ComputeStorage;
 use std::marker::PhantomData;
+
+pub(super) type Resource<R> =
+    <<<R as Runtime>::Server as ComputeServer>::Storage as ComputeStorage>::Resource;
 
 /// A CubeCL runtime this crate knows well enough to stand in front of.
 #[expect(private_interfaces, reason = "the trait is sealed: its methods are for this crate")]
@@ -39,6 +44,10 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
     /// waiting.
     #[doc(hidden)]
     fn order(server: &mut Self::Server, waiting: StreamId, other: StreamId) -> Result<(), ServerError>;
+
+    /// Where a buffer lies.
+    #[doc(hidden)]
+    fn address(resource: &Resource<Self>) -> Address;
 
     /// Copies the whole of `source`, which lives on `stream`, into `target` and waits for it.
     #[doc(hidden)]
@@ -66,7 +75,7 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
     /// The runtime's own name. `Runtime::name` wants a client, which would start a second server. The name
     /// keys the autotune cache, which is to be shared with the plain runtime.
     #[doc(hidden)]
-    fn runtime_name(info: &<Self::Server as cubecl_core::server::ComputeServer>::Info) -> &'static str;
+    fn runtime_name(info: &<Self::Server as ComputeServer>::Info) -> &'static str;
 
     /// Its name where TF32 is switched off: the fastest kernel is then another.
     #[doc(hidden)]

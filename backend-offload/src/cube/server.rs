@@ -180,6 +180,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     fn initialize_small(&mut self, memory: ManagedMemoryHandle, size: u64, stream: StreamId) {
         // The driver of CUDA refuses to allocate nothing, and Burn makes tensors without elements: `inplace` does.
         let size = size.max(1);
+        let binding = Handle::from_memory(memory.clone(), stream, size).binding();
         let inner = &mut self.inner;
         let first = memory.clone();
         let tried = catch_unwind(AssertUnwindSafe(|| inner.initialize_memory(first, size, stream)));
@@ -193,6 +194,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 resume_unwind(panic);
             }
         }
+        self.forget_failure_before(&binding);
     }
 }
 

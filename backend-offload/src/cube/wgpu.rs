@@ -1,6 +1,7 @@
 //! Vulkan, Metal, WebGPU: what the runtime over `wgpu` needs to know and cannot tell.
 
 use super::backends::Reaches;
+use super::failures::Address;
 use super::in_line::InLine;
 use super::runtime::InnerRuntime;
 use crate::backend::sealed;
@@ -9,7 +10,8 @@ use crate::error::OffloadError;
 use crate::registry::DeviceFacts;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{ComputeServer, ServerError};
-use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
+use cubecl_wgpu::{WgpuDevice, WgpuResource, WgpuRuntime};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 impl sealed::Sealed for WgpuRuntime {}
 
@@ -27,6 +29,13 @@ impl InnerRuntime for WgpuRuntime {
     fn order(server: &mut Self::Server, _waiting: StreamId, other: StreamId) -> Result<(), ServerError> {
         // One queue serves all streams, in the order in which they are flushed.
         server.flush(other)
+    }
+
+    fn address(resource: &WgpuResource) -> Address {
+        // A buffer of wgpu's has no number one may ask for, only a hash made of it.
+        let mut hasher = DefaultHasher::new();
+        resource.buffer.hash(&mut hasher);
+        (hasher.finish(), resource.offset)
     }
 
     fn runtime_name(info: &<Self::Server as ComputeServer>::Info) -> &'static str {

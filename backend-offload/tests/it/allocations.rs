@@ -1,7 +1,7 @@
-//! Counts the small heap allocations of this process.
+//! Counts the small heap allocations of this process, and the bytes it has allocated.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 struct Counting;
 
@@ -14,12 +14,21 @@ pub const SMALL: usize = 128;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
+/// Of all sizes.
+static BYTES: AtomicI64 = AtomicI64::new(0);
+
 /// Small allocations of all threads so far.
 pub fn small_so_far() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed)
 }
 
+/// Bytes of all threads that are allocated.
+pub fn live_bytes() -> i64 {
+    BYTES.load(Ordering::Relaxed)
+}
+
 fn note(size: usize) {
+    BYTES.fetch_add(size as i64, Ordering::Relaxed);
     if size <= SMALL {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
     }
@@ -34,6 +43,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(layout.size() as i64, Ordering::Relaxed);
         // SAFETY: as above.
         unsafe { System.dealloc(start, layout) }
     }
@@ -45,6 +55,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        BYTES.fetch_sub(layout.size() as i64, Ordering::Relaxed);
         note(size);
         // SAFETY: as above.
         unsafe { System.realloc(start, layout, size) }

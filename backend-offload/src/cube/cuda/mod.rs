@@ -3,7 +3,8 @@
 mod copies;
 
 use super::backends::Reaches;
-use super::runtime::InnerRuntime;
+use super::failures::Address;
+use super::runtime::{InnerRuntime, Resource};
 use crate::backend::sealed;
 use crate::bytes::Budget;
 use crate::error::OffloadError;
@@ -45,6 +46,10 @@ impl InnerRuntime for CudaRuntime {
         server.initialize_memory(marker.clone(), MARKER_BYTES, other);
         let marker = Handle::from_memory(marker, other, MARKER_BYTES);
         server.get_resource(marker.binding(), waiting).map(drop)
+    }
+
+    fn address(resource: &Resource<Self>) -> Address {
+        (resource.ptr, 0)
     }
 
     fn copy_out(
