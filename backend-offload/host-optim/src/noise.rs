@@ -12,13 +12,15 @@ impl Noise {
 
     /// 32 bits for one element.
     #[inline(always)]
-    pub(crate) fn of(self, element: usize) -> u32 {
-        mixed(self.0 ^ element as u32)
+    pub(crate) fn of(self, element: u32) -> u32 {
+        // Elements follow each other, so a compiler makes a sum of this product: one multiplication is left.
+        let x = self.0 ^ element.wrapping_mul(0x9e37_79b9);
+        let x = (x ^ (x >> 16)).wrapping_mul(0x21f0_aaad);
+        x ^ (x >> 15)
     }
 }
 
-/// An invertible mix of 32 bits: two multiplications, which vector units have.
-#[inline(always)]
+/// An invertible mix of 32 bits.
 fn mixed(mut x: u32) -> u32 {
     x ^= x >> 16;
     x = x.wrapping_mul(0x21f0_aaad);

@@ -71,7 +71,7 @@ impl ValuesMut<'_> {
 pub(crate) trait Number: Pod + Send + Sync {
     fn wide(self) -> f32;
     /// `value` in this type; one that does not fit is rounded up or down at random, by `noise`, to `value` on average.
-    fn rounded(value: f32, noise: impl FnOnce() -> u32) -> Self;
+    fn rounded(value: f32, noise: u32) -> Self;
 }
 
 impl Number for f32 {
@@ -81,7 +81,7 @@ impl Number for f32 {
     }
 
     #[inline(always)]
-    fn rounded(value: f32, _noise: impl FnOnce() -> u32) -> Self {
+    fn rounded(value: f32, _noise: u32) -> Self {
         value
     }
 }
@@ -93,9 +93,9 @@ impl Number for bf16 {
     }
 
     #[inline(always)]
-    fn rounded(value: f32, noise: impl FnOnce() -> u32) -> Self {
+    fn rounded(value: f32, noise: u32) -> Self {
         let bits = value.to_bits();
-        let noisy = bits.wrapping_add(noise() >> 16);
+        let noisy = bits.wrapping_add(noise >> 16);
         // Infinity must not become NaN, nor NaN something finite.
         let bits = if value.is_finite() { noisy } else { bits };
         Self::from_bits((bits >> 16) as u16)
@@ -164,11 +164,11 @@ mod tests {
     #[test]
     fn random_rounding_keeps_the_mean_and_what_fits() {
         let value = 1.0 + 0.3 / 128.0;
-        let up = (0..1u32 << 16).filter(|n| bf16::rounded(value, || n << 16).to_f32() > 1.0).count();
+        let up = (0..1u32 << 16).filter(|n| bf16::rounded(value, n << 16).to_f32() > 1.0).count();
         let share = up as f64 / 65_536.0;
         assert!((0.299..0.301).contains(&share), "{share}");
         for exact in [0.0f32, 1.0, -1.5, f32::INFINITY] {
-            assert_eq!(bf16::rounded(exact, || u32::MAX).to_f32(), exact);
+            assert_eq!(bf16::rounded(exact, u32::MAX).to_f32(), exact);
         }
     }
 }
