@@ -19,27 +19,43 @@ pub(crate) enum NewData {
     OnHost,
 }
 
+/// The device that host memory is for. Page-locked memory is taken and given back where its driver may be called, which is
+/// not on the program's threads.
+pub(crate) trait Site: Send + Sync {
+    fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Option<Draft> {
+        pool.draft(len, SlabSource::Heap)
+    }
+
+    fn give_back(&self, draft: Draft) {
+        drop(draft);
+    }
+
+    /// Tells the device where tensors from data begin.
+    fn place(&self, new: NewData);
+}
+
+/// No device.
+struct Nowhere;
+
+impl Site for Nowhere {
+    fn place(&self, _new: NewData) {}
+}
+
 /// The host tier of a device. Clones share one budget.
 #[derive(Clone)]
 pub struct HostMemory {
     pool: Arc<HostPool>,
-    source: SlabSource,
-    /// Tells the device where tensors from data begin.
-    place: Arc<dyn Fn(NewData) + Send + Sync>,
+    site: Arc<dyn Site>,
 }
 
 impl HostMemory {
-    pub(crate) fn new(
-        pool: Arc<HostPool>,
-        source: SlabSource,
-        place: impl Fn(NewData) + Send + Sync + 'static,
-    ) -> Self {
-        Self { pool, source, place: Arc::new(place) }
+    pub(crate) fn new(pool: Arc<HostPool>, site: impl Site + 'static) -> Self {
+        Self { pool, site: Arc::new(site) }
     }
 
     /// Host memory with no limit but the machine's, for programs whose tensors do not spill.
     pub fn unlimited() -> Self {
-        Self::new(HostPool::new(Limit::NONE, Limit::NONE), SlabSource::Heap, |_| {})
+        Self::new(HostPool::new(Limit::NONE, Limit::NONE), Nowhere)
     }
 
     /// A buffer of `len` bytes with unspecified contents, aligned for any number type. `purpose` names it in an error.
@@ -47,15 +63,18 @@ impl HostMemory {
     /// # Errors
     /// If the budget or the machine has no room. Nothing is evicted for it: what lies on the host has no other place.
     pub fn take(&self, len: usize, purpose: impl fmt::Display) -> Result<HostBuffer, OffloadError> {
-        self.pool.draft(len, self.source).map(HostBuffer).ok_or_else(|| {
-            let usage = self.pool.usage();
-            OffloadError::HostRefused {
-                operation: purpose.to_string(),
-                wanted: len as u64,
-                in_use: usage.in_use,
-                budget: usage.limit.get(),
+        match self.site.draft(&self.pool, len) {
+            Some(draft) => Ok(HostBuffer { draft: Some(draft), site: self.site.clone() }),
+            None => {
+                let usage = self.pool.usage();
+                Err(OffloadError::HostRefused {
+                    operation: purpose.to_string(),
+                    wanted: len as u64,
+                    in_use: usage.in_use,
+                    budget: usage.limit.get(),
+                })
             }
-        })
+        }
     }
 
     /// Runs `make`. Tensors that it makes from data begin on the host where tensors of this device spill: they push nobody
@@ -65,10 +84,10 @@ impl HostMemory {
         struct After<'a>(&'a HostMemory);
         impl Drop for After<'_> {
             fn drop(&mut self) {
-                (self.0.place)(NewData::OnDevice);
+                self.0.site.place(NewData::OnDevice);
             }
         }
-        (self.place)(NewData::OnHost);
+        self.site.place(NewData::OnHost);
         let _after = After(self);
         make()
     }
@@ -87,19 +106,32 @@ impl HostMemory {
 }
 
 /// Bytes in the host tier, page-locked where the device copies faster for it. They count until this is dropped.
-pub struct HostBuffer(Draft);
+pub struct HostBuffer {
+    draft: Option<Draft>,
+    site: Arc<dyn Site>,
+}
+
+const HELD: &str = "the bytes are there until they are given back";
 
 impl Deref for HostBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        self.draft.as_ref().expect(HELD)
     }
 }
 
 impl DerefMut for HostBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.0
+        self.draft.as_mut().expect(HELD)
+    }
+}
+
+impl Drop for HostBuffer {
+    fn drop(&mut self) {
+        if let Some(draft) = self.draft.take() {
+            self.site.give_back(draft);
+        }
     }
 }
 
@@ -120,7 +152,7 @@ mod tests {
     use super::*;
 
     fn memory(bytes: u64) -> HostMemory {
-        HostMemory::new(HostPool::new(Limit::bytes(bytes), Limit::NONE), SlabSource::Heap, |_| {})
+        HostMemory::new(HostPool::new(Limit::bytes(bytes), Limit::NONE), Nowhere)
     }
 
     #[test]

@@ -6,16 +6,18 @@ use crate::backend::{Door, sealed};
 use crate::config::OffloadConfig;
 use crate::drive;
 use crate::error::{Holder, OffloadError};
-use crate::host_memory::HostMemory;
+use crate::host_memory::{HostMemory, NewData, Site};
 use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::report;
 use crate::stats::Stats;
+use crate::tiers::{Draft, HostPool};
 use cubecl_common::device::{Device, DeviceId};
 use cubecl_core::Runtime;
 use cubecl_core::server::Binding;
 use pager::{Limit, Preference};
 use std::any::TypeId;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// The door to devices of the CubeCL runtime `R`.
 pub struct CubeDoor<R>(PhantomData<R>);
@@ -99,10 +101,7 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
 
     fn host_memory(device: &R::Device) -> HostMemory {
         let pool = on_server::<R, _>(device, |server| server.tiers.pool().clone());
-        let device = device.clone();
-        HostMemory::new(pool, R::slabs(), move |place| {
-            on_server::<R, _>(&device, move |server| server.new_data = place);
-        })
+        HostMemory::new(pool, CubeSite::<R>(device.clone()))
     }
 
     fn mark_step(device: &R::Device) {
@@ -117,6 +116,23 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
     #[cfg(feature = "test-util")]
     fn runtime_peaks(device: &R::Device) -> crate::RuntimePeaks {
         on_server::<R, _>(device, |server| server.runtime_peaks)
+    }
+}
+
+/// The device's own thread, on which its context is current.
+struct CubeSite<R: InnerRuntime>(R::Device);
+
+impl<R: InnerRuntime> Site for CubeSite<R> {
+    fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Option<Draft> {
+        on_server::<R, _>(&self.0, |_| pool.draft(len, R::slabs()))
+    }
+
+    fn give_back(&self, draft: Draft) {
+        on_server::<R, _>(&self.0, |_| drop(draft));
+    }
+
+    fn place(&self, new: NewData) {
+        on_server::<R, _>(&self.0, |server| server.new_data = new);
     }
 }
 

@@ -61,15 +61,15 @@ use crate::bytes::Budget;
 use crate::config::OffloadConfig;
 use crate::drive;
 use crate::error::{Holder, OffloadError};
-use crate::host_memory::HostMemory;
+use crate::host_memory::{HostMemory, NewData, Site};
 use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::stats::Stats;
-use crate::tiers::SlabSource;
 use burn_backend::DeviceOps;
 use burn_backend::tensor::FloatTensor;
 use burn_flex::Flex;
 use burn_router::{BackendRouter, get_client};
 use channel::OffloadChannel;
+use client::OffloadClient;
 use pager::{Limit, Preference};
 use std::any::TypeId;
 use std::marker::PhantomData;
@@ -143,7 +143,7 @@ impl<B: SharedStorage> Door for Simulated<B> {
     fn host_memory(device: &B::Device) -> HostMemory {
         let client = get_client::<OffloadChannel<B>>(device);
         let pool = client.state().tiers.pool().clone();
-        HostMemory::new(pool, SlabSource::Heap, move |place| client.state().new_data = place)
+        HostMemory::new(pool, RouterSite(client))
     }
 
     fn mark_step(device: &B::Device) {
@@ -159,6 +159,15 @@ impl<B: SharedStorage> Door for Simulated<B> {
     fn runtime_peaks(device: &B::Device) -> crate::RuntimePeaks {
         let found = get_client::<OffloadChannel<B>>(device).state().peak_found;
         crate::RuntimePeaks { in_use: found, reserved: found }
+    }
+}
+
+/// A simulated device, whose memory is the heap's.
+struct RouterSite<B: SharedStorage>(OffloadClient<B>);
+
+impl<B: SharedStorage> Site for RouterSite<B> {
+    fn place(&self, new: NewData) {
+        self.0.state().new_data = new;
     }
 }
 
