@@ -61,7 +61,7 @@ fn what_cannot_work_is_refused_before_it_begins() {
         let said = last_words(&output, tiny.path());
         for part in [
             "this run cannot work here",
-            "12.28 TiB of host memory are needed",
+            "10.80 TiB of host memory are needed",
             "`train.micro_batch`",
             "a checkpoint takes 8.84 TiB",
         ] {
