@@ -12,7 +12,7 @@ type B = Autodiff<Offload<Flex>>; // Autodiff<Offload<Cuda>> on a machine with a
 fn main() -> anyhow::Result<()> {
     let device = FlexDevice;
     // Weight and gradient of one layer. AdamW on the device would hold ten tensors of this size while it steps.
-    OffloadConfig::new().device_budget("13MiB".parse()?).install::<Flex>(&device)?;
+    OffloadConfig::new().device_budget("9MiB".parse()?).install::<Flex>(&device)?;
     let mut optimizer =
         HostAdamWConfig::new().with_format(Format::Bf16Moments).init(host_memory::<Flex>(&device));
     let mut model: Linear<B> = LinearConfig::new(1024, 1024).init(&device);
