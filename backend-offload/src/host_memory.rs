@@ -63,18 +63,16 @@ impl HostMemory {
     /// # Errors
     /// If the budget or the machine has no room. Nothing is evicted for it: what lies on the host has no other place.
     pub fn take(&self, len: usize, purpose: impl fmt::Display) -> Result<HostBuffer, OffloadError> {
-        match self.site.draft(&self.pool, len) {
-            Some(draft) => Ok(HostBuffer { draft: Some(draft), site: self.site.clone() }),
-            None => {
-                let usage = self.pool.usage();
-                Err(OffloadError::HostRefused {
-                    operation: purpose.to_string(),
-                    wanted: len as u64,
-                    in_use: usage.in_use,
-                    budget: usage.limit.get(),
-                })
-            }
+        if let Some(draft) = self.site.draft(&self.pool, len) {
+            return Ok(HostBuffer { draft: Some(draft), site: self.site.clone() });
         }
+        let usage = self.pool.usage();
+        Err(OffloadError::HostRefused {
+            operation: purpose.to_string(),
+            wanted: len as u64,
+            in_use: usage.in_use,
+            budget: usage.limit.get(),
+        })
     }
 
     /// Runs `make`. Tensors that it makes from data begin on the host where tensors of this device spill: they push nobody
