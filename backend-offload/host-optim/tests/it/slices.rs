@@ -204,3 +204,17 @@ fn what_cannot_be_done_is_an_error_and_changes_nothing() {
     state.step(&RULE, stride(1), ValuesMut::Bf16(&mut stepped)).expect("the gradient waited");
     assert_eq!(state.time(), 1);
 }
+
+#[test]
+fn a_short_last_block_has_scales_of_its_own() {
+    let gradient: Vec<f32> = (0..256 + 10).map(|n| if n < 256 { 1.0 } else { 1e-6 }).collect();
+    let mut weights = vec![bf16::ONE; gradient.len()];
+    let memory = HostMemory::unlimited();
+    let mut state = HostState::new(&memory, "w", Format::Compact, Values::Bf16(&weights)).expect("memory");
+    state.arrive(Values::F32(&gradient)).expect("memory");
+    state.step(&RULE, stride(1), ValuesMut::Bf16(&mut weights)).expect("a gradient");
+    for (moment, gradient) in state.first_moments().iter().zip(&gradient) {
+        let share = moment / (gradient * (1.0 - RULE.betas[0]));
+        assert!((0.85..1.15).contains(&share), "{moment} after {gradient}");
+    }
+}
