@@ -20,7 +20,7 @@ use web::Desk;
 /// Where it lies afterwards, as `train` itself would name it.
 pub(crate) const RUN: &str = "runs/toy";
 
-/// What the trainer exits with after a signal, once it has saved.
+/// The trainer's exit code after a signal, once it has saved.
 const INTERRUPTED: i32 = 3;
 
 /// Whether a run has steps left to take.

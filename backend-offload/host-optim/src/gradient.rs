@@ -11,16 +11,13 @@ use crate::pieces::{add, convert, copy, squares};
 pub(crate) struct Gradient {
     buffer: HostBuffer,
     is_narrow: bool,
-    squares: f64,
 }
 
 impl Gradient {
     pub(crate) fn first(memory: &HostMemory, name: &str, share: Values<'_>) -> Result<Self, OffloadError> {
         let mut buffer = memory.take(share.bytes().len(), format_args!("the gradient of {name}"))?;
         copy(&mut buffer, share.bytes());
-        let mut gradient = Self { buffer, is_narrow: share.is_narrow(), squares: 0.0 };
-        gradient.squares = gradient.sum_of_squares();
-        Ok(gradient)
+        Ok(Self { buffer, is_narrow: share.is_narrow() })
     }
 
     /// Adds a further share.
@@ -41,7 +38,6 @@ impl Gradient {
             Values::F32(share) => add(sum, share),
             Values::Bf16(share) => add(sum, share),
         }
-        self.squares = self.sum_of_squares();
         Ok(())
     }
 
@@ -53,15 +49,12 @@ impl Gradient {
         }
     }
 
-    pub(crate) fn squares(&self) -> f64 {
-        self.squares
-    }
-
     pub(crate) fn bytes(&self) -> u64 {
         self.buffer.len() as u64
     }
 
-    fn sum_of_squares(&self) -> f64 {
+    /// The sum of squares, read anew: it is asked for once a step, when every share has arrived.
+    pub(crate) fn squares(&self) -> f64 {
         match self.values() {
             Values::F32(values) => squares(values),
             Values::Bf16(values) => squares(values),

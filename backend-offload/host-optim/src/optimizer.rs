@@ -59,7 +59,7 @@ impl HostAdamWConfig {
         self
     }
 
-    /// What is kept on the host.
+    /// Format of the state on the host.
     #[must_use]
     pub fn with_format(mut self, format: Format) -> Self {
         self.format = format;
@@ -79,8 +79,9 @@ impl HostAdamWConfig {
     }
 }
 
-/// AdamW with its state in host memory, for any model and backend. Clones share their states until one of them steps.
-#[derive(Debug, Clone)]
+/// AdamW with its state in host memory, for any model and backend. Clones share their states until one of them steps, and
+/// begin without gradients.
+#[derive(Debug)]
 pub struct HostAdamW {
     config: HostAdamWConfig,
     memory: HostMemory,
@@ -110,12 +111,15 @@ impl HostAdamW {
 
     /// The norm of everything that has arrived, as one vector.
     pub fn norm(&self) -> f64 {
-        self.states.values().map(|state| state.squares()).sum::<f64>().sqrt()
+        // In the order of names: ids are drawn anew in every run.
+        let squares: BTreeMap<_, _> =
+            self.states.values().map(|state| (state.name(), state.squares())).collect();
+        squares.values().sum::<f64>().sqrt()
     }
 
     /// Forgets what has arrived: a step with NaN in its gradients is not taken.
     pub fn withhold(&mut self) {
-        // A state shared with a clone has no gradient: it would have been duplicated to take one in.
+        // A state that is shared with a clone has no gradient.
         self.states.values_mut().filter_map(Arc::get_mut).for_each(HostState::drop_gradient);
     }
 
@@ -128,8 +132,7 @@ impl HostAdamW {
         lr: LearningRate,
         module: M,
     ) -> Result<M, HostOptimError> {
-        let norm = self.norm();
-        let scale = self.config.max_norm.map_or(1.0, |limit| limit / norm.max(limit));
+        let scale = self.config.max_norm.map_or(1.0, |limit| limit / self.norm().max(limit));
         let mut apply = Apply { optimizer: self, stride: Stride { lr, scale }, failure: None };
         let module = module.map(&mut apply);
         apply.failure.map_or(Ok(module), Err)
@@ -168,6 +171,23 @@ impl HostAdamW {
         };
         let slot = self.states.entry(id).or_insert(state);
         Ok(Arc::get_mut(slot).expect("held here alone"))
+    }
+}
+
+impl Clone for HostAdamW {
+    /// Panics where the host has no room for the states whose gradients wait: those cannot be shared.
+    fn clone(&self) -> Self {
+        let states = self.states.iter().map(|(id, state)| {
+            let state =
+                if state.has_gradient() { Arc::new(surface(state.duplicate())) } else { state.clone() };
+            (*id, state)
+        });
+        Self {
+            config: self.config.clone(),
+            memory: self.memory.clone(),
+            states: states.collect(),
+            loaded: self.loaded.clone(),
+        }
     }
 }
 

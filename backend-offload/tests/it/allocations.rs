@@ -14,7 +14,7 @@ pub const SMALL: usize = 128;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Of all sizes.
+/// Bytes allocated and not freed, in allocations of any size.
 static BYTES: AtomicI64 = AtomicI64::new(0);
 
 /// Small allocations of all threads so far.

@@ -31,7 +31,7 @@ struct Question {
     delay: Duration,
 }
 
-/// What a client has when it goes.
+/// An answer as its client received it: whole, or cut short where the client left.
 #[derive(Debug)]
 enum Heard {
     /// Each choice.

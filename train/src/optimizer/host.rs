@@ -15,10 +15,9 @@ use burn::tensor::{
 };
 use host_optim::{AdamW, Format, HostOptimError, HostState, Saved};
 use models::{Compute, Gpt};
-use runs::config::{Config, PlacementKind, TrainSection};
+use runs::config::{Config, PlacementKind, StateKind, TrainSection};
 
 use super::{Rule, Stride, decay, rule};
-use crate::plan::format;
 
 /// States by parameter.
 #[derive(Debug)]
@@ -34,9 +33,13 @@ pub(crate) struct HostPart {
     pub(crate) restored: HashMap<String, (usize, [Vec<f32>; 2])>,
 }
 
-/// Whether a parameter is stepped on the host.
-pub(crate) fn is_on_host(config: &Config, name: &str, rank: usize) -> bool {
-    config.memory.optimizer == PlacementKind::Host && rule(config.train.optimizer, name, rank) == Rule::AdamW
+/// The host optimizer's name for a state.
+pub(crate) fn format(state: StateKind) -> Format {
+    match state {
+        StateKind::F32 => Format::F32,
+        StateKind::Bf16 => Format::Bf16Moments,
+        StateKind::Compact => Format::Compact,
+    }
 }
 
 /// Whether the device computes with this parameter in bf16, its f32 kept on the host.
@@ -72,6 +75,11 @@ impl HostPart {
             self.restored.keys().min().map_or("", String::as_str)
         );
         Ok(gpt)
+    }
+
+    /// Whether a parameter is to be stepped here.
+    pub(crate) fn takes(&self, name: &str, rank: usize) -> bool {
+        rule(self.settings.optimizer, name, rank) == Rule::AdamW
     }
 
     /// Whether gradients of this parameter come here.
@@ -177,8 +185,7 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Adopt<'_> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let name = self.path.join(".");
-        let settings = &self.part.settings;
-        if self.failure.is_some() || rule(settings.optimizer, &name, D) != Rule::AdamW {
+        if self.failure.is_some() || !self.part.takes(&name, D) {
             return param;
         }
         let (id, weights, mapper) = param.consume();

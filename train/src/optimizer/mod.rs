@@ -13,7 +13,7 @@ mod schedule;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use host::{HostPart, is_on_host};
+pub(crate) use host::{HostPart, format};
 pub(crate) use moments::Moments;
 pub(crate) use norm::SquaredNorms;
 pub(crate) use schedule::rate_share;

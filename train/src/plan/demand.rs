@@ -6,8 +6,8 @@
 //! link in a step; with everything spilled and one micro-batch that is 24 bytes in and 16 out per parameter under
 //! `AdamW`. A weight leaves once a step however often it comes back: its host copy is valid until it is stepped.
 //!
-//! What is stepped on the host has neither moments nor updates here: its gradients leave as they come, and its weights come in
-//! once a step, or as often as they are read where they have no room to stay.
+//! A parameter that is stepped on the host has neither moments nor updates on the device: its gradient leaves as it comes, and
+//! its weights come in once a step, or as often as they are read where they have no room to stay.
 //!
 //! With weights, gradients and two moments alone, of which half or a quarter fits, this gives the bytes that
 //! furthest-next-use eviction moves in a simulation of the same step.

@@ -16,7 +16,6 @@ mod tests;
 pub(crate) use elsewhere::Elsewhere;
 pub(crate) use machine::Machine;
 pub(crate) use measured::Measured;
-pub(crate) use placement::format;
 
 use demand::{Demand, state_bytes};
 use models::Footprint;

@@ -1,8 +1,9 @@
 //! Parameters by where they are stepped, and what those on the host take there.
 
-use host_optim::Format;
 use models::{Compute, Footprint};
-use runs::config::{Config, OptimizerKind, PlacementKind, StateKind};
+use runs::config::{Config, OptimizerKind, PlacementKind};
+
+use crate::optimizer::format;
 
 const WIDE: u64 = 4;
 const NARROW: u64 = 2;
@@ -73,14 +74,5 @@ impl Placement {
     pub(super) fn step_bytes(&self, config: &Config) -> u64 {
         let format = format(config.memory.optimizer_state);
         format.step_bytes(self.wide, false) + format.step_bytes(self.narrow, true)
-    }
-}
-
-/// The host optimizer's name for it.
-pub(crate) fn format(state: StateKind) -> Format {
-    match state {
-        StateKind::F32 => Format::F32,
-        StateKind::Bf16 => Format::Bf16Moments,
-        StateKind::Compact => Format::Compact,
     }
 }

@@ -20,9 +20,10 @@ pub(crate) fn line(report: &Report) -> String {
         Some(budget) => format!("device {}/{}", Bytes(report.device_bytes), Bytes(budget)),
         None => format!("device {}", Bytes(report.device_bytes)),
     });
-    if report.host_bytes > 0 || report.bytes_in + report.bytes_out > 0 {
+    let moved: u64 = report.over_the_link().iter().sum();
+    if report.host_bytes > 0 || moved > 0 {
         parts.push(format!("host {}", Bytes(report.host_bytes)));
-        parts.push(format!("moved {}", Bytes(report.moved())));
+        parts.push(format!("moved {}", Bytes(moved)));
         parts.push(format!("stall {:.0}%", 100.0 * report.stall_ms / report.ms.max(1e-9)));
     }
     let waiting = 100.0 * report.data_ms / report.ms.max(1e-9);

@@ -34,6 +34,8 @@ pub(crate) struct Report {
     /// and little else.
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
+    #[serde(skip)]
+    pub(crate) optimizer_on_host: bool,
     pub(crate) evictions: u64,
     pub(crate) restores: u64,
     pub(crate) stall_ms: f64,
@@ -59,10 +61,11 @@ impl Report {
         self.loss.is_finite() && self.gnorm.is_finite()
     }
 
-    /// Bytes over the link. What the trainer itself reads and puts there counts where that is an optimizer's part; a run's
-    /// tokens and losses alone are nothing.
-    pub(crate) fn moved(&self) -> u64 {
-        self.bytes_in + self.bytes_out + self.bytes_read + self.bytes_written
+    /// Bytes in and out over the link. What the trainer itself reads and writes counts with the optimizer on the host; a run's
+    /// tokens and losses alone are next to nothing.
+    pub(crate) fn over_the_link(&self) -> [u64; 2] {
+        let own = if self.optimizer_on_host { [self.bytes_written, self.bytes_read] } else { [0; 2] };
+        [self.bytes_in + own[0], self.bytes_out + own[1]]
     }
 
     /// The time of the whole step, and the part of it spent waiting for its data.

@@ -85,11 +85,7 @@ impl<I: Offloadable> Run<I> {
         let session = &mut self.session;
         session.progress.advance(report.loss, session.training.cursor(report.step));
         session.progress.seconds = self.before + self.begun.elapsed().as_secs_f64();
-        let Report { loss, mut bytes_in, mut bytes_out, .. } = report;
-        if self.optimizer.host.is_some() {
-            bytes_in += report.bytes_written;
-            bytes_out += report.bytes_read;
-        }
+        let ([bytes_in, bytes_out], loss) = (report.over_the_link(), report.loss);
         self.taken.push(Taken { loss, seconds, bytes_in, bytes_out });
         let tokens = session.config.tokens_per_step();
         report.steps = session.steps();

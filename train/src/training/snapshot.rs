@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 use tokenizer::Tokenizer;
 
 use super::Progress;
-use crate::optimizer::{HostPart, Moments, Optimizer, is_on_host, keeps_second_moment};
+use crate::optimizer::{HostPart, Moments, Optimizer, keeps_second_moment};
 
 const PARTS: [&str; 2] = ["first", "second"];
 const FORMAT: u32 = 1;
@@ -173,13 +173,11 @@ pub(crate) fn restore<I: Managed>(
     for (name, time) in state.times {
         let [first, second] = PARTS.map(|part| format!("{name}.{part}"));
         let missing = || format!("{first} is missing");
-        if let Some(host) = optimizer.host.as_mut().filter(|_| is_on_host(config, &name, stored.rank(&first)))
-        {
-            let moments = [&first, &second].map(|part| stored.numbers(part));
-            let [first_moments, second_moments] = moments;
-            let first_moments = first_moments?.with_context(missing)?;
-            let second_moments = second_moments?.with_context(|| format!("{second} is missing"))?;
-            host.restored.insert(name, (time, [first_moments, second_moments]));
+        let rank = stored.rank(&first);
+        if let Some(host) = optimizer.host.as_mut().filter(|host| host.takes(&name, rank)) {
+            let firsts = stored.numbers(&first)?.with_context(missing)?;
+            let seconds = stored.numbers(&second)?.with_context(|| format!("{second} is missing"))?;
+            host.restored.insert(name, (time, [firsts, seconds]));
             continue;
         }
         let first = stored.tensor::<I>(&first, device)?.with_context(missing)?;

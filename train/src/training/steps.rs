@@ -151,7 +151,7 @@ impl<I: Backend> Learner<Autodiff<I>> {
         let Sum { grads, norms, host, failure } = sum;
         let losses = numbers.len();
         numbers.extend(norms.global_norm(&self.gpt));
-        let mut report = Report { step: data.step, ..Report::default() };
+        let mut report = Report { step: data.step, optimizer_on_host: host.is_some(), ..Report::default() };
         match Tensor::cat(numbers, 0).try_into_data() {
             Ok(numbers) => {
                 let numbers: Vec<f32> = numbers.iter::<f32>().collect();

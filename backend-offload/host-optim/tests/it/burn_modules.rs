@@ -189,6 +189,21 @@ fn clones_share_a_state_until_one_of_them_steps() {
 }
 
 #[test]
+fn a_clone_takes_no_gradient_along_and_keeps_none_from_its_step() {
+    let device = FlexDevice;
+    let mut optimizer = settings().init(HostMemory::unlimited());
+    let net = train(Net::<Plain>::new(&device), &mut optimizer, 0..2, &device);
+    let mut undisturbed = optimizer.clone();
+    let mut gradients = GradientsParams::from_grads(net.loss(2, &device).backward(), &net);
+    optimizer.arrive::<Plain, _>(&net, &mut gradients).expect("memory");
+    let mut clone = optimizer.clone();
+    let stepped = optimizer.apply::<Plain, _>(1e-2, net.clone()).expect("readable");
+    assert_eq!(weights(&stepped), weights(&train(net.clone(), &mut undisturbed, 2..3, &device)));
+    let unchanged = clone.apply::<Plain, _>(1e-2, net.clone()).expect("readable");
+    assert_eq!(weights(&unchanged), weights(&net));
+}
+
+#[test]
 fn the_norm_of_all_gradients_together_is_held_to_its_limit() {
     let device = FlexDevice;
     let net = Net::<Plain>::new(&device);

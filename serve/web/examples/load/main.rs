@@ -21,7 +21,7 @@ use clap::{Parser, ValueEnum};
 struct Args {
     /// Where the server listens.
     server: SocketAddr,
-    /// What is done, in this order; by default all.
+    /// Measurements to make, in this order; by default all.
     #[arg(long, value_delimiter = ',', default_values_t = Part::value_variants().to_vec(), value_enum)]
     parts: Vec<Part>,
     /// Streams at once, each in a measurement of its own.

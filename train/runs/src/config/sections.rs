@@ -227,7 +227,7 @@ pub struct MemorySection {
     pub host_budget: String,
     /// Where `adamw` keeps its state and computes its steps. Numbers depend on it in their last digits.
     pub optimizer: PlacementKind,
-    /// What is kept of a parameter on the host (`host`).
+    /// Form of each parameter's state on the host (`host`).
     pub optimizer_state: StateKind,
 }
 
@@ -241,7 +241,7 @@ pub enum PlacementKind {
     Host,
 }
 
-/// What is kept of a parameter on the host.
+/// Form of a parameter's state on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StateKind {
