@@ -34,3 +34,10 @@ pub struct Counters {
     /// Most bytes one operation named.
     pub largest_operation: u64,
 }
+
+impl Counters {
+    /// Blocks that left, with a copy or without.
+    pub(crate) fn left(&self) -> u64 {
+        self.evictions + self.clean_drops
+    }
+}

@@ -54,6 +54,8 @@ pub struct Pager {
     pub(crate) unswept: (u64, u64),
     /// Steps the program marked.
     steps: u64,
+    /// How many blocks had left when the last two of them ended, the earlier one first.
+    left: [u64; 2],
     pub(crate) recorder: Option<Box<Recorder>>,
 }
 
@@ -82,6 +84,7 @@ impl Pager {
             swept_at: 0,
             unswept: (0, 0),
             steps: 0,
+            left: [0; 2],
             recorder: None,
         }
     }
@@ -117,7 +120,13 @@ impl Pager {
     /// The program's step ends here. Where steps begin follows from their repetition, too; a mark makes it sure at once.
     pub fn mark_step(&mut self) {
         self.steps += 1;
+        self.left = [self.left[1], self.counters.left()];
         self.note_step();
+    }
+
+    /// Whether any block left since the step before this one began.
+    pub(crate) fn lets_go(&self) -> bool {
+        self.counters.left() > self.left[0]
     }
 
     /// The block, if it lives.

@@ -218,9 +218,9 @@ impl Pager {
         self.ledger.has_spare(arena, bytes) || self.ledger.fits(bytes)
     }
 
-    /// Whether `bytes` that a tier holds anyway would soon leave the device again: there is no room, or others had none before.
+    /// Whether `bytes` that a tier holds anyway would soon leave the device again: there is no room, or lately others had none.
     pub fn is_better_away(&self, bytes: u64, arena: Arena) -> bool {
-        !self.has_room(bytes, arena) || self.ledger.held(TierIndex::HOST) > 0
+        !self.has_room(bytes, arena) || self.ledger.held(TierIndex::HOST) > 0 || self.lets_go()
     }
 
     /// Whether dead blocks may hold so much that looking for them pays, for a door that learns of drops only
