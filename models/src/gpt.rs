@@ -188,6 +188,21 @@ impl<B: Backend> Gpt<B> {
         self.head_loss(x, batch.targets, batch.mask, options, kernels)
     }
 
+    /// The model with these blocks alone and no head of its own. No weight that is not there yet is waited for.
+    pub(crate) fn part(&self, blocks: Range<usize>) -> Self {
+        Self {
+            wte: self.wte.clone(),
+            wpe: self.wpe.clone(),
+            embedding_norm: self.embedding_norm.clone(),
+            rotary: self.rotary.clone(),
+            blocks: self.blocks[blocks].to_vec(),
+            final_norm: self.final_norm.clone(),
+            lm_head: None,
+            narrow_head: None,
+            config: self.config.clone(),
+        }
+    }
+
     /// Tokens to the first residual stream.
     pub(crate) fn embed<K: Kernels<B>>(
         &self,

@@ -9,6 +9,8 @@
 //! Both runs execute the same operations on the same inner backend in the same chunks, and dropout draws from a key, so
 //! the second reproduces the first.
 //!
+//! Weights are asked for when the forward pass comes to them, one segment at a time: they may still be on their way.
+//!
 //! Each segment's gradients are handed out as soon as they exist, every parameter exactly once: the tied embedding's
 //! share from the head waits for the one from the input. The callback receives the model by value and gives it back,
 //! so it may step those parameters at once; no later segment reads them.
@@ -45,7 +47,7 @@ where
     let segments = segments(model.config().n_layer, every);
     let inputs = batch.inputs.clone();
     let Batch { targets, mask, .. } = Batch::<Autodiff<I, C>>::from_inner(batch);
-    let (mut kept, hidden) = forward(&model.valid(), &segments, &inputs, options, Plain(kernels.0));
+    let (mut kept, hidden) = forward(&model, &segments, &inputs, options, Plain(kernels.0));
 
     let hidden = leaf::<I, C>(hidden);
     let loss = model.head_loss(hidden.clone(), targets, mask, options, &kernels);
@@ -97,20 +99,21 @@ pub fn loss_and_gradients<I: Backend, C: CheckpointStrategy>(
 }
 
 /// The input of every segment but the first, which starts from tokens, and the last hidden states.
-fn forward<I: Backend>(
-    model: &Gpt<I>,
+fn forward<I: Backend, C: CheckpointStrategy>(
+    model: &Gpt<Autodiff<I, C>>,
     segments: &[Range<usize>],
     inputs: &Tensor<I, 2, Int>,
     options: &PassOptions,
     kernels: Plain,
 ) -> (Vec<Tensor<I, 3>>, Tensor<I, 3>) {
     let mut kept = Vec::with_capacity(segments.len());
-    let mut x = model.embed(inputs.clone(), options.dropout, &kernels);
+    let mut x = model.part(0..0).valid().embed(inputs.clone(), options.dropout, &kernels);
     for segment in segments {
         if segment.start > 0 {
             kept.push(x.clone());
         }
-        x = model.through(segment.clone(), x, options.dropout, &kernels);
+        let part = model.part(segment.clone()).valid();
+        x = part.through(0..segment.len(), x, options.dropout, &kernels);
     }
     (kept, x)
 }

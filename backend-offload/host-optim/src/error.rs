@@ -51,6 +51,12 @@ pub enum HostOptimError {
         /// The record's format.
         found: Format,
     },
+    /// Steps on a thread of their own that ended before they were all taken.
+    #[error("the optimizer's steps on the host ended early: {reason}")]
+    Updates {
+        /// What ended them.
+        reason: String,
+    },
     /// A tensor that cannot be read from its device.
     #[error("{name}: {reason}")]
     Unreadable {

@@ -60,6 +60,7 @@ mod record;
 mod saved;
 mod state;
 mod tensors;
+mod updates;
 
 pub use adamw::{AdamW, Stride};
 pub use error::HostOptimError;
@@ -70,3 +71,4 @@ pub use record::HostAdamWRecord;
 pub use saved::Saved;
 pub use state::HostState;
 pub use tensors::read;
+pub use updates::{Update, Updated, Updates};

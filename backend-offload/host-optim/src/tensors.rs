@@ -121,7 +121,7 @@ fn blank<B: Backend, const D: usize>(
     }
 }
 
-fn made<B: Backend, const D: usize>(data: TensorData, device: &B::Device) -> Tensor<B, D> {
+pub(crate) fn made<B: Backend, const D: usize>(data: TensorData, device: &B::Device) -> Tensor<B, D> {
     Tensor::from_primitive(TensorPrimitive::Float(B::float_from_data(data, device)))
 }
 
@@ -141,6 +141,13 @@ fn values_mut<'d>(name: &str, data: &'d mut TensorData) -> Result<ValuesMut<'d>,
         other => return Err(unreadable(name, unsupported(other))),
     };
     read.map_err(|error| unreadable(name, format!("{error:?}")))
+}
+
+pub(crate) fn supported(name: &str, kind: DType) -> Result<(), HostOptimError> {
+    match kind {
+        DType::F32 | DType::BF16 => Ok(()),
+        other => Err(unreadable(name, unsupported(other))),
+    }
 }
 
 fn unsupported(kind: DType) -> String {

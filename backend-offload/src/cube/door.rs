@@ -124,7 +124,14 @@ struct CubeSite<R: InnerRuntime>(R::Device);
 
 impl<R: InnerRuntime> Site for CubeSite<R> {
     fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Option<Draft> {
-        on_server::<R, _>(&self.0, |_| pool.draft(len, R::slabs()))
+        on_server::<R, _>(&self.0, |server| {
+            pool.draft(len, R::slabs()).or_else(|| {
+                // Copies of tensors that the program has dropped are given up first.
+                server.finish_copies();
+                server.sweep();
+                pool.draft(len, R::slabs())
+            })
+        })
     }
 
     fn give_back(&self, draft: Draft) {

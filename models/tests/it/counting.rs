@@ -57,3 +57,8 @@ pub(crate) fn bytes<T>(work: impl Fn() -> T + Send + Sync) -> (usize, usize) {
         ((PEAK.get() - before) as usize, held.max(0) as usize)
     })
 }
+
+/// Bytes that this thread has allocated and not freed.
+pub(crate) fn live() -> isize {
+    LIVE.get()
+}

@@ -1,9 +1,13 @@
 //! Recomputation changes memory, not numbers.
 
+use burn::module::{Module, ModuleMapper, Param};
 use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
 use models::{Batch, Chunks, Compute, DropoutKey, GptConfig, Lean, PassOptions, recompute};
 use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 
+use crate::counting::live;
 use crate::fixtures::{Cpu, Tape, assert_gradients_agree, batch, distance, model, numbers, shrunk, unusual};
 
 const KERNELS: Lean = Lean(Chunks::of(4, 5));
@@ -82,4 +86,55 @@ fn stepping_a_segment_at_once_leaves_the_others_gradients_alone() {
     });
     let values = |model| crate::fixtures::named_values(model, None);
     assert_eq!(values(&stepped), values(&expected));
+}
+
+/// Notes what is alive on the thread when each parameter is first asked for.
+struct Late {
+    path: Vec<String>,
+    asked: Arc<Mutex<Vec<(String, isize)>>>,
+}
+
+impl ModuleMapper<Tape> for Late {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<Tape, D>>) -> Param<Tensor<Tape, D>> {
+        let (name, asked, value) = (self.path.join("."), Arc::clone(&self.asked), param.val());
+        let (device, shape) = (value.device(), value.shape());
+        let value = move |_device: &_, _requires: bool| {
+            asked.lock().expect("no panic").push((name.clone(), live()));
+            value.clone()
+        };
+        Param::uninitialized(param.id, value, device, true, shape)
+    }
+}
+
+#[test]
+fn a_blocks_weights_are_asked_for_when_the_pass_comes_to_it() {
+    let (config, rows, time) = (GptConfig { n_layer: 4, ..shrunk("gpt2") }, 4, 11);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let model = model(&config).map(&mut Late { path: Vec::new(), asked: Arc::clone(&asked) });
+    let (loss, _) = recompute::loss_and_gradients(
+        &model,
+        batch(&config, rows, time),
+        &PassOptions::default(),
+        KERNELS,
+        1,
+    );
+    assert!(numbers(&loss)[0].is_finite());
+    let asked = asked.lock().expect("no panic");
+    let first = |block: usize| {
+        let prefix = format!("blocks.{block}.");
+        asked.iter().find(|(name, _)| name.starts_with(&prefix)).expect("every block is used").1
+    };
+    // What is kept of each segment before: its input. A pass that asked for all at once would find none.
+    let input = (rows * time * config.n_embd * size_of::<f32>()) as isize;
+    for block in 1..config.n_layer {
+        assert!(first(block) - first(0) >= block as isize * input, "block {block}: {asked:?}");
+    }
 }

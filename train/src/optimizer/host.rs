@@ -1,19 +1,20 @@
 //! The part of the optimizer that is in host memory.
 //!
 //! A gradient goes out as soon as it is complete on the device and waits here for the step's verdict: the norm of all of
-//! them, and whether each is a number. Then parameters are stepped in the model's order, and their new weights are made
-//! from what the step wrote. With products in bf16 the device holds the matrices in bf16, and f32 is kept here alone.
+//! them, and whether each is a number. Then parameters are stepped on a thread of their own, beside the next forward pass:
+//! in the order in which that comes to them, and it waits only for the weights that it comes to. With products in bf16 the
+//! device holds the matrices in bf16, and f32 is kept here alone.
 
 use std::collections::HashMap;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use backend_offload::{HostMemory, Managed, host_memory};
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{
     DType, FloatDType, Tensor,
     backend::{AutodiffBackend, Backend},
 };
-use host_optim::{AdamW, Format, HostOptimError, HostState, Saved};
+use host_optim::{AdamW, Format, HostOptimError, HostState, Saved, Update, Updated, Updates};
 use models::{Compute, Gpt};
 use runs::config::{Config, PlacementKind, StateKind, TrainSection};
 
@@ -26,11 +27,20 @@ pub(crate) struct HostPart {
     format: Format,
     compute: Compute,
     settings: TrainSection,
+    /// None of those that are being stepped.
     states: HashMap<ParamId, HostState>,
+    stepping: Option<Stepping>,
     /// In the model's order, in which sums are the same in every run.
     order: Vec<ParamId>,
     /// Moments of a checkpoint, by name, before the model is there.
     pub(crate) restored: HashMap<String, (usize, [Vec<f32>; 2])>,
+}
+
+/// Parameters on their way from one step to the next.
+#[derive(Debug)]
+struct Stepping {
+    parameters: Vec<ParamId>,
+    updates: Updates,
 }
 
 /// The host optimizer's name for a state.
@@ -56,6 +66,7 @@ impl HostPart {
             compute: config.model.compute,
             settings: config.train.clone(),
             states: HashMap::new(),
+            stepping: None,
             order: Vec::new(),
             restored: HashMap::new(),
         })
@@ -114,24 +125,42 @@ impl HostPart {
         self.states.values_mut().for_each(HostState::drop_gradient);
     }
 
-    /// The weights after one step, if this parameter is stepped here.
-    pub(super) fn step<I: Backend, const D: usize>(
+    /// Prepares the step of a parameter that is due; what it will be comes back.
+    pub(super) fn prepare<I: Backend, const D: usize>(
         &mut self,
         id: ParamId,
         weights: Tensor<I, D>,
         stride: Stride,
-    ) -> Result<Tensor<I, D>, HostOptimError> {
+    ) -> Result<(Update, Updated<I, D>), HostOptimError> {
         let settings = &self.settings;
-        let Some(state) = self.states.get_mut(&id).filter(|state| state.has_gradient()) else {
-            return Ok(weights);
-        };
         let rule = AdamW {
             betas: settings.betas.map(|beta| beta as f32),
             epsilon: settings.epsilon as f32,
             weight_decay: f64::from(decay(settings, D) as f32),
         };
         let stride = host_optim::Stride { lr: settings.lr * stride.share, scale: stride.scale };
-        state.step_tensor(&rule, stride, weights)
+        let state = self.states.remove(&id).expect("it is due");
+        state.begin_tensor(rule, stride, weights)
+    }
+
+    /// Begins the steps that were prepared.
+    pub(super) fn begin(&mut self, prepared: Vec<(ParamId, Update)>) -> Result<(), HostOptimError> {
+        let (parameters, updates) = prepared.into_iter().unzip();
+        self.stepping = Some(Stepping { parameters, updates: Updates::begin(updates)? });
+        Ok(())
+    }
+
+    /// Waits until every parameter is stepped. After a failure neither the model nor this is of any use.
+    pub(crate) fn settle(&mut self) -> anyhow::Result<()> {
+        let Some(Stepping { parameters, updates }) = self.stepping.take() else { return Ok(()) };
+        let states = updates.finish().context("the last update could not run")?;
+        self.states.extend(parameters.into_iter().zip(states));
+        Ok(())
+    }
+
+    /// Whether a gradient of this parameter waits for its step here.
+    pub(super) fn is_due(&self, id: ParamId) -> bool {
+        self.states.get(&id).is_some_and(HostState::has_gradient)
     }
 
     /// Bytes of all moments as a checkpoint holds them.
@@ -139,9 +168,10 @@ impl HostPart {
         self.states.values().map(|state| 2 * size_of::<f32>() as u64 * state.len() as u64).sum()
     }
 
-    /// States by the names of their parameters.
-    pub(crate) fn by_name(&self) -> HashMap<&str, &HostState> {
-        self.states.values().map(|state| (state.name(), state)).collect()
+    /// States by the names of their parameters, once all are [settled](Self::settle).
+    pub(crate) fn by_name(&self) -> anyhow::Result<HashMap<&str, &HostState>> {
+        ensure!(self.stepping.is_none(), "parameters that are being stepped have no state to save");
+        Ok(self.states.values().map(|state| (state.name(), state)).collect())
     }
 }
 

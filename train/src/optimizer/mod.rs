@@ -21,13 +21,13 @@ pub(crate) use schedule::rate_share;
 use std::collections::BTreeMap;
 
 use backend_offload::Managed;
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::{AdamW, AdamWConfig, GradientsParams, SimpleOptimizer};
 use burn::tensor::{
     Tensor,
     backend::{AutodiffBackend, Backend},
 };
-use host_optim::HostOptimError;
+use host_optim::{HostOptimError, Update};
 use models::Gpt;
 use runs::config::{Config, OptimizerKind, TrainSection};
 
@@ -90,17 +90,39 @@ impl<I: Backend> Optimizer<I> {
         }
     }
 
-    /// The model after one step along `gradients`, and along those that arrived on the host. After a failure it is between two
-    /// steps, and of no use.
+    /// Waits for steps that are still on their way on the host.
+    pub(crate) fn settle(&mut self) -> anyhow::Result<()> {
+        self.host.as_mut().map_or(Ok(()), HostPart::settle)
+    }
+
+    /// The model after one step along `gradients`, and along those that arrived on the host. Weights that are stepped there are
+    /// waited for where they are first used. After a failure the model is between two steps, and of no use.
     pub(crate) fn step<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: Gpt<B>,
         gradients: GradientsParams,
         stride: Stride,
     ) -> (Gpt<B>, Result<(), HostOptimError>) {
-        let mut stepper = Stepper { optimizer: self, gradients, stride, path: Vec::new(), failure: None };
+        let mut stepper = Stepper {
+            optimizer: self,
+            gradients,
+            stride,
+            path: Vec::new(),
+            vectors: Vec::new(),
+            matrices: Vec::new(),
+            failure: None,
+        };
         let model = model.map(&mut stepper);
-        (model, stepper.failure.map_or(Ok(()), Err))
+        let Stepper { mut vectors, matrices, failure, .. } = stepper;
+        let begun = match (&mut self.host, failure) {
+            (_, Some(failure)) => Err(failure),
+            (None, None) => Ok(()),
+            (Some(host), None) => {
+                vectors.extend(matrices);
+                host.begin(vectors)
+            }
+        };
+        (model, begun)
     }
 
     fn updated<const D: usize>(
@@ -183,7 +205,43 @@ struct Stepper<'o, I: Backend> {
     gradients: GradientsParams,
     stride: Stride,
     path: Vec<String>,
+    /// To be stepped on the host. Before all matrices: the forward pass asks for the last norm's gain before it begins.
+    vectors: Vec<(ParamId, Update)>,
+    /// In the model's order, in which the forward pass comes to them.
+    matrices: Vec<(ParamId, Update)>,
     failure: Option<HostOptimError>,
+}
+
+impl<I: Backend> Stepper<'_, I> {
+    /// The parameter after its step on the host, which is waited for where it is first used.
+    fn on_host<B: AutodiffBackend<InnerBackend = I>, const D: usize>(
+        &mut self,
+        id: ParamId,
+        weights: Tensor<B, D>,
+    ) -> Param<Tensor<B, D>> {
+        let (device, shape) = (weights.device(), weights.shape());
+        let host = self.optimizer.host.as_mut().expect("its parameter is due");
+        let updated = match host.prepare(id, weights.inner(), self.stride) {
+            Ok((update, updated)) => {
+                let prepared = if D > 1 { &mut self.matrices } else { &mut self.vectors };
+                prepared.push((id, update));
+                Some(updated)
+            }
+            Err(failure) => {
+                self.failure.get_or_insert(failure);
+                None
+            }
+        };
+        let missing = shape.clone();
+        let value = move |device: &B::Device, _requires: bool| {
+            let weights = match &updated {
+                Some(updated) => Tensor::from_inner(updated.tensor()),
+                None => Tensor::full(missing.clone(), f32::NAN, device),
+            };
+            weights.require_grad()
+        };
+        Param::uninitialized(id, value, device, true, shape)
+    }
 }
 
 impl<B: AutodiffBackend<InnerBackend = I>, I: Backend> ModuleMapper<B> for Stepper<'_, I> {
@@ -197,18 +255,8 @@ impl<B: AutodiffBackend<InnerBackend = I>, I: Backend> ModuleMapper<B> for Stepp
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let (id, weight, mapper) = param.consume();
-        if let Some(host) = self.optimizer.host.as_mut().filter(|host| host.has(id)) {
-            if self.failure.is_some() {
-                return Param::from_mapped_value(id, weight, mapper);
-            }
-            let stepped = match host.step(id, weight.clone().inner(), self.stride) {
-                Ok(stepped) => Tensor::from_inner(stepped).require_grad(),
-                Err(failure) => {
-                    self.failure = Some(failure);
-                    weight
-                }
-            };
-            return Param::from_mapped_value(id, stepped, mapper);
+        if self.optimizer.host.as_ref().is_some_and(|host| host.is_due(id)) {
+            return self.on_host(id, weight);
         }
         let Some(gradient) = self.gradients.remove::<I, D>(id) else {
             return Param::from_mapped_value(id, weight, mapper);

@@ -112,8 +112,13 @@ impl Plan {
         };
         let [streamed_in, streamed_out] = demand.streamed(&spilled);
         let bytes_in = moved(&|part| part.returns).saturating_add(streamed_in);
-        let bytes_out = moved(&|part| part.leaves).saturating_add(streamed_out);
-        let optimizer_host_bytes = demand.placement.host_bytes(config);
+        // A weight that came back unchanged keeps its host copy.
+        let weights = demand.parts.iter().zip(&spilled).filter(|(part, _)| part.what.starts_with("weights"));
+        let copies: u64 = weights.map(|(part, &spills)| spills.min(part.bytes() - spills)).sum();
+        // One that has such a copy is read from it: that takes neither the link nor more memory.
+        let read = demand.placement.read_bytes(config).min(streamed_in.saturating_sub(copies));
+        let bytes_out = moved(&|part| part.leaves).saturating_add(streamed_out).saturating_add(read);
+        let optimizer_host_bytes = demand.placement.host_bytes(config).saturating_add(read);
         let optimizer_step_bytes = demand.placement.step_bytes(config);
         let working_set = demand.working_set();
         let (stays, spills) = (working_set.min(budget), working_set.saturating_sub(budget));
@@ -138,11 +143,6 @@ impl Plan {
         };
         let hidden = times_compute(bytes_in.max(bytes_out));
 
-        // A weight that came back unchanged keeps its host copy.
-        let copies = held
-            .iter()
-            .find(|held| held.what.starts_with("weights"))
-            .map_or(0, |weights| weights.spills.min(stays));
         let host_tier_bytes = spills.saturating_add(copies).saturating_add(optimizer_host_bytes);
         let host_bytes = host_tier_bytes + if machine.shares_host { stays } else { 0 };
         let checkpoint_bytes = footprint.weight_bytes() + state_bytes(train.optimizer, footprint);

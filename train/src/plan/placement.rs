@@ -1,7 +1,7 @@
 //! Parameters by where they are stepped, and what those on the host take there.
 
 use models::{Compute, Footprint};
-use runs::config::{Config, OptimizerKind, PlacementKind};
+use runs::config::{Config, OptimizerKind, PlacementKind, StateKind};
 
 use crate::optimizer::format;
 
@@ -70,6 +70,11 @@ impl Placement {
 }
 
 impl Placement {
+    /// Bytes of weights that are read to the host for their step, and stay there until they are new.
+    pub(super) fn read_bytes(&self, config: &Config) -> u64 {
+        if config.memory.optimizer_state == StateKind::Compact { self.narrow * NARROW } else { 0 }
+    }
+
     /// Bytes of host memory that the steps on the host read and write.
     pub(super) fn step_bytes(&self, config: &Config) -> u64 {
         let format = format(config.memory.optimizer_state);

@@ -106,7 +106,7 @@ impl Plan {
                 "optimizer",
                 format!(
                     "on the host, {held} with gradients that wait; its step reads and writes {touched} there, beside the \
-                     times below"
+                     next forward pass"
                 ),
             ));
         }

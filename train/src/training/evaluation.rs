@@ -84,6 +84,7 @@ impl<I: Offloadable> Run<I> {
         model: &Learner<Tape<I>>,
         events: &mut Events<I>,
     ) -> anyhow::Result<Option<Best>> {
+        self.optimizer.settle()?;
         let Session { data, validation, progress, .. } = &self.session;
         let step = progress.step;
         let (mut seen, all) = (0, validation.len());

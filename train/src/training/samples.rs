@@ -121,6 +121,7 @@ fn right<B: Backend>(speaker: &Speaker<'_, B>, questions: &[Question]) -> anyhow
 impl<I: Offloadable> Run<I> {
     /// Shows and keeps the samples that the configuration asks for.
     pub(super) fn sample(&mut self, model: &Learner<Tape<I>>) -> anyhow::Result<()> {
+        self.optimizer.settle()?;
         let (step, eval) = (self.session.progress.step, &self.session.config.eval);
         let inner = model.valid();
         let seed = self.session.config.train.seed.wrapping_add(step);

@@ -16,6 +16,7 @@ impl<I: Offloadable> Run<I> {
     /// Saves a checkpoint, as the best one if it is. If that fails, the one before is still the best.
     pub(super) fn save(&mut self, model: &Learner<Tape<I>>, better: Option<Best>) -> anyhow::Result<()> {
         let begun = Instant::now();
+        self.optimizer.settle()?;
         let best_before = self.session.progress.best;
         if better.is_some() {
             self.session.progress.best = better;

@@ -58,7 +58,7 @@ pub(crate) fn save<I: Backend, B: Backend>(
     progress: &Progress,
     tokenizer: &Tokenizer,
 ) -> anyhow::Result<()> {
-    let on_host = optimizer.host.as_ref().map(HostPart::by_name).unwrap_or_default();
+    let on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();
     let complete = |name: &str, weights: TensorData| match on_host.get(name) {
         Some(state) => state.complete(weights).map_err(|error| error.to_string()),
         None => Ok(weights),

@@ -137,7 +137,7 @@ impl<I: Backend> Learner<Autodiff<I>> {
     /// parameters that are stepped on the host are there when this returns, the others are returned.
     fn gradients(&self, data: &StepData, host: Option<&mut HostPart>) -> (GradientsParams, Report) {
         let divisor = data.counted();
-        let device = self.gpt.wte.device();
+        let device = self.gpt.wte.lazy_device();
         let mut sum = Sum { grads: GradientsParams::new(), norms: SquaredNorms::new(), host, failure: None };
         let last = data.micro_batches.len() - 1;
         let mut numbers = Vec::with_capacity(data.micro_batches.len() + 1);
@@ -208,6 +208,12 @@ struct Sum<'a, I: Backend> {
 
 impl<I: Backend> Sum<'_, I> {
     fn add(&mut self, gpt: &Gpt<Autodiff<I>>, mut arrived: GradientsParams, completes: bool) {
+        // Every weight has been used by now; a failure in making one is told before anything that follows from it.
+        if let Some(host) = &mut self.host
+            && let Err(error) = host.settle()
+        {
+            self.failure.get_or_insert(format!("{error:#}"));
+        }
         gpt.visit(&mut Arrival { arrived: &mut arrived, sum: self, completes });
     }
 }

@@ -178,7 +178,8 @@ fn a_step_moves_a_gradient_out_and_weights_in_twice_and_nothing_else() {
     }
     let roomy = tiny.run("roomy", &settings);
     assert_eq!(bits(&roomy), bits(&tight));
-    for step in tiny.records("roomy", "step") {
+    // The first step's weights are made by nobody's update.
+    for step in &tiny.records("roomy", "step")[1..] {
         let bytes = |key: &str| step[key].as_u64().expect("a number");
         assert_eq!((bytes("bytes_out"), bytes("bytes_in")), (0, 0), "everything fits");
         assert!((streamed..streamed + 4096).contains(&bytes("bytes_written")), "{step}");

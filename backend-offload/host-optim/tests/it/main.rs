@@ -2,3 +2,4 @@
 
 mod burn_modules;
 mod slices;
+mod updates;

@@ -1,0 +1,192 @@
+//! Steps that are taken beside the program: on a thread of their own, one after another, each waited for where its result is
+//! needed.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+use backend_offload::{HostBuffer, HostMemory};
+use burn::tensor::{DType, Element, Shape, Tensor, TensorData, backend::Backend};
+use bytemuck::Pod;
+use half::bf16;
+
+use crate::adamw::{AdamW, Stride};
+use crate::error::HostOptimError;
+use crate::numbers::ValuesMut;
+use crate::pieces::copy;
+use crate::state::{HostState, matching};
+use crate::tensors::{made, read, supported};
+
+/// A step that is to be taken: see [`HostState::begin_tensor`].
+#[derive(Debug)]
+pub struct Update {
+    state: HostState,
+    rule: AdamW,
+    stride: Stride,
+    /// Where the step reads them.
+    weights: Option<HostBuffer>,
+    kind: DType,
+    done: SyncSender<HostBuffer>,
+}
+
+impl Update {
+    fn run(self) -> Result<HostState, HostOptimError> {
+        let Self { mut state, rule, stride, weights, kind, done } = self;
+        // Not before: each step gives a gradient's memory back, so that all together take no more than one does.
+        let mut weights = weights.map_or_else(|| room(&state, kind), Ok)?;
+        let values = match kind {
+            DType::BF16 => ValuesMut::Bf16(bytemuck::cast_slice_mut(&mut weights)),
+            _ => ValuesMut::F32(bytemuck::cast_slice_mut(&mut weights)),
+        };
+        state.step(&rule, stride, values)?;
+        // Nobody may be waiting: a program that ends needs no weights.
+        _ = done.send(weights);
+        Ok(state)
+    }
+
+    /// Elements of the parameter.
+    #[expect(clippy::len_without_is_empty, reason = "a parameter has elements")]
+    pub fn len(&self) -> usize {
+        self.state.len()
+    }
+}
+
+/// Steps on their way.
+#[derive(Debug)]
+pub struct Updates {
+    thread: Option<JoinHandle<Result<Vec<HostState>, HostOptimError>>>,
+}
+
+impl Updates {
+    /// Takes `updates` one after another, in this order, beside what the program does meanwhile.
+    ///
+    /// # Errors
+    /// If the system refuses a thread. Their states are lost then.
+    pub fn begin(updates: Vec<Update>) -> Result<Self, HostOptimError> {
+        Self::run(move || updates.into_iter().map(Update::run).collect())
+    }
+
+    fn run(
+        all: impl FnOnce() -> Result<Vec<HostState>, HostOptimError> + Send + 'static,
+    ) -> Result<Self, HostOptimError> {
+        let thread = Builder::new().name("host-optim".to_owned()).spawn(all);
+        match thread {
+            Ok(thread) => Ok(Self { thread: Some(thread) }),
+            Err(error) => Err(HostOptimError::Updates { reason: format!("no thread for them: {error}") }),
+        }
+    }
+
+    /// Waits for all of them; their states, in the order they were given.
+    ///
+    /// # Errors
+    /// The first failure. Weights of the steps after it are NaN, and no state comes back.
+    pub fn finish(mut self) -> Result<Vec<HostState>, HostOptimError> {
+        let thread = self.thread.take().expect("there until it is finished");
+        thread.join().unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<&str>().copied();
+            let reason = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            Err(HostOptimError::Updates { reason: reason.unwrap_or("a panic").to_owned() })
+        })
+    }
+}
+
+impl Drop for Updates {
+    fn drop(&mut self) {
+        // Host memory is given back on the device's thread, which may end with the program.
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}
+
+fn room(state: &HostState, kind: DType) -> Result<HostBuffer, HostOptimError> {
+    let what = format_args!("the new weights of {}", state.name());
+    Ok(state.memory.take(kind.size() * state.len(), what)?)
+}
+
+impl HostState {
+    /// One step along the gradient that has arrived, to be taken by [`Updates`]; and the parameter after it, in the type it
+    /// had. The old one's device memory is free when this returns.
+    ///
+    /// # Errors
+    /// If the tensor is neither f32 nor bf16, or the format needs its numbers and they cannot be read, or have no room on the
+    /// host. The state is lost then. What else can keep a step from being taken, [`Updates::finish`] tells.
+    pub fn begin_tensor<B: Backend, const D: usize>(
+        self,
+        rule: AdamW,
+        stride: Stride,
+        weights: Tensor<B, D>,
+    ) -> Result<(Update, Updated<B, D>), HostOptimError> {
+        let (shape, kind, device) = (weights.shape(), weights.dtype(), weights.device());
+        supported(&self.name, kind)?;
+        let weights = if self.reads_weights() {
+            let read = read(&self.name, weights)?;
+            let mut weights = room(&self, kind)?;
+            matching(&self.name, "the parameter", weights.len(), read.bytes.len())?;
+            copy(&mut weights, &read.bytes);
+            Some(weights)
+        } else {
+            drop(weights);
+            None
+        };
+        let memory = self.memory.clone();
+        let (done, waiting) = sync_channel(1);
+        let made = Mutex::new(Made::NotYet(waiting));
+        let update = Update { state: self, rule, stride, weights, kind, done };
+        Ok((update, Updated { made, memory, shape, kind, device }))
+    }
+}
+
+/// The parameter as an [`Update`] will leave it.
+pub struct Updated<B: Backend, const D: usize> {
+    made: Mutex<Made<B, D>>,
+    memory: HostMemory,
+    shape: Shape,
+    kind: DType,
+    device: B::Device,
+}
+
+enum Made<B: Backend, const D: usize> {
+    NotYet(Receiver<HostBuffer>),
+    Tensor(Tensor<B, D>),
+}
+
+impl<B: Backend, const D: usize> Updated<B, D> {
+    /// The new weights, once they are there; all NaN if their step failed, which [`Updates::finish`] tells.
+    pub fn tensor(&self) -> Tensor<B, D> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*made {
+            Made::Tensor(tensor) => tensor.clone(),
+            Made::NotYet(done) => {
+                let done = done.recv().ok();
+                let data = match self.kind {
+                    DType::BF16 => data(done, bf16::NAN, &self.shape),
+                    _ => data(done, f32::NAN, &self.shape),
+                };
+                let tensor: Tensor<B, D> = self.memory.first(|| self::made(data, &self.device));
+                *made = Made::Tensor(tensor.clone());
+                tensor
+            }
+        }
+    }
+}
+
+fn data<T: Element + Pod>(weights: Option<HostBuffer>, missing: T, shape: &Shape) -> TensorData {
+    let weights =
+        weights.map_or_else(|| vec![missing; shape.num_elements()], |it| bytemuck::cast_slice(&it).to_vec());
+    TensorData::new(weights, shape.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_in_a_step_is_told_in_its_words() {
+        let steps: [fn() -> _; 2] = [|| panic!("the index is too large"), || panic!("{}", 1 + 1)];
+        for (step, words) in steps.into_iter().zip(["the index is too large", "2"]) {
+            let told = Updates::run(step).and_then(Updates::finish).expect_err("it panicked").to_string();
+            assert_eq!(told, format!("the optimizer's steps on the host ended early: {words}"));
+        }
+    }
+}
