@@ -40,6 +40,9 @@ pub(crate) struct Summary {
     /// Read from the device and put there by the trainer itself.
     bytes_read: u64,
     bytes_written: u64,
+    /// Over the link in the steps of this process, those of a host optimizer included.
+    step_bytes_out: u64,
+    step_bytes_in: u64,
     evictions: u64,
     restores: u64,
     stall_seconds: f64,
@@ -109,6 +112,8 @@ impl Summary {
             bytes_read: stats.bytes_read,
             bytes_written: stats.bytes_written,
             bytes_in: stats.bytes_in,
+            step_bytes_out: outcome.taken.iter().map(|taken| taken.bytes_out).sum(),
+            step_bytes_in: outcome.taken.iter().map(|taken| taken.bytes_in).sum(),
             evictions: stats.evictions,
             restores: stats.restores,
             stall_seconds: stats.stall.as_secs_f64(),

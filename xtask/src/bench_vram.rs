@@ -34,7 +34,7 @@ use limits::Limits;
 use machine::Machine;
 use record::Record;
 use simulation::Simulation;
-use suite::Place;
+use suite::{Optimizer, Place};
 use trainer::Trainer;
 
 pub(crate) use readme_table::fault as readme_fault;
@@ -56,6 +56,9 @@ pub(crate) struct BenchVram {
     /// auto, cpu, vulkan, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     device: String,
+    /// Where the optimizer is, by turns; by default where each configuration has it
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    optimizer: Vec<Optimizer>,
     /// A further change to every configuration; may be repeated
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     settings: Vec<String>,
@@ -119,7 +122,7 @@ impl BenchVram {
         if let Some(peer::Peer::Pytorch) = self.peer {
             return self.beside_pytorch(&place);
         }
-        let models = suite::models(&self.configs, self.steps, &self.settings, &place);
+        let models = suite::models(&self.configs, self.steps, &self.optimizer, &self.settings, &place);
         let limits = || {
             Limits::begin(Duration::from_secs(self.seconds_per_cell), Duration::from_secs(60 * self.minutes))
         };
@@ -147,7 +150,7 @@ impl BenchVram {
 
     fn beside_pytorch(&self, place: &Place) -> Result<()> {
         let steps = self.steps.unwrap_or(PEER_STEPS);
-        let models = suite::models(&self.configs, Some(steps), &self.settings, place);
+        let models = suite::models(&self.configs, Some(steps), &self.optimizer, &self.settings, place);
         peer::check(&models, place)?;
         let twin = peer::Twin::pytorch(&self.python, steps)?;
         let trainer = Trainer::get(self.train.as_deref(), &place.device)?;

@@ -16,7 +16,7 @@ use burn::tensor::{
 };
 use host_optim::{AdamW, Format, HostOptimError, HostState, Saved, Update, Updated, Updates};
 use models::{Compute, Gpt};
-use runs::config::{Config, PlacementKind, StateKind, TrainSection};
+use runs::config::{Config, PlacementKind, StateKind};
 
 use super::{Rule, Stride, decay, rule};
 
@@ -25,8 +25,7 @@ use super::{Rule, Stride, decay, rule};
 pub(crate) struct HostPart {
     memory: HostMemory,
     format: Format,
-    compute: Compute,
-    settings: TrainSection,
+    config: Config,
     /// None of those that are being stepped.
     states: HashMap<ParamId, HostState>,
     stepping: Option<Stepping>,
@@ -52,6 +51,13 @@ pub(crate) fn format(state: StateKind) -> Format {
     }
 }
 
+/// Whether a parameter is stepped on the host, where the optimizer is there.
+pub(crate) fn is_on_host(config: &Config, name: &str, rank: usize) -> bool {
+    let block = name.strip_prefix("blocks.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+    let stays = block.is_some_and(|block| block < config.memory.device_blocks);
+    !stays && rule(config.train.optimizer, name, rank) == Rule::AdamW
+}
+
 /// Whether the device computes with this parameter in bf16, its f32 kept on the host.
 fn is_narrow(compute: Compute, name: &str, rank: usize) -> bool {
     compute == Compute::Bf16 && rank == 2 && (name.starts_with("blocks.") || name == "lm_head")
@@ -63,8 +69,7 @@ impl HostPart {
         (config.memory.optimizer == PlacementKind::Host).then(|| Self {
             memory: host_memory::<B>(device),
             format: format(config.memory.optimizer_state),
-            compute: config.model.compute,
-            settings: config.train.clone(),
+            config: config.clone(),
             states: HashMap::new(),
             stepping: None,
             order: Vec::new(),
@@ -90,7 +95,7 @@ impl HostPart {
 
     /// Whether a parameter is to be stepped here.
     pub(crate) fn takes(&self, name: &str, rank: usize) -> bool {
-        rule(self.settings.optimizer, name, rank) == Rule::AdamW
+        is_on_host(&self.config, name, rank)
     }
 
     /// Whether gradients of this parameter come here.
@@ -132,7 +137,7 @@ impl HostPart {
         weights: Tensor<I, D>,
         stride: Stride,
     ) -> Result<(Update, Updated<I, D>), HostOptimError> {
-        let settings = &self.settings;
+        let settings = &self.config.train;
         let rule = AdamW {
             betas: settings.betas.map(|beta| beta as f32),
             epsilon: settings.epsilon as f32,
@@ -181,7 +186,7 @@ impl HostPart {
         name: &str,
         weights: Tensor<I, D>,
     ) -> Result<(HostState, Tensor<I, D>), HostOptimError> {
-        let narrow = is_narrow(self.compute, name, D);
+        let narrow = is_narrow(self.config.model.compute, name, D);
         let restored = self.restored.remove(name);
         if restored.is_none() && !narrow {
             return Ok((HostState::of_tensor(&self.memory, name, self.format, &weights)?, weights));

@@ -74,9 +74,9 @@ impl Demand {
         };
         let placement = Placement::of(config, footprint);
         let largest = placement.largest_tensor(config, footprint);
-        let (operands, kept_operands) =
-            if placement.on_device > 0 { update_tensors(train.optimizer) } else { (ADDING, ADDING) };
-        let stepping = (operands - kept_operands) * largest;
+        let (operands, kept_operands) = update_tensors(train.optimizer);
+        let stepped = placement.largest_on_device(config, footprint);
+        let stepping = (operands - kept_operands) * stepped;
         let gradients = placement.on_device * WIDE;
         let streamed = placement.streamed_bytes();
         // One segment's gradients at a time, and the embedding's, which the head's wait for.
@@ -91,11 +91,6 @@ impl Demand {
         // Without recomputation a micro-batch's gradients exist as a whole before they are added up.
         let apart = if train.recompute.is_none() { accumulated } else { 0 };
 
-        let on_device_state = if placement.on_host() == 0 {
-            state_bytes(train.optimizer, footprint)
-        } else {
-            placement.on_device * WIDE
-        };
         let part = |what, at, returns, leaves| Part { what, at, returns, leaves };
         let parts = vec![
             part("working memory", [passing, passing.max(stepping)], rounds, rounds),
@@ -107,11 +102,11 @@ impl Demand {
             part("a micro-batch's gradients", [0, apart], rounds - 1, rounds - 1),
             part("activations", [kept, 0], rounds, rounds),
             part("narrow copies of weights", [kept_narrow, 0], rounds, rounds),
-            part("optimizer state", [on_device_state; 2], 1, 1),
+            part("optimizer state", [placement.device_state_bytes(); 2], 1, 1),
         ];
         Self {
             parts: parts.into_iter().filter(|part| part.bytes() > 0).collect(),
-            largest_operation: (operands * largest).max(operands_in_pass),
+            largest_operation: (operands * stepped).max(ADDING * largest).max(operands_in_pass),
             least: largest.max(hidden).saturating_mul(2),
             placement,
             rounds,

@@ -3,6 +3,7 @@
 //! A pure function: nothing here asks a device, so a plan for a machine that is not there is a plan all the same.
 //! Predictions err on the side of more memory; the table after the run puts them beside what was measured.
 
+mod choice;
 mod demand;
 mod elsewhere;
 mod machine;
@@ -13,6 +14,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use choice::placed;
 pub(crate) use elsewhere::Elsewhere;
 pub(crate) use machine::Machine;
 pub(crate) use measured::Measured;
@@ -55,6 +57,8 @@ pub(crate) struct Plan {
     pub(crate) slowdown_waiting: Option<f64>,
     /// Tokens per step above which this much traffic can hide.
     pub(crate) break_even_tokens: Option<u64>,
+    /// First blocks that are stepped on the device though the optimizer is on the host.
+    pub(crate) device_blocks: usize,
     /// Bytes in host memory of an optimizer that is there, and of the gradients that wait for it.
     pub(crate) optimizer_host_bytes: u64,
     /// Bytes of host memory that its step reads and writes.
@@ -170,6 +174,7 @@ impl Plan {
             slowdown_hidden: hidden.map(|share| share.max(1.0)),
             slowdown_waiting: times_compute(bytes_in.saturating_add(bytes_out)).map(|share| 1.0 + share),
             break_even_tokens: hidden.map(|share| (share * tokens_per_step as f64) as u64),
+            device_blocks: config.memory.device_blocks,
             optimizer_host_bytes,
             optimizer_step_bytes,
             host_tier_bytes,

@@ -12,6 +12,8 @@ const NARROW: u64 = 2;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Placement {
     pub(super) on_device: u64,
+    /// Of these, the ones with two moments.
+    with_two_moments: u64,
     /// Stepped on the host, in f32 on the device too.
     pub(super) wide: u64,
     /// Stepped on the host, in bf16 on the device.
@@ -20,24 +22,45 @@ pub(super) struct Placement {
 
 impl Placement {
     pub(super) fn of(config: &Config, footprint: &Footprint) -> Self {
-        let all = footprint.parameters;
-        if config.memory.optimizer == PlacementKind::Device {
-            return Self { on_device: all, ..Self::default() };
-        }
-        let on_device = match config.train.optimizer {
-            OptimizerKind::Muon => footprint.hidden_matrices,
-            OptimizerKind::AdamW | OptimizerKind::Sgd => 0,
+        let (all, matrices) = (footprint.parameters, footprint.hidden_matrices);
+        let muons = match config.train.optimizer {
+            OptimizerKind::AdamW => 0,
+            OptimizerKind::Muon => matrices,
+            OptimizerKind::Sgd => all,
         };
+        if config.memory.optimizer != PlacementKind::Host {
+            return Self { on_device: all, with_two_moments: all - muons, ..Self::default() };
+        }
+        let (blocks, layers) = (config.memory.device_blocks as u64, config.model.n_layer as u64);
+        let (kept, kept_matrices) = (blocks * footprint.per_block, blocks * (matrices / layers));
+        let with_two_moments = if muons > 0 { kept - kept_matrices } else { kept };
+        let on_device = muons + with_two_moments;
         let head = if config.model.tie_word_embeddings {
             0
         } else {
             config.model.vocab_size as u64 * config.model.n_embd as u64
         };
         let narrow = match config.model.compute {
-            Compute::Bf16 => footprint.hidden_matrices - on_device + head,
+            Compute::Bf16 => matrices - kept_matrices.max(muons) + head,
             Compute::F32 | Compute::F16 => 0,
         };
-        Self { on_device, wide: all - on_device - narrow, narrow }
+        Self { on_device, with_two_moments, wide: all - on_device - narrow, narrow }
+    }
+
+    /// Bytes of the moments of what is stepped on the device.
+    pub(super) fn device_state_bytes(&self) -> u64 {
+        (self.on_device + self.with_two_moments) * WIDE
+    }
+
+    /// Bytes of the largest parameter that is stepped on the device.
+    pub(super) fn largest_on_device(&self, config: &Config, footprint: &Footprint) -> u64 {
+        let model = &config.model;
+        let in_blocks = model.n_embd as u64 * model.inner().max(model.n_embd) as u64;
+        WIDE * match (self.on_host(), self.on_device) {
+            (0, _) => footprint.largest_tensor,
+            (_, 0) => 0,
+            _ => in_blocks,
+        }
     }
 
     pub(super) fn on_host(&self) -> u64 {

@@ -100,16 +100,21 @@ impl Plan {
                 speed.unwrap_or_default()
             ),
         ));
-        if self.optimizer_host_bytes > 0 {
-            let (held, touched) = (Bytes(self.optimizer_host_bytes), Bytes(self.optimizer_step_bytes));
-            lines.push((
-                "optimizer",
-                format!(
-                    "on the host, {held} with gradients that wait; its step reads and writes {touched} there, beside the \
-                     next forward pass"
+        let (held, touched) = (Bytes(self.optimizer_host_bytes), Bytes(self.optimizer_step_bytes));
+        let but = match self.device_blocks {
+            0 => String::new(),
+            blocks => format!(" but for the first {blocks} blocks"),
+        };
+        lines.push((
+            "optimizer",
+            match self.optimizer_host_bytes {
+                0 => "on the device".to_owned(),
+                _ => format!(
+                    "on the host{but}, {held} with gradients that wait; its step reads and writes {touched} there, \
+                     beside the next forward pass"
                 ),
-            ));
-        }
+            },
+        ));
         let budget = machine.device_budget.map_or("unlimited".to_owned(), |budget| Bytes(budget).to_string());
         let (free, total) = (known(machine.device_free, "free"), known(machine.device_total, "in all"));
         lines.push(("device budget", format!("{budget}{free}{total}")));

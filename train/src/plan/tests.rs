@@ -3,6 +3,7 @@
 use insta::assert_snapshot;
 use models::Footprint;
 use proptest::prelude::*;
+use runs::config::{PlacementKind, StateKind};
 
 use super::*;
 
@@ -153,6 +154,7 @@ fn the_table_tells_a_newcomer_what_will_happen() {
 
     tokens          32,768 per step (4 × 8 sequences of 1,024), 16,384,000 in 500 steps
     arithmetic      444 TFLOP per step, 222 PFLOP in all, at 80.0 TFLOP/s
+    optimizer       on the device
     device budget   8.00 GiB, 23.00 GiB free, 24.00 GiB in all
     its floor       about 3.00 GiB, the largest operation; a smaller budget may not work
     link            42.60 GiB in and 42.60 GiB out per step, at 25.0 GB/s
@@ -175,6 +177,7 @@ fn the_table_tells_a_newcomer_what_will_happen() {
 
     tokens          1,024 per step (16 sequences of 64), 512,000 in 500 steps
     arithmetic      5.64 GFLOP per step, 2.82 TFLOP in all
+    optimizer       on the device
     device budget   unlimited
     its floor       about 8.00 MiB, the largest operation; a smaller budget may not work
     link            nothing has to move
@@ -376,6 +379,34 @@ fn on_the_host_a_gradient_goes_out_and_a_weight_comes_in_whatever_has_room() {
     );
     let on_device = plan("gpt-1.5b", &["train.accumulate=1"], &card(2 * GIB));
     assert!(tight.bytes_in_per_step + tight.bytes_out_per_step < on_device.bytes_out_per_step);
+}
+
+#[test]
+fn auto_puts_the_optimizer_where_the_fewest_bytes_move() {
+    let choose = |set: &[&str], machine: &Machine| {
+        let set: Vec<_> = ["memory.optimizer=auto"].iter().chain(set).map(|&set| set.to_owned()).collect();
+        let config = Config::load("gpt-1.5b", &set).expect("a preset");
+        placed(&config, &Footprint::of(&config.model).expect("valid"), machine).memory
+    };
+    let moved = |set: &[&str], machine: &Machine| {
+        let plan = plan("gpt-1.5b", set, machine);
+        plan.bytes_in_per_step + plan.bytes_out_per_step
+    };
+    let host = "memory.optimizer=host";
+    let endless = Machine { device_budget: None, device_free: None, ..card(0) };
+    let roomy = choose(&["memory.optimizer_state=bf16"], &endless);
+    assert_eq!((roomy.optimizer, roomy.optimizer_state), (PlacementKind::Device, StateKind::F32));
+    let some = choose(&["train.recompute=1"], &card(20 * GIB));
+    assert_eq!(some.optimizer, PlacementKind::Host);
+    assert!((1..48).contains(&some.device_blocks), "{some:?}");
+    let blocks = format!("memory.device_blocks={}", some.device_blocks);
+    let chosen = moved(&["train.recompute=1", host, &blocks], &card(20 * GIB));
+    for other in [&["train.recompute=1"][..], &["train.recompute=1", host]] {
+        assert!(chosen < moved(other, &card(20 * GIB)), "{other:?}");
+    }
+    let none = choose(&[], &card(4 * GIB));
+    assert_eq!((none.optimizer, none.device_blocks), (PlacementKind::Host, 0));
+    assert_eq!(choose(&["train.optimizer=sgd"], &card(4 * GIB)).optimizer, PlacementKind::Device);
 }
 
 #[test]

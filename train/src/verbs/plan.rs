@@ -12,7 +12,7 @@ use runs::directory::DEFAULT;
 use super::{ConfigArgs, run::refuse};
 use crate::data::{Data, TrainingWindows};
 use crate::machine;
-use crate::plan::{Elsewhere, Epoch, Machine, Plan};
+use crate::plan::{Elsewhere, Epoch, Machine, Plan, placed};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -55,8 +55,10 @@ impl Work for Planning {
 }
 
 fn show(config: &Config, machine: &Machine, json: bool) -> anyhow::Result<()> {
-    let mut plan = Plan::new(config, &Footprint::of(&config.model)?, machine);
-    plan.data = epoch(config)?;
+    let footprint = Footprint::of(&config.model)?;
+    let config = placed(config, &footprint, machine);
+    let mut plan = Plan::new(&config, &footprint, machine);
+    plan.data = epoch(&config)?;
     if json {
         println!("{}", serde_json::to_string_pretty(&plan).context("describing the plan")?);
     } else {

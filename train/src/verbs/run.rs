@@ -22,7 +22,7 @@ use crate::exit::Ending;
 use crate::journal::Journal;
 use crate::machine;
 use crate::optimizer::Optimizer;
-use crate::plan::Plan;
+use crate::plan::{self, Plan};
 use crate::summary::{self, Summary};
 use crate::training::{self, Display, Learner, Progress, Run, Session, Tape};
 use crate::{interrupt, report};
@@ -84,12 +84,12 @@ impl Work for Training<'_> {
     type Output = Ending;
 
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<Ending> {
-        let Self { args, directory, stop } = self;
-        let config = directory.config.clone();
+        let Self { args, mut directory, stop } = self;
         let run = directory.path.clone();
-
-        let footprint = Footprint::of(&config.model)?;
-        let machine = machine::survey::<I>(device, place, config.model.compute, &run);
+        let footprint = Footprint::of(&directory.config.model)?;
+        let machine = machine::survey::<I>(device, place, directory.config.model.compute, &run);
+        let config = plan::placed(&directory.config, &footprint, &machine);
+        directory.config = config.clone();
         let mut plan = Plan::new(&config, &footprint, &machine);
         // With another run's weights comes its vocabulary, which is not there yet.
         plan.data = if directory.pretrained.is_none() { epoch(&config)? } else { None };

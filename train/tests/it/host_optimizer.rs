@@ -1,9 +1,14 @@
 //! The optimizer on the host: the device's numbers where both round alike, its own under every budget, and resume.
 
+use std::fs;
+
+use serde_json::Value;
+
 use crate::program::{assert_code, last_words};
 use crate::tiny::{TIGHT, Tiny, bits};
 
 const HOST: &str = "memory.optimizer=host";
+const AUTO: &str = "memory.optimizer=auto";
 /// The norm is summed in another order on the host, so that clipping scales by another last digit.
 const UNCLIPPED: &str = "train.grad_clip=null";
 const TWO: &str = "model.n_layer=2";
@@ -116,7 +121,7 @@ fn a_checkpoint_holds_f32_whatever_the_device_computes_with() {
     let size = |run: &str| {
         let folder = tiny.join(run).join("checkpoints/step-00000002");
         ["model.safetensors", "optimizer.safetensors"].map(|file| {
-            std::fs::metadata(folder.join(file)).unwrap_or_else(|error| panic!("{file}: {error}")).len()
+            fs::metadata(folder.join(file)).unwrap_or_else(|error| panic!("{file}: {error}")).len()
         })
     };
     let [weights, moments] = size("exact");
@@ -131,9 +136,50 @@ fn settings_that_exclude_each_other_are_refused() {
     let sgd = tiny.attempt("run", &[HOST, "train.optimizer=sgd"]);
     assert_code(&sgd, 2);
     assert!(last_words(&sgd, tiny.path()).contains("`memory.optimizer` = \"host\" works for adamw"));
+    let blocks = tiny.attempt("run", &["memory.device_blocks=1"]);
+    assert_code(&blocks, 2);
+    assert!(last_words(&blocks, tiny.path()).contains("is for an optimizer on the host"));
+    let blocks = tiny.attempt("run", &[HOST, "memory.device_blocks=2"]);
+    assert_code(&blocks, 2);
+    assert!(last_words(&blocks, tiny.path()).contains("more than the model's `n_layer` = 1"));
     let state = tiny.attempt("run", &["memory.optimizer_state=compact"]);
     assert_code(&state, 2);
     assert!(last_words(&state, tiny.path()).contains("set `memory.optimizer` to \"host\""));
+}
+
+#[test]
+fn blocks_that_stay_on_the_device_are_stepped_there() {
+    let tiny = Tiny::new();
+    let mixed = [HOST, UNCLIPPED, TWO, "memory.device_blocks=1"];
+    let device = tiny.run("device", &[UNCLIPPED, TWO]);
+    assert_eq!(bits(&tiny.run("mixed", &mixed)), bits(&device));
+    assert_eq!(bits(&tiny.run("tight", &[&mixed[..], &[TIGHT]].concat())), bits(&device));
+    tiny.run("all", &[HOST, UNCLIPPED, TWO]);
+    let written = |run: &str| tiny.records(run, "step")[1]["bytes_written"].as_u64().expect("a number");
+    let block = 4 * 12 * 128 * 128;
+    assert_eq!(written("all") - written("mixed"), block, "the first block stays where it is");
+
+    let narrow = [HOST, NARROW, TWO, "memory.device_blocks=1", "memory.optimizer_state=compact"];
+    let whole = tiny.run("whole", &[&narrow[..], &["train.steps=7"]].concat());
+    tiny.run("run", &[&narrow[..], &[TIGHT]].concat());
+    assert_eq!(bits(&tiny.resume("run", &["train.steps=7"])), bits(&whole));
+}
+
+#[test]
+fn auto_is_decided_once_and_written_down() {
+    let tiny = Tiny::new();
+    let chosen = |run: &str| {
+        let text = fs::read_to_string(tiny.join(run).join("config.json")).expect("a run");
+        let config: Value = serde_json::from_str(&text).expect("JSON");
+        config["memory"]["optimizer"].as_str().expect("a word").to_owned()
+    };
+    tiny.run("roomy", &[AUTO]);
+    assert_eq!(chosen("roomy"), "device");
+    tiny.run("tight", &[AUTO, TIGHT]);
+    assert_eq!(chosen("tight"), "host");
+    // With room for everything a new run would choose the device.
+    tiny.resume("tight", &[AUTO, "train.steps=6", "memory.device_budget=unlimited"]);
+    assert_eq!(chosen("tight"), "host");
 }
 
 #[test]

@@ -12,6 +12,14 @@ use crate::program::{assert_success, json};
 use crate::tiny::{Tiny, bits};
 
 const SETTINGS: [&str; 3] = ["train.steps=30", "checkpoint.every=1", "train.optimizer=muon"];
+/// Between two checkpoints an update is on its way most of the time.
+const ON_HOST: [&str; 5] = [
+    "train.steps=30",
+    "checkpoint.every=2",
+    "memory.optimizer=host",
+    "memory.optimizer_state=compact",
+    "model.compute=bf16",
+];
 
 /// A small generator: the moments of one seed are the same shares of a run everywhere, however slow the machine is.
 struct Moments {
@@ -27,27 +35,36 @@ impl Moments {
     }
 }
 
-fn begin_or_go_on(tiny: &Tiny) -> Command {
-    let mut command = tiny.command("run", &SETTINGS);
+fn begin_or_go_on(tiny: &Tiny, settings: &[&str]) -> Command {
+    let mut command = tiny.command("run", settings);
     command.args(["--resume", "auto"]);
     command
 }
 
-/// `TRAIN_KILLS` and `TRAIN_KILLS_SEED` change how often and when.
 #[test]
 fn a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been() {
+    kill_again_and_again(&SETTINGS, 20);
+}
+
+#[test]
+fn a_run_that_is_killed_while_the_host_steps_ends_as_if_it_had_not_been() {
+    kill_again_and_again(&ON_HOST, 10);
+}
+
+/// `TRAIN_KILLS` and `TRAIN_KILLS_SEED` change how often and when.
+fn kill_again_and_again(settings: &[&str], usual: u64) {
     let setting = |name, otherwise| env::var(name).map_or(otherwise, |text| text.parse().expect("a number"));
-    let (kills, seed) = (setting("TRAIN_KILLS", 20), setting("TRAIN_KILLS_SEED", 1));
+    let (kills, seed) = (setting("TRAIN_KILLS", usual), setting("TRAIN_KILLS_SEED", 1));
     let tiny = Tiny::new();
     let begun = Instant::now();
-    let whole = tiny.run("whole", &SETTINGS);
+    let whole = tiny.run("whole", settings);
     // Later ones would mostly meet a run that is done.
     let mut moments = Moments { state: seed, latest: begun.elapsed().mul_f64(0.6) };
     let (mut finished, mut saved) = (0, 0);
     for kill in 1..=kills {
         let moment = moments.next();
         let log = tiny.join("log");
-        let mut command = begin_or_go_on(&tiny);
+        let mut command = begin_or_go_on(&tiny, settings);
         command.stdout(Stdio::null()).stderr(File::create(&log).expect("a file"));
         let mut child = command.spawn().expect("the program starts");
         thread::sleep(moment);
@@ -70,7 +87,7 @@ fn a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been() {
         "{kills} kills, {saved} of them beside a checkpoint; {finished} runs reached their end between them"
     );
     assert!(saved > 0, "no kill came after a save");
-    let last = begin_or_go_on(&tiny).output().expect("the program starts");
+    let last = begin_or_go_on(&tiny, settings).output().expect("the program starts");
     assert_success(&last);
     assert_eq!(bits(&json(&last)), bits(&whole));
     let left = fs::read_dir(tiny.join("run/checkpoints")).expect("reading").flatten();

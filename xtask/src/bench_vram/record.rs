@@ -154,7 +154,7 @@ mod tests {
     fn record(out: &Path) -> Result<Record> {
         let machine = machine();
         let place = Place::choose("auto", &machine);
-        let models = super::super::suite::models(&["toy".to_owned()], Some(5), &[], &place);
+        let models = super::super::suite::models(&["toy".to_owned()], Some(5), &[], &[], &place);
         Record::begin(Some(out), &machine, &place, &models, "built at commit abc", 3)
     }
 

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use clap::ValueEnum;
+
 use super::machine::Machine;
 
 pub(super) struct Model {
@@ -9,6 +11,13 @@ pub(super) struct Model {
     /// As the trainer is asked for it: a path or a preset.
     pub(super) config: String,
     pub(super) settings: Vec<String>,
+}
+
+/// Where moments and master weights are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Optimizer {
+    Device,
+    Host,
 }
 
 /// Where the cells run.
@@ -55,17 +64,33 @@ impl Place {
     }
 }
 
-/// The models `asked` for, or those that suit the place. `settings` come last and win.
-pub(super) fn models(asked: &[String], steps: Option<u64>, settings: &[String], place: &Place) -> Vec<Model> {
+/// The models `asked` for, or those that suit the place, each with its optimizer in each of these places, or where its
+/// configuration has it. `settings` come last and win.
+pub(super) fn models(
+    asked: &[String],
+    steps: Option<u64>,
+    optimizers: &[Optimizer],
+    settings: &[String],
+    place: &Place,
+) -> Vec<Model> {
     let chosen: Vec<String> = match asked {
         [] => place.models().iter().map(|&name| name.to_owned()).collect(),
         asked => asked.to_vec(),
     };
-    chosen.into_iter().map(|config| Model::new(config, steps, settings, place)).collect()
+    let models = chosen.into_iter().map(|config| Model::new(config, steps, place));
+    let placed = models.flat_map(|model| match optimizers {
+        [] => vec![model],
+        optimizers => optimizers.iter().map(|&optimizer| model.with(optimizer)).collect(),
+    });
+    let with_settings = |mut model: Model| {
+        model.settings.extend_from_slice(settings);
+        model
+    };
+    placed.map(with_settings).collect()
 }
 
 impl Model {
-    fn new(config: String, steps: Option<u64>, further: &[String], place: &Place) -> Self {
+    fn new(config: String, steps: Option<u64>, place: &Place) -> Self {
         let stem =
             Path::new(&config).file_name().map_or(config.as_str().into(), |name| name.to_string_lossy());
         let name = stem.strip_suffix(".json").unwrap_or(&stem).to_owned();
@@ -80,8 +105,22 @@ impl Model {
         let steps =
             [format!("train.steps={}", steps.unwrap_or(usual_steps)), "train.schedule.warmup=1".to_owned()];
         let fixed = STEPS_ONLY.iter().copied().chain(own).map(str::to_owned);
-        let settings = steps.into_iter().chain(fixed).chain(further.iter().cloned()).collect();
+        let settings = steps.into_iter().chain(fixed).collect();
         Self { name, config, settings }
+    }
+
+    fn with(&self, optimizer: Optimizer) -> Self {
+        let (name, setting) = match optimizer {
+            Optimizer::Device => (self.name.clone(), "device"),
+            Optimizer::Host => (format!("{}, optimizer on the host", self.name), "host"),
+        };
+        let mut settings = self.settings.clone();
+        settings.push(format!("memory.optimizer={setting}"));
+        if optimizer == Optimizer::Device {
+            // What only the host can keep.
+            settings.push("memory.optimizer_state=f32".to_owned());
+        }
+        Self { name, config: self.config.clone(), settings }
     }
 }
 
@@ -99,7 +138,7 @@ mod tests {
     }
 
     fn names(asked: &[String], place: &Place) -> Vec<String> {
-        models(asked, None, &[], place).into_iter().map(|model| model.name).collect()
+        models(asked, None, &[], &[], place).into_iter().map(|model| model.name).collect()
     }
 
     #[test]
@@ -117,7 +156,7 @@ mod tests {
     fn without_a_gpu_the_models_are_small_and_the_sequences_short() {
         let place = Place::choose("auto", &machine(None));
         assert_eq!(place.device, "cpu");
-        let models = models(&[], None, &[], &place);
+        let models = models(&[], None, &[], &[], &place);
         assert_eq!(models.iter().map(|model| model.name.as_str()).collect::<Vec<_>>(), ["toy", "gpt-124m"]);
         assert!(models[1].settings.contains(&"train.sequence=64".to_owned()));
         assert!(!models[0].settings.contains(&"train.sequence=64".to_owned()));
@@ -132,10 +171,24 @@ mod tests {
     fn what_is_asked_for_wins_over_what_is_usual() {
         let place = Place::choose("cpu", &machine(None));
         let asked = ["sizes/gpt-mine.json".to_owned()];
-        let models = models(&asked, Some(3), &["train.micro_batch=4".to_owned()], &place);
+        let models = models(&asked, Some(3), &[], &["train.micro_batch=4".to_owned()], &place);
         let settings = &models[0].settings;
         assert_eq!((models[0].name.as_str(), models[0].config.as_str()), ("gpt-mine", "sizes/gpt-mine.json"));
         assert!(settings.contains(&"train.steps=3".to_owned()));
         assert_eq!(settings.last().unwrap(), "train.micro_batch=4");
+    }
+
+    #[test]
+    fn each_model_runs_with_its_optimizer_in_each_place_asked_for() {
+        let place = Place::choose("cpu", &machine(None));
+        let asked = ["toy".to_owned()];
+        let further = ["memory.optimizer_state=bf16".to_owned()];
+        let models = models(&asked, None, &[Optimizer::Device, Optimizer::Host], &further, &place);
+        let names: Vec<_> = models.iter().map(|model| model.name.as_str()).collect();
+        assert_eq!(names, ["toy", "toy, optimizer on the host"]);
+        for (model, setting) in models.iter().zip(["device", "host"]) {
+            assert!(model.settings.contains(&format!("memory.optimizer={setting}")), "{:?}", model.settings);
+            assert_eq!(model.settings.last(), Some(&further[0]));
+        }
     }
 }

@@ -6,11 +6,11 @@ use serde::Deserialize;
 
 /// Lists the fields once: as a structure, as columns, and from columns.
 macro_rules! summary {
-    ($($(#[$doc:meta])* $field:ident: $kind:ty,)*) => {
+    ($($(#[$attribute:meta])* $field:ident: $kind:ty,)*) => {
         /// Further keys of the JSON are let pass.
         #[derive(Debug, Clone, PartialEq, Deserialize)]
         pub(super) struct Summary {
-            $($(#[$doc])* pub(super) $field: $kind,)*
+            $($(#[$attribute])* pub(super) $field: $kind,)*
         }
 
         impl Summary {
@@ -42,7 +42,10 @@ summary! {
     weights_sha256: String,
     peak_device_bytes: u64,
     peak_host_bytes: u64,
+    /// Over the link, whoever asked for it.
+    #[serde(rename = "step_bytes_out")]
     bytes_out: u64,
+    #[serde(rename = "step_bytes_in")]
     bytes_in: u64,
     evictions: u64,
     restores: u64,
@@ -119,7 +122,7 @@ pub(super) mod tests {
     pub(in super::super) const PRINTED: &str = r#"{"outcome": "done", "device": "cpu", "parameters": 1200000,
         "steps": 10, "tokens": 10240, "seconds": 4.0, "step_ms_median": 350.5, "tokens_per_second": 3000.0,
         "loss": 0.1, "val_loss": null, "losses_sha256": "aa", "weights_sha256": "bb",
-        "peak_device_bytes": 40000000, "peak_host_bytes": 0, "bytes_out": 0, "bytes_in": 0, "evictions": 0,
+        "peak_device_bytes": 40000000, "peak_host_bytes": 0, "step_bytes_out": 0, "step_bytes_in": 0, "evictions": 0,
         "restores": 0, "stall_seconds": 0.0, "largest_launch": 9000000, "device_budget": null, "quiz": null}"#;
 
     pub(in super::super) fn summary() -> Summary {

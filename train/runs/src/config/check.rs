@@ -315,7 +315,7 @@ impl Refusals {
         }
     }
 
-    fn memory(&mut self, Config { memory, train, .. }: &Config) {
+    fn memory(&mut self, Config { memory, train, model, .. }: &Config) {
         if memory.optimizer == PlacementKind::Host && train.optimizer == OptimizerKind::Sgd {
             let text = "`memory.optimizer` = \"host\" works for adamw and for what muon leaves to it, not for \
                         `train.optimizer` = \"sgd\"; set `memory.optimizer` to \"device\"";
@@ -327,6 +327,17 @@ impl Refusals {
                 json(&memory.optimizer_state)
             );
             self.add(&["memory.optimizer_state", "memory.optimizer"], text);
+        }
+        let (blocks, all) = (memory.device_blocks, model.n_layer);
+        if blocks > 0 && memory.optimizer != PlacementKind::Host {
+            let text = format!(
+                "`memory.device_blocks` = {blocks} is for an optimizer on the host; set `memory.optimizer` to \"host\""
+            );
+            self.add(&["memory.device_blocks", "memory.optimizer"], text);
+        } else if blocks > all {
+            let text =
+                format!("`memory.device_blocks` = {blocks} is more than the model's `n_layer` = {all}");
+            self.add(&["memory.device_blocks", "model.n_layer"], text);
         }
         for (key, budget) in
             [("memory.device_budget", memory.device_budget()), ("memory.host_budget", memory.host_budget())]

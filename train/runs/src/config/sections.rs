@@ -227,6 +227,8 @@ pub struct MemorySection {
     pub host_budget: String,
     /// Where `adamw` keeps its state and computes its steps. Numbers depend on it in their last digits.
     pub optimizer: PlacementKind,
+    /// Of an optimizer on the host (`host`): parameters of this many first blocks are stepped on the device all the same.
+    pub device_blocks: usize,
     /// Form of each parameter's state on the host (`host`).
     pub optimizer_state: StateKind,
 }
@@ -239,6 +241,8 @@ pub enum PlacementKind {
     Device,
     /// In host memory: a gradient goes out and weights come in, and nothing else of a step crosses the link.
     Host,
+    /// Where the plan has room for it when a run begins. The run goes on with what was chosen then.
+    Auto,
 }
 
 /// Form of a parameter's state on the host.
@@ -334,12 +338,21 @@ impl Default for MemorySection {
             device_budget: "auto".to_owned(),
             host_budget: "auto".to_owned(),
             optimizer: PlacementKind::Device,
+            device_blocks: 0,
             optimizer_state: StateKind::F32,
         }
     }
 }
 
 impl MemorySection {
+    /// Where `auto` stands here, what was chosen for it before stays chosen.
+    pub fn keep_choice_of(&mut self, before: &Self) {
+        if self.optimizer == PlacementKind::Auto {
+            (self.optimizer, self.device_blocks) = (before.optimizer, before.device_blocks);
+            self.optimizer_state = before.optimizer_state;
+        }
+    }
+
     /// `None` leaves the choice to the environment and the device.
     pub fn device_budget(&self) -> Result<Option<Budget>, BudgetError> {
         budget(&self.device_budget)

@@ -164,6 +164,9 @@ impl RunDirectory {
         let learned = from.as_ref().map_or_else(|| saved.to_owned(), |from| from.path.join(CONFIG));
         let before = Config::load(&learned.to_string_lossy(), &[])?;
         let begun = from.as_ref().is_none_or(|from| from.step > 0);
+        if begun {
+            config.memory.keep_choice_of(&before.memory);
+        }
         let Changes { allowed, refused } = config.changes_since(&before, begun);
         if !refused.is_empty() {
             let refused: Vec<_> = refused.iter().map(Change::to_string).collect();

@@ -1,0 +1,36 @@
+//! Where `auto` puts the optimizer: where a step moves the fewest bytes over the link. That is the device where everything has
+//! room there; otherwise the host, but for as many first blocks as the device has room for beside the rest.
+//!
+//! Numbers depend on the place in their last digits. So it is chosen once, when a run begins, and written down with the run's
+//! configuration: later budgets change nothing.
+
+use models::Footprint;
+use runs::config::{Config, OptimizerKind, PlacementKind, StateKind};
+
+use super::{Machine, Plan};
+
+/// `config` with a place for its optimizer.
+pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) -> Config {
+    if config.memory.optimizer != PlacementKind::Auto {
+        return config.clone();
+    }
+    let mut on_device = config.clone();
+    on_device.memory.optimizer = PlacementKind::Device;
+    on_device.memory.optimizer_state = StateKind::F32;
+    if config.train.optimizer == OptimizerKind::Sgd {
+        return on_device;
+    }
+    let on_host = |blocks: usize| {
+        let mut on_host = config.clone();
+        (on_host.memory.optimizer, on_host.memory.device_blocks) = (PlacementKind::Host, blocks);
+        on_host
+    };
+    let on_hosts = (0..=config.model.n_layer).map(on_host);
+    let possible = std::iter::once(on_device.clone()).chain(on_hosts).filter_map(|config| {
+        let plan = Plan::new(&config, footprint, machine);
+        let bytes = plan.bytes_in_per_step.saturating_add(plan.bytes_out_per_step);
+        plan.refusals().is_empty().then_some((bytes, config))
+    });
+    // What is refused everywhere is told of the device.
+    possible.min_by_key(|(bytes, _)| *bytes).map_or(on_device, |(_, config)| config)
+}
