@@ -20,6 +20,12 @@ pub enum Call {
     Shrink,
 }
 
+impl Call {
+    /// Every call; its place in this list is its number between ranks.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::AllToAll, Self::AllGather, Self::Barrier, Self::Commit, Self::Shrink];
+}
+
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,4 +1,4 @@
-//! Sums over the ranks of a training run: exact, compressed, or rarely.
+//! Sums over the ranks of a training run: exact, compressed, or rarely; over Open MPI, or within one process for tests.
 //!
 //! An [`Engine`] carries bytes between ranks. An [`Exchange`] makes sums of them. Neither knows what is summed: this
 //! crate sees slices and numbers, never a tensor, a model or a device.
@@ -6,7 +6,7 @@
 //! ```
 //! use exchange::{Engine, Exact, Exchange, Pairwise, Share, threads};
 //!
-//! // Two ranks as threads.
+//! // Two ranks as threads; `exchange::Mpi::open()` in a process that `mpirun` has started.
 //! let sums = threads::on_each(2, |mut engine| {
 //!     let share = Share { count: 4, world: engine.world(), rank: engine.rank() };
 //!     let mut gradient = Pairwise::new(share, 3);
@@ -37,6 +37,7 @@
 //! - **The number of ranks changes no bit of an exact sum,** not even a number that is no power of two.
 //! - **No wrong sum and no endless wait for a rank that is gone.** A call returns an error, or a right result. A frozen rank
 //!   is noticed by a [`Watchdog`], which names it.
+//! - **Nothing is loaded or started before [`Mpi::open`].** A program without MPI runs with [`Alone`].
 //!
 //! Ranks have to be machines of the same byte order.
 
@@ -44,6 +45,9 @@ mod counted;
 mod engine;
 mod error;
 mod exact;
+pub mod launch;
+#[cfg(unix)]
+mod mpi;
 mod one_bit;
 mod pairwise;
 mod rarely;
@@ -56,6 +60,8 @@ pub use counted::{Costs, Counted};
 pub use engine::{Alone, Engine};
 pub use error::{Call, Error, Result};
 pub use exact::{Exact, Exchange};
+#[cfg(unix)]
+pub use mpi::Mpi;
 pub use one_bit::{BLOCK, OneBit, Residuals};
 pub use pairwise::{Number, Pairwise};
 pub use rarely::{Outer, OuterStep};

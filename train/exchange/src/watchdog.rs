@@ -2,7 +2,7 @@
 //!
 //! A frozen rank (a stopped process, a machine that swaps, a dead link) sends neither data nor an error, and everybody
 //! else waits for ever. The call itself cannot give up: MPI may write into its buffers until the call is over, so they
-//! cannot be handed back. A thread beside it can end the run.
+//! cannot be handed back. A thread beside it can end the run: [`Mpi::watchdog`](crate::Mpi::watchdog).
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
