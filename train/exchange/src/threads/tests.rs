@@ -78,10 +78,11 @@ fn a_part_of_another_size_than_expected_is_an_error_with_both_sizes() {
         let (mut small, mut large) = ([0; 2], [0; 5]);
         let parts: &mut [&mut [u8]] =
             if engine.rank() == 0 { &mut [&mut small, &mut large] } else { &mut [&mut small, &mut [0; 4]] };
-        engine.all_gather(parts)
+        (engine.all_gather(parts), engine.commit(true))
     });
     let bytes = Error::Bytes { call: Call::AllGather, peer: 1, expected: 5, found: 4 };
-    assert_eq!(ends[0], Err(bytes));
+    assert_eq!(ends[0].0, Err(bytes));
+    assert!(ends.iter().all(|(_, commit)| commit.is_err()), "{ends:?}");
 }
 
 #[test]
