@@ -77,7 +77,7 @@ pub(super) struct Library {
     error_string: unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int,
     initialized: unsafe extern "C" fn(*mut c_int) -> c_int,
     init_thread: unsafe extern "C" fn(*mut c_int, *mut c_void, c_int, *mut c_int) -> c_int,
-    /// User-level failure mitigation, from Open MPI 5 on.
+    /// User-level failure mitigation: from Open MPI 5 on, where the launcher has switched it on.
     pub(super) ulfm: Option<Ulfm>,
     pub(super) world: Handle,
     pub(super) byte: Handle,
@@ -89,6 +89,13 @@ pub(super) struct Ulfm {
     pub(super) revoke: unsafe extern "C" fn(Handle) -> c_int,
     pub(super) shrink: unsafe extern "C" fn(Handle, *mut Handle) -> c_int,
     pub(super) agree: Asked,
+}
+
+/// Whether the launcher has switched survival on, as `mpirun --with-ft ulfm` does. Otherwise the functions are there all
+/// the same, and `MPIX_Comm_shrink` does not return.
+fn survival_is_on() -> bool {
+    let value = std::env::var("OMPI_MCA_mpi_ft_enable").unwrap_or_default();
+    ["1", "true", "yes", "enabled"].contains(&value.to_ascii_lowercase().as_str())
 }
 
 impl Library {
@@ -131,7 +138,7 @@ impl Library {
                 loaded.get(b"MPIX_Comm_shrink"),
                 loaded.get(b"MPIX_Comm_agree"),
             ) {
-                (Ok(revoke), Ok(shrink), Ok(agree)) => {
+                (Ok(revoke), Ok(shrink), Ok(agree)) if survival_is_on() => {
                     Some(Ulfm { revoke: *revoke, shrink: *shrink, agree: *agree })
                 }
                 _ => None,

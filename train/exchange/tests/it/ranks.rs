@@ -56,17 +56,28 @@ pub fn mpirun_or_not_run(test: &str) -> Option<(PathBuf, u32)> {
 
 /// Runs a scenario on `ranks` ranks, started as the crate says.
 pub fn run(mpirun: &(PathBuf, u32), ranks: usize, scenario: &str) -> End {
-    run_within(mpirun, ranks, scenario, &[])
+    run_within(mpirun, ranks, scenario, &[], mpirun.1 >= 5)
+}
+
+/// As [`run`], without what lets ranks survive the loss of others.
+pub fn run_mortal(mpirun: &(PathBuf, u32), ranks: usize, scenario: &str) -> End {
+    run_within(mpirun, ranks, scenario, &[], false)
 }
 
 /// As [`run`], with a command in front that takes `mpirun` and its arguments.
-pub fn run_within((mpirun, release): &(PathBuf, u32), ranks: usize, scenario: &str, front: &[&str]) -> End {
+pub fn run_within(
+    (mpirun, release): &(PathBuf, u32),
+    ranks: usize,
+    scenario: &str,
+    front: &[&str],
+    survive: bool,
+) -> End {
     let root = rustix::process::geteuid().is_root();
     let job = launch::Job {
         ranks,
         hosts: Vec::new(),
         interface: Some("lo".into()),
-        survive: *release >= 5,
+        survive,
         // As few as there may be: ranks must not starve each other.
         cores: 1,
         root,
