@@ -25,9 +25,8 @@ impl Number for f32 {}
 impl Number for f64 {}
 impl Number for u64 {}
 
-/// The contributions of one rank to a sum, as they arrive. Holds one buffer for each block that is not complete: for `n`
-/// contributions at most twice the binary digits of `n`, and one less than that if the range begins at a power of two
-/// that `n` does not exceed.
+/// The contributions of one rank to a sum, as they arrive. Holds one buffer for each block that is not complete: of `n`
+/// contributions at most as many as `n` has binary digits, or twice that where the rank's range begins within a block.
 #[derive(Debug, Clone)]
 pub struct Pairwise<T = f32> {
     share: Share,
