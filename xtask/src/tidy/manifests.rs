@@ -13,7 +13,7 @@ struct Arrows {
 
 /// Which members a member may depend on. A member that is not listed is a finding: who it may know is decided
 /// when it is made.
-const ARROWS: [Arrows; 13] = [
+const ARROWS: [Arrows; 14] = [
     Arrows { from: "pager", to: &[], tests_to: &[] },
     Arrows { from: "backend-offload", to: &["pager"], tests_to: &[] },
     Arrows { from: "host-optim", to: &["backend-offload"], tests_to: &[] },
@@ -22,10 +22,11 @@ const ARROWS: [Arrows; 13] = [
     Arrows { from: "durable", to: &[], tests_to: &[] },
     Arrows { from: "models", to: &["durable"], tests_to: &["backend-offload", "tokenizer"] },
     Arrows { from: "tokenizer", to: &["durable"], tests_to: &[] },
+    Arrows { from: "exchange", to: &[], tests_to: &[] },
     Arrows { from: "runs", to: &["backend-offload", "durable", "models", "tokenizer"], tests_to: &[] },
     Arrows {
         from: "train",
-        to: &["backend-offload", "durable", "host-optim", "models", "runs", "tokenizer"],
+        to: &["backend-offload", "durable", "exchange", "host-optim", "models", "runs", "tokenizer"],
         tests_to: &[],
     },
     Arrows { from: "web", to: &[], tests_to: &[] },
@@ -39,7 +40,7 @@ const ARROWS: [Arrows; 13] = [
 ];
 
 /// Members that build in seconds, also for whoever works on nothing else.
-const WITHOUT_BURN: [&str; 2] = ["web", "xtask"];
+const WITHOUT_BURN: [&str; 3] = ["exchange", "web", "xtask"];
 
 pub(super) fn arrows(members: &[Member]) -> Vec<Finding> {
     members.iter().flat_map(|member| arrows_of(member, members)).collect()
@@ -90,6 +91,7 @@ mod tests {
             "pager",
             "backend-offload",
             "durable",
+            "exchange",
             "host-optim",
             "models",
             "runs",
@@ -129,6 +131,15 @@ mod tests {
             assert!(refused("host-optim", other, false) && refused("host-optim", other, true), "{other}");
         }
         assert!(!refused("train", "host-optim", false) && refused("models", "host-optim", true));
+    }
+
+    #[test]
+    fn ranks_exchange_bytes_without_burn_and_without_a_trainer() {
+        for other in ["burn", "burn-ir", "cubecl-core", "backend-offload", "models", "runs", "train"] {
+            assert!(refused("exchange", other, false) && refused("exchange", other, true), "{other}");
+        }
+        assert!(!refused("train", "exchange", false) && !refused("exchange", "libloading", false));
+        assert!(refused("models", "exchange", false) && refused("backend-offload", "exchange", true));
     }
 
     #[test]

@@ -1,0 +1,88 @@
+//! An engine with a meter: bytes sent and time spent in calls.
+
+use std::time::{Duration, Instant};
+
+use crate::engine::Engine;
+use crate::error::Result;
+
+/// Any engine, and what its calls have cost. Bytes are those of the callers, without the engine's own headers.
+#[derive(Debug, Clone, Default)]
+pub struct Counted<E> {
+    inner: E,
+    costs: Costs,
+}
+
+/// Costs since the engine was wrapped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// Bytes sent to other ranks.
+    pub sent: u64,
+    /// Bytes received from other ranks.
+    pub received: u64,
+    /// Collective calls, failed ones too.
+    pub calls: u64,
+    /// Time within calls: transfer, and waiting for other ranks.
+    pub time: Duration,
+}
+
+impl<E: Engine> Counted<E> {
+    /// Counts from here on.
+    pub fn new(inner: E) -> Self {
+        Self { inner, costs: Costs::default() }
+    }
+
+    /// Costs so far.
+    pub fn costs(&self) -> Costs {
+        self.costs
+    }
+
+    fn timed<T>(&mut self, call: impl FnOnce(&mut E) -> T) -> T {
+        let began = Instant::now();
+        let result = call(&mut self.inner);
+        self.costs.calls += 1;
+        self.costs.time += began.elapsed();
+        result
+    }
+
+    /// Bytes of all parts but this rank's own.
+    fn of_others<P: AsRef<[u8]>>(&self, parts: &[P]) -> u64 {
+        let others = parts.iter().enumerate().filter(|(peer, _)| *peer != self.inner.rank());
+        others.map(|(_, part)| part.as_ref().len() as u64).sum()
+    }
+}
+
+impl<E: Engine> Engine for Counted<E> {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn world(&self) -> usize {
+        self.inner.world()
+    }
+
+    fn all_to_all(&mut self, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
+        self.costs.sent += self.of_others(send);
+        self.costs.received += self.of_others(receive);
+        self.timed(|inner| inner.all_to_all(send, receive))
+    }
+
+    fn all_gather(&mut self, parts: &mut [&mut [u8]]) -> Result<()> {
+        let others = self.inner.world() as u64 - 1;
+        let own = parts.get(self.inner.rank()).map_or(0, |part| part.len() as u64);
+        self.costs.sent += others * own;
+        self.costs.received += self.of_others(parts);
+        self.timed(|inner| inner.all_gather(parts))
+    }
+
+    fn barrier(&mut self) -> Result<()> {
+        self.timed(E::barrier)
+    }
+
+    fn commit(&mut self, ok: bool) -> Result<bool> {
+        self.timed(|inner| inner.commit(ok))
+    }
+
+    fn shrink(&mut self) -> Result<()> {
+        self.timed(E::shrink)
+    }
+}

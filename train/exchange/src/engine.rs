@@ -1,0 +1,125 @@
+//! What an exchange asks of whatever connects the ranks: bytes in, bytes out, errors as values.
+
+use crate::error::{Call, Error, Result};
+
+/// Connects the ranks of a run. Every method but `rank` and `world` is collective: all ranks make the same calls in the
+/// same order.
+///
+/// After an error no buffer of the call is to be trusted, and every further call but `commit` and `shrink` is refused
+/// on this rank; the other ranks get an error too, at the latest from their next `commit`.
+pub trait Engine: Send {
+    /// This rank, below [`world`](Self::world).
+    fn rank(&self) -> usize;
+
+    /// How many ranks there are.
+    fn world(&self) -> usize;
+
+    /// Sends `send[r]` to rank `r` and fills `receive[r]` with what rank `r` sends here. Parts may differ in size and
+    /// be empty; what a rank expects must be what the other sends.
+    fn all_to_all(&mut self, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()>;
+
+    /// Sends `parts[rank]` to everybody and fills every other part with what its rank sends.
+    fn all_gather(&mut self, parts: &mut [&mut [u8]]) -> Result<()>;
+
+    /// Returns once every rank has called it.
+    fn barrier(&mut self) -> Result<()>;
+
+    /// Whether every rank says `ok`. All ranks that live get the same answer.
+    ///
+    /// An error means that a rank is gone or that an earlier call has failed somewhere: call [`shrink`](Self::shrink)
+    /// and do the work again. An answer of `false` means that some rank said so and all are well.
+    fn commit(&mut self, ok: bool) -> Result<bool>;
+
+    /// Goes on with the ranks that live, numbered anew in their order.
+    fn shrink(&mut self) -> Result<()>;
+}
+
+/// A world of one: no thread, no library, nothing copied but what `all_to_all` sends to itself.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Alone;
+
+impl Engine for Alone {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn world(&self) -> usize {
+        1
+    }
+
+    fn all_to_all(&mut self, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
+        keep_own(0, 1, send, receive)
+    }
+
+    fn all_gather(&mut self, parts: &mut [&mut [u8]]) -> Result<()> {
+        count_parts(Call::AllGather, 1, parts.len())
+    }
+
+    fn barrier(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn commit(&mut self, ok: bool) -> Result<bool> {
+        Ok(ok)
+    }
+
+    fn shrink(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Refuses a list that has not one part for each rank.
+pub(crate) fn count_parts(call: Call, world: usize, found: usize) -> Result<()> {
+    if found == world { Ok(()) } else { Err(Error::Parts { call, world, found }) }
+}
+
+/// Checks both lists of an `all_to_all` and copies the part that a rank sends to itself.
+pub(crate) fn keep_own(rank: usize, world: usize, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
+    count_parts(Call::AllToAll, world, send.len())?;
+    count_parts(Call::AllToAll, world, receive.len())?;
+    let (expected, found) = (receive[rank].len(), send[rank].len());
+    if expected != found {
+        return Err(Error::Bytes { call: Call::AllToAll, peer: rank, expected, found });
+    }
+    receive[rank].copy_from_slice(send[rank]);
+    Ok(())
+}
+
+/// Parts of an `all_gather` as a transfer sees them: the same bytes for everybody, and where the others' go.
+pub(crate) fn gathered<'a>(rank: usize, parts: &'a mut [&mut [u8]]) -> (Vec<&'a [u8]>, Vec<&'a mut [u8]>) {
+    let mut own: &[u8] = &[];
+    let mut receive: Vec<&mut [u8]> = Vec::with_capacity(parts.len());
+    for (peer, part) in parts.iter_mut().enumerate() {
+        if peer == rank {
+            own = part;
+            receive.push(&mut []);
+        } else {
+            receive.push(part);
+        }
+    }
+    (vec![own; receive.len()], receive)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alone_every_call_succeeds_and_returns_what_was_given() {
+        let mut received = [0; 3];
+        Alone.all_to_all(&[b"abc"], &mut [&mut received]).expect("sent to itself");
+        assert_eq!(&received, b"abc");
+        Alone.all_gather(&mut [&mut received]).expect("gathered");
+        assert_eq!(&received, b"abc");
+        assert_eq!((Alone.commit(true), Alone.commit(false)), (Ok(true), Ok(false)));
+        assert_eq!((Alone.barrier(), Alone.shrink(), Alone.rank(), Alone.world()), (Ok(()), Ok(()), 0, 1));
+    }
+
+    #[test]
+    fn wrong_sizes_are_told_in_numbers() {
+        let error = Alone.all_to_all(&[b"abc"], &mut [&mut [0; 2]]).expect_err("one byte too many");
+        assert_eq!(error.to_string(), "all_to_all: 2 bytes are expected of rank 0, which sends 3");
+        let error = Alone.all_gather(&mut []).expect_err("no part");
+        assert_eq!(error.to_string(), "all_gather: 0 parts were given for a world of 1");
+    }
+}

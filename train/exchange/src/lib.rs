@@ -1,0 +1,70 @@
+//! Sums over the ranks of a training run: exact, compressed, or rarely; over Open MPI, or within one process for tests.
+//!
+//! An [`Engine`] carries bytes between ranks. An [`Exchange`] makes sums of them. Neither knows what is summed: this
+//! crate sees slices and numbers, never a tensor, a model or a device.
+//!
+//! ```
+//! use exchange::{Engine, Exact, Exchange, Pairwise, Share, threads};
+//!
+//! // Two ranks as threads; `exchange::Mpi::open()` in a process that `mpirun` has started.
+//! let sums = threads::on_each(2, |mut engine| {
+//!     let share = Share { count: 4, world: engine.world(), rank: engine.rank() };
+//!     let mut gradient = Pairwise::new(share, 3);
+//!     for micro_batch in share.range() {
+//!         gradient.push(vec![micro_batch as f32; 3])?;
+//!     }
+//!     let sum = Exact::default().sum(&mut engine, gradient);
+//!     // Weights may change only once every rank has said that it can go on.
+//!     if engine.commit(sum.is_ok())? { sum } else { panic!("some rank withholds its update") }
+//! });
+//! assert_eq!(sums, [Ok(vec![6.0; 3]), Ok(vec![6.0; 3])]);
+//! ```
+//!
+//! # A step that can be done again
+//! Exchange, then [`commit`](Engine::commit), then change weights. An error of `commit` reaches every rank that lives: they
+//! [`shrink`](Engine::shrink) and do the step again with new shares. [`Exchange::settle`] tells an exchange with a memory
+//! whether the step counts.
+//!
+//! # Which exchange
+//!
+//! | | bytes a rank sends for `n` ranks and `b` bytes of gradients | result |
+//! |---|---|---|
+//! | [`Exact`] | `2 (n - 1) / n × b` each step | the bits of one rank, see [`Pairwise`] |
+//! | [`OneBit`] | a 30th of that, after a warm-up | close to exact over many steps; 8 bytes of memory for each element and 8 for each of its part |
+//! | [`Outer`] | as `Exact`, every so many steps | another algorithm: local steps and an outer optimizer |
+//!
+//! # Promises
+//! - **The number of ranks changes no bit of an exact sum,** not even a number that is no power of two.
+//! - **No wrong sum and no endless wait for a rank that is gone.** A call returns an error, or a right result. A frozen rank
+//!   is noticed by a [`Watchdog`], which names it.
+//! - **Nothing is loaded or started before [`Mpi::open`].** A program without MPI runs with [`Alone`].
+//!
+//! Ranks have to be machines of the same byte order.
+
+mod counted;
+mod engine;
+mod error;
+mod exact;
+pub mod launch;
+#[cfg(unix)]
+mod mpi;
+mod one_bit;
+mod pairwise;
+mod rarely;
+mod share;
+pub mod threads;
+mod waiting;
+mod watchdog;
+
+pub use counted::{Costs, Counted};
+pub use engine::{Alone, Engine};
+pub use error::{Call, Error, Result};
+pub use exact::{Exact, Exchange};
+#[cfg(unix)]
+pub use mpi::Mpi;
+pub use one_bit::{BLOCK, OneBit, Residuals};
+pub use pairwise::{Number, Pairwise};
+pub use rarely::{Outer, OuterStep};
+pub use share::{Share, even, range, shards};
+pub use waiting::{Overdue, Waiting};
+pub use watchdog::Watchdog;

@@ -1,0 +1,227 @@
+//! The engine over Open MPI: messages between every two ranks, none of them blocking.
+//!
+//! A collective call of MPI's own would not say whom it waits for and counts in 32 bits. Here each call posts one receive
+//! and one send for every other rank and asks for their ends in turn, so that errors and the watchdog name a rank, parts
+//! may have any size, and large ones go in pieces.
+//!
+//! A call has two phases. First every rank sends every other a letter: number and kind of the call, length of the part,
+//! and the part itself where it is short. Letters lie in memory of the engine, and what does not match is refused before
+//! any memory of the caller is used. Then the longer parts follow.
+//!
+//! # Traps
+//! - **Memory is lent until MPI gives it back.** A call must not return while a transfer of the caller's bytes is
+//!   pending. With ULFM revoking the communicator ends them all; without, the process is ended.
+//! - **After a failure MPI is not finalised,** nor during a panic: `MPI_Finalize` waits for every rank. `mpirun` notices
+//!   a process that ends without and ends the others.
+//! - A process waits in user code, so Open MPI's `mpi_yield_when_idle` does not reach it: it yields by itself, and
+//!   sleeps for moments once it has waited long.
+
+mod library;
+mod transfer;
+
+use std::ffi::c_int;
+use std::time::Duration;
+
+use crate::engine::{Engine, count_parts, gathered, keep_own};
+use crate::error::{Call, Error, Result};
+use crate::waiting::Waiting;
+use crate::watchdog::Watchdog;
+use library::{Handle, Library};
+
+/// Bytes of one message: far below the 2³¹ that MPI counts to.
+const PIECE: usize = 1 << 30;
+
+/// The ranks that `mpirun` or Slurm has started. One for each process: MPI starts once.
+pub struct Mpi {
+    library: Library,
+    communicator: Handle,
+    rank: usize,
+    world: usize,
+    piece: usize,
+    /// Calls since the world was made or shrank.
+    calls: u64,
+    /// A call has failed since then.
+    broken: bool,
+    /// All ranks are those that were started.
+    whole: bool,
+    waiting: Waiting,
+}
+
+// SAFETY: handles are addresses of objects of the library's, which belong to no thread, and MPI was started for use by one
+// thread at a time.
+unsafe impl Send for Mpi {}
+
+impl Mpi {
+    /// Loads `libmpi.so.40` and starts MPI. A process that nobody launched is a world of one.
+    pub fn open() -> Result<Self> {
+        Self::open_in_pieces_of(PIECE)
+    }
+
+    /// As [`open`](Self::open), with messages of at most `piece` bytes (the default is 1 GiB). All ranks need the same.
+    ///
+    /// # Panics
+    /// With a piece of no bytes, or of more than MPI can count.
+    pub fn open_in_pieces_of(piece: usize) -> Result<Self> {
+        assert!((1..=c_int::MAX as usize).contains(&piece), "MPI counts from 1 to {}", c_int::MAX);
+        let library = Library::load(library::NAME)?;
+        library.start()?;
+        let communicator = library.world;
+        let mut engine = Self {
+            library,
+            communicator,
+            rank: 0,
+            world: 1,
+            piece,
+            calls: 0,
+            broken: false,
+            whole: true,
+            waiting: Waiting::default(),
+        };
+        engine.find_place()?;
+        Ok(engine)
+    }
+
+    /// The library's name and version.
+    pub fn version(&self) -> &str {
+        &self.library.version
+    }
+
+    /// Whom this rank waits for at this moment.
+    pub fn waiting(&self) -> Waiting {
+        self.waiting.clone()
+    }
+
+    /// Ends the job, every rank of it, when a call of this rank's takes longer than `limit`, with a message that names
+    /// who did not arrive. To end this process alone is not enough: ranks that survive losses leave a frozen one behind.
+    ///
+    /// # Panics
+    /// Where the system starts no thread.
+    #[must_use = "the watchdog ends when it is dropped"]
+    pub fn watchdog(&self, limit: Duration) -> Watchdog {
+        let abort = self.library.abort();
+        Watchdog::start(self.waiting(), limit, move |overdue| {
+            eprintln!("error: {overdue}; ending this run");
+            abort.end_the_job();
+        })
+    }
+
+    fn find_place(&mut self) -> Result<()> {
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: the communicator is alive; each call writes one integer.
+        let codes = unsafe {
+            [
+                (self.library.rank)(self.communicator, &raw mut rank),
+                (self.library.size)(self.communicator, &raw mut size),
+            ]
+        };
+        if let Some(code) = codes.into_iter().find(|code| *code != 0) {
+            return Err(Error::Start { reason: self.library.text(code) });
+        }
+        (self.rank, self.world) = (rank as usize, size as usize);
+        Ok(())
+    }
+
+    /// Ends everybody's calls on this communicator, where the library can. Local; a second time does nothing.
+    fn revoke(&self) -> bool {
+        let Some(ulfm) = &self.library.ulfm else { return false };
+        // SAFETY: the communicator is alive.
+        unsafe { (ulfm.revoke)(self.communicator) == 0 }
+    }
+
+    /// The vote of those that live, whoever is gone: whether all said `ok`, or that a call has failed somewhere.
+    fn agree(&mut self, agree: unsafe extern "C" fn(Handle, *mut c_int) -> c_int, ok: bool) -> Result<bool> {
+        const WELL: c_int = 2;
+        let mut flags = c_int::from(ok) | if self.broken { 0 } else { WELL };
+        // SAFETY: the communicator is alive or revoked, and both may vote; reads and writes one integer.
+        let code = unsafe { agree(self.communicator, &raw mut flags) };
+        if code == 0 && flags & WELL != 0 {
+            return Ok(flags & 1 != 0);
+        }
+        self.broken = true;
+        self.revoke();
+        Err(Error::Broken { call: Call::Commit })
+    }
+
+    /// Every rank's flag, by messages: names a rank that does not come.
+    fn ask_all(&mut self, ok: bool) -> Result<bool> {
+        let flag = [u8::from(ok)];
+        let send: Vec<&[u8]> = vec![&flag; self.world];
+        let mut said = vec![[u8::from(ok)]; self.world];
+        let mut receive: Vec<&mut [u8]> = said.iter_mut().map(<[u8; 1]>::as_mut_slice).collect();
+        self.transfer(Call::Commit, &send, &mut receive)?;
+        Ok(said.iter().all(|said| *said == [1]))
+    }
+}
+
+impl Engine for Mpi {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world(&self) -> usize {
+        self.world
+    }
+
+    fn all_to_all(&mut self, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
+        keep_own(self.rank, self.world, send, receive)?;
+        self.transfer(Call::AllToAll, send, receive)
+    }
+
+    fn all_gather(&mut self, parts: &mut [&mut [u8]]) -> Result<()> {
+        count_parts(Call::AllGather, self.world, parts.len())?;
+        let (send, mut receive) = gathered(self.rank, parts);
+        self.transfer(Call::AllGather, &send, &mut receive)
+    }
+
+    fn barrier(&mut self) -> Result<()> {
+        let nothing: Vec<&[u8]> = vec![&[]; self.world];
+        let mut received: Vec<&mut [u8]> = nothing.iter().map(|_| -> &mut [u8] { &mut [] }).collect();
+        self.transfer(Call::Barrier, &nothing, &mut received)
+    }
+
+    fn commit(&mut self, ok: bool) -> Result<bool> {
+        // Messages first: the vote below would not say whom it waits for.
+        let asked = self.ask_all(ok);
+        let Some(agree) = self.library.ulfm.as_ref().map(|ulfm| ulfm.agree) else { return asked };
+        self.waiting.begin(Call::Commit, self.rank, std::iter::empty());
+        let agreed = self.agree(agree, ok);
+        self.waiting.end();
+        agreed
+    }
+
+    fn shrink(&mut self) -> Result<()> {
+        let Some(shrink) = self.library.ulfm.as_ref().map(|ulfm| ulfm.shrink) else {
+            return Err(Error::CannotShrink { library: self.version().to_owned() });
+        };
+        self.revoke();
+        self.waiting.begin(Call::Shrink, self.rank, std::iter::empty());
+        let mut fewer = std::ptr::null_mut();
+        // SAFETY: writes the handle of a communicator. The old one is left as it is: to free it is a collective call.
+        let code = unsafe { shrink(self.communicator, &raw mut fewer) };
+        self.waiting.end();
+        if code != 0 {
+            let reason = self.library.text(code);
+            return Err(Error::Failed { call: Call::Shrink, peer: None, reason });
+        }
+        (self.communicator, self.whole) = (fewer, false);
+        (self.calls, self.broken) = (0, false);
+        self.library.return_errors(fewer)?;
+        self.find_place()
+    }
+}
+
+impl Drop for Mpi {
+    fn drop(&mut self) {
+        if self.whole && !self.broken && !std::thread::panicking() {
+            // SAFETY: started by `open`, ended once, and no transfer is pending.
+            unsafe { (self.library.finalize)() };
+        }
+    }
+}
+
+impl std::fmt::Debug for Mpi {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { rank, world, broken, .. } = self;
+        write!(f, "Mpi {{ rank: {rank}, world: {world}, broken: {broken}, library: {:?} }}", self.version())
+    }
+}

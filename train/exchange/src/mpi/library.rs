@@ -1,0 +1,251 @@
+//! Open MPI's library as it is found when a program asks for it, as the CUDA driver is: no headers, no C compiler.
+//!
+//! Open MPI 4 and 5 share one binary interface, `libmpi.so.40`, in which handles are addresses of symbols. MPICH's
+//! handles are numbers; a call with one library's handles into the other ends the process, so it is refused by name.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
+use std::time::Duration;
+
+use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW, Symbol};
+
+use crate::error::{Error, Result};
+
+/// The one interface that this module speaks.
+pub(super) const NAME: &str = "libmpi.so.40";
+
+/// Present levels of thread support: one thread at a time, whichever it is.
+const THREAD_SERIALIZED: c_int = 2;
+
+/// A communicator, request, type or error handler.
+pub(super) type Handle = *mut c_void;
+
+/// `MPI_Status` of Open MPI 4 and 5.
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct Status {
+    source: c_int,
+    tag: c_int,
+    error: c_int,
+    cancelled: c_int,
+    bytes: usize,
+}
+
+type Asks = unsafe extern "C" fn(Handle, c_int) -> c_int;
+type Asked = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
+type Transfer<P> = unsafe extern "C" fn(P, c_int, Handle, c_int, c_int, Handle, *mut Handle) -> c_int;
+
+/// Ends the whole job from a thread that does not own the engine.
+pub(super) struct Abort {
+    call: Asks,
+    world: Handle,
+}
+
+// SAFETY: the handle is an address of the library's, which belongs to no thread.
+unsafe impl Send for Abort {}
+
+impl Abort {
+    /// Ends all ranks, those that are stopped too.
+    pub(super) fn end_the_job(&self) -> ! {
+        // What waits for a frozen rank once must not wait for it twice.
+        std::thread::spawn(|| {
+            std::thread::sleep(Duration::from_secs(10));
+            std::process::abort();
+        });
+        // SAFETY: the world's communicator is alive as long as the process. The engine's own thread may be within MPI,
+        // which the level of thread support rules out for calls that return; this one does not.
+        unsafe { (self.call)(self.world, 1) };
+        std::process::abort();
+    }
+}
+
+/// Functions and handles. It is never unloaded: MPI leaves threads and handlers behind that point into it.
+pub(super) struct Library {
+    _loaded: ManuallyDrop<Loaded>,
+    /// The library's own name and version.
+    pub(super) version: String,
+    pub(super) rank: Asked,
+    pub(super) size: Asked,
+    pub(super) send: Transfer<*const c_void>,
+    pub(super) receive: Transfer<*mut c_void>,
+    pub(super) test: unsafe extern "C" fn(*mut Handle, *mut c_int, *mut Status) -> c_int,
+    pub(super) count: unsafe extern "C" fn(*const Status, Handle, *mut c_int) -> c_int,
+    pub(super) finalize: unsafe extern "C" fn() -> c_int,
+    abort: Asks,
+    set_errhandler: unsafe extern "C" fn(Handle, Handle) -> c_int,
+    error_class: unsafe extern "C" fn(c_int, *mut c_int) -> c_int,
+    error_string: unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int,
+    initialized: unsafe extern "C" fn(*mut c_int) -> c_int,
+    init_thread: unsafe extern "C" fn(*mut c_int, *mut c_void, c_int, *mut c_int) -> c_int,
+    /// User-level failure mitigation: from Open MPI 5 on, where the launcher has switched it on.
+    pub(super) ulfm: Option<Ulfm>,
+    pub(super) world: Handle,
+    pub(super) byte: Handle,
+    errors_return: Handle,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Ulfm {
+    pub(super) revoke: unsafe extern "C" fn(Handle) -> c_int,
+    pub(super) shrink: unsafe extern "C" fn(Handle, *mut Handle) -> c_int,
+    pub(super) agree: Asked,
+}
+
+/// Whether the launcher has switched survival on, as `mpirun --with-ft ulfm` does. Otherwise the functions are there all
+/// the same, and `MPIX_Comm_shrink` does not return.
+fn survival_is_on() -> bool {
+    let value = std::env::var("OMPI_MCA_mpi_ft_enable").unwrap_or_default();
+    ["1", "true", "yes", "enabled"].contains(&value.to_ascii_lowercase().as_str())
+}
+
+impl Library {
+    /// Loads the library and checks that it is Open MPI. Starts nothing.
+    pub(super) fn load(name: &str) -> Result<Self> {
+        // SAFETY: loading runs constructors of Open MPI, which touch nothing of this program. Global, because its plugins
+        // look for its symbols.
+        let loaded = unsafe { Loaded::open(Some(name), RTLD_NOW | RTLD_GLOBAL) };
+        let loaded =
+            loaded.map_err(|error| Error::Missing { name: name.into(), reason: error.to_string() })?;
+        Self::bind(loaded, name)
+            .map_err(|error| Error::NotOpenMpi {
+                name: name.into(),
+                found: format!("not Open MPI, or not version 4 or 5 of it ({error})"),
+            })?
+            .checked(name)
+    }
+
+    fn bind(loaded: Loaded, name: &str) -> std::result::Result<Self, libloading::Error> {
+        /// The address of an object, which is a handle.
+        fn handle(loaded: &Loaded, symbol: &[u8]) -> std::result::Result<Handle, libloading::Error> {
+            // SAFETY: the symbol is only taken the address of.
+            let symbol: Symbol<*mut c_void> = unsafe { loaded.get(symbol) }?;
+            Ok(symbol.into_raw())
+        }
+        // A handle is looked for first: functions of the same names exist in every MPI.
+        let world = handle(&loaded, b"ompi_mpi_comm_world")?;
+        // SAFETY: every type above is that of the function's declaration in Open MPI's `mpi.h`, and stays callable
+        // because the library is never unloaded.
+        unsafe {
+            let version: Symbol<unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int> =
+                loaded.get(b"MPI_Get_library_version")?;
+            // MPI_MAX_LIBRARY_VERSION_STRING is 256.
+            let (mut text, mut len) = ([0; 512], 0);
+            version(text.as_mut_ptr(), &raw mut len);
+            let version = CStr::from_ptr(text.as_ptr()).to_string_lossy();
+            let version = version.split(',').next().unwrap_or(name).to_owned();
+            let ulfm = match (
+                loaded.get(b"MPIX_Comm_revoke"),
+                loaded.get(b"MPIX_Comm_shrink"),
+                loaded.get(b"MPIX_Comm_agree"),
+            ) {
+                (Ok(revoke), Ok(shrink), Ok(agree)) if survival_is_on() => {
+                    Some(Ulfm { revoke: *revoke, shrink: *shrink, agree: *agree })
+                }
+                _ => None,
+            };
+            Ok(Self {
+                version,
+                rank: *loaded.get(b"MPI_Comm_rank")?,
+                size: *loaded.get(b"MPI_Comm_size")?,
+                send: *loaded.get(b"MPI_Isend")?,
+                receive: *loaded.get(b"MPI_Irecv")?,
+                test: *loaded.get(b"MPI_Test")?,
+                count: *loaded.get(b"MPI_Get_count")?,
+                finalize: *loaded.get(b"MPI_Finalize")?,
+                abort: *loaded.get(b"MPI_Abort")?,
+                set_errhandler: *loaded.get(b"MPI_Comm_set_errhandler")?,
+                error_class: *loaded.get(b"MPI_Error_class")?,
+                error_string: *loaded.get(b"MPI_Error_string")?,
+                initialized: *loaded.get(b"MPI_Initialized")?,
+                init_thread: *loaded.get(b"MPI_Init_thread")?,
+                ulfm,
+                world,
+                byte: handle(&loaded, b"ompi_mpi_byte")?,
+                errors_return: handle(&loaded, b"ompi_mpi_errors_return")?,
+                _loaded: ManuallyDrop::new(loaded),
+            })
+        }
+    }
+
+    fn checked(self, name: &str) -> Result<Self> {
+        if self.version.starts_with("Open MPI") {
+            return Ok(self);
+        }
+        Err(Error::NotOpenMpi { name: name.into(), found: self.version })
+    }
+
+    /// Starts MPI in this process. Once: MPI cannot be started again after it has ended.
+    pub(super) fn start(&self) -> Result<()> {
+        let (mut started, mut provided) = (0, 0);
+        // SAFETY: allowed at any time; writes one integer.
+        unsafe { (self.initialized)(&raw mut started) };
+        if started != 0 {
+            return Err(Error::Start { reason: "it has been started before, and can be only once".into() });
+        }
+        // SAFETY: called once. Null stands for arguments that the program does not hand over.
+        let code = unsafe {
+            (self.init_thread)(
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                THREAD_SERIALIZED,
+                &raw mut provided,
+            )
+        };
+        if code != 0 || provided < THREAD_SERIALIZED {
+            let reason = format!("MPI_Init_thread returns {code} and thread level {provided} of 2 or more");
+            return Err(Error::Start { reason });
+        }
+        self.return_errors(self.world)
+    }
+
+    pub(super) fn abort(&self) -> Abort {
+        Abort { call: self.abort, world: self.world }
+    }
+
+    /// Has calls on `communicator` return their errors. Without this they end the process.
+    pub(super) fn return_errors(&self, communicator: Handle) -> Result<()> {
+        // SAFETY: both handles are alive.
+        let code = unsafe { (self.set_errhandler)(communicator, self.errors_return) };
+        if code == 0 {
+            return Ok(());
+        }
+        Err(Error::Start { reason: format!("MPI_Comm_set_errhandler: {}", self.text(code)) })
+    }
+
+    /// The library's words for an error code.
+    pub(super) fn text(&self, code: c_int) -> String {
+        // MPI_MAX_ERROR_STRING is 256.
+        let (mut text, mut len) = ([0; 512], 0);
+        // SAFETY: writes a text that ends with zero, shorter than the buffer.
+        unsafe { (self.error_string)(code, text.as_mut_ptr(), &raw mut len) };
+        // SAFETY: zeroed before, so that it ends with zero even if nothing was written.
+        unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned()
+    }
+
+    /// The class of an error code, which unlike the code is the same in every call.
+    pub(super) fn class(&self, code: c_int) -> c_int {
+        let mut class = 0;
+        // SAFETY: writes one integer.
+        unsafe { (self.error_class)(code, &raw mut class) };
+        class
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_is_an_error_that_says_what_to_install() {
+        let error = Library::load("libmpi-that-is-not-there.so.40").err().expect("not there").to_string();
+        assert!(error.contains("libmpi-that-is-not-there.so.40 cannot be loaded"), "{error}");
+        assert!(error.contains("apt-get install openmpi-bin libopenmpi3"), "{error}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_library_without_open_mpis_handles_is_refused_by_name() {
+        let error = Library::load("libc.so.6").err().expect("no MPI at all").to_string();
+        assert!(error.starts_with("libc.so.6 is not Open MPI") && error.contains("openmpi-bin"), "{error}");
+    }
+}

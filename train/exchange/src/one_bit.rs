@@ -1,0 +1,243 @@
+//! One bit per element, with error feedback: for links that are slower than the step.
+//!
+//! A rank adds what it still owes (the residual) to its gradient and sends, for each block of [`BLOCK`] elements, their mean
+//! magnitude and their signs. What this says too much or too little is the next residual. The owner of a slice sums
+//! what it receives and sends the sum in the same form, with a residual of its own.
+//!
+//! # What is exact
+//! `residual = gradient + old residual − sent` is computed in f64 and rounded to f32 once. An f32 residual cannot
+//! hold every such number, so the identity `sent + residual = gradient + old residual` holds up to half a unit in the
+//! last place of the new residual, and exactly wherever that residual is an f32. Nothing else is lost.
+//!
+//! # Traps
+//! - A gradient that is not finite would stay in the residual for ever. Its block is sent as NaN, so that every rank sees
+//!   it and withholds the update, and the residual stays as it was.
+//! - A step that is done again must not find the residual of its first attempt: new residuals lie aside until
+//!   [`settle`](crate::Exchange::settle).
+
+mod pack;
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::exact::{Exact, Exchange, add_rows, all_gather, check_parts, check_place};
+use crate::pairwise::{Block, Pairwise};
+use crate::share::{even, places};
+
+pub use pack::BLOCK;
+use pack::{pack, packed_len, unpack};
+
+/// The compressed exchange of one buffer, whose residual belongs to it: make one for each buffer of a model.
+///
+/// Sends at most a 30th of the bytes of [`Exact`] where a rank's part has 1024 elements or more. Keeps residuals of two
+/// f32 for each element and as many again for its part of the sum. A world of one sends nothing and is exact.
+#[derive(Debug, Clone)]
+pub struct OneBit {
+    exact: Exact,
+    /// Steps that are still to be exact.
+    warm_up: u64,
+    len: usize,
+    state: Option<State>,
+}
+
+/// Residuals at one place in the world.
+#[derive(Debug, Clone, PartialEq)]
+struct State {
+    place: (usize, usize),
+    /// What this rank's gradients are short of.
+    own: Feedback,
+    /// What this rank's part of the sums is short of.
+    part: Feedback,
+}
+
+/// What is owed, and what will be owed if the step is committed.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Feedback {
+    settled: Vec<f32>,
+    aside: Option<Vec<f32>>,
+}
+
+/// What a rank still owes, for a checkpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Residuals {
+    /// Rank and world that they belong to.
+    pub place: (usize, usize),
+    /// Of this rank's gradients, one for each element of the buffer.
+    pub own: Vec<f32>,
+    /// Of this rank's part of the sums, one for each element of the part.
+    pub part: Vec<f32>,
+}
+
+impl Feedback {
+    fn zeros(len: usize) -> Self {
+        Self { settled: vec![0.0; len], aside: None }
+    }
+
+    /// Packs `values` and the residual of elements `begin..`, and puts the next residual aside.
+    fn pack(&mut self, begin: usize, values: &[f32], out: &mut Vec<u8>) {
+        let settled = &self.settled;
+        let aside = self.aside.get_or_insert_with(|| settled.clone());
+        pack(values, &settled[begin..][..values.len()], &mut aside[begin..][..values.len()], out);
+    }
+
+    fn settle(&mut self, committed: bool) {
+        if let Some(aside) = self.aside.take()
+            && committed
+        {
+            self.settled = aside;
+        }
+    }
+}
+
+impl OneBit {
+    /// For a buffer of `len` elements; the first `warm_up` committed steps are exact.
+    pub fn new(len: usize, warm_up: u64) -> Self {
+        Self { exact: Exact::default(), warm_up, len, state: None }
+    }
+
+    /// Committed steps that are still to be exact.
+    pub fn warm_up(&self) -> u64 {
+        self.warm_up
+    }
+
+    /// What this rank owes as of the last committed step; nothing before the first compressed one.
+    pub fn residuals(&self) -> Option<Residuals> {
+        let State { place, own, part } = self.state.as_ref()?;
+        Some(Residuals { place: *place, own: own.settled.clone(), part: part.settled.clone() })
+    }
+
+    /// Goes on with residuals that were saved at the same place in the world.
+    pub fn restore(&mut self, saved: Residuals) -> Result<()> {
+        let Residuals { place: (rank, world), own, part } = saved;
+        let wrong = |what, expected, found| Err(Error::Length { what, expected, found });
+        if own.len() != self.len {
+            return wrong("a residual", self.len, own.len());
+        }
+        let expected = even(self.len, world).get(rank).copied().unwrap_or(0);
+        if part.len() != expected {
+            return wrong("a residual of sums", expected, part.len());
+        }
+        let feedback = |settled| Feedback { settled, aside: None };
+        self.state = Some(State { place: (rank, world), own: feedback(own), part: feedback(part) });
+        Ok(())
+    }
+
+    /// Forgets what is owed. Required after the world has changed: residuals belong to one split of the work, and summing
+    /// with those of another is refused.
+    pub fn drop_residuals(&mut self) {
+        self.state = None;
+    }
+
+    fn state(&mut self, place: (usize, usize)) -> Result<&mut State> {
+        let (rank, world) = place;
+        let fresh = || State {
+            place,
+            own: Feedback::zeros(self.len),
+            part: Feedback::zeros(even(self.len, world)[rank]),
+        };
+        let state = self.state.get_or_insert_with(fresh);
+        if state.place == place {
+            // A call after one that failed starts over.
+            state.own.settle(false);
+            state.part.settle(false);
+            return Ok(state);
+        }
+        Err(Error::Place { what: "a residual of one-bit exchange", expected: state.place, found: place })
+    }
+
+    /// Rank and world, once everything fits together.
+    fn check(&self, engine: &dyn Engine, own: &Pairwise) -> Result<(usize, usize)> {
+        if own.len() == self.len {
+            return check_place(engine, own);
+        }
+        Err(Error::Length {
+            what: "a contribution to one-bit exchange",
+            expected: self.len,
+            found: own.len(),
+        })
+    }
+}
+
+/// Sends each rank its part of `row` and adds up what the others send for this rank's.
+fn reduce(
+    engine: &mut dyn Engine,
+    feedback: &mut Feedback,
+    row: &[f32],
+    parts: &[usize],
+    rank: usize,
+) -> Result<Vec<f32>> {
+    let packed = |place: std::ops::Range<usize>| {
+        let mut bytes = Vec::with_capacity(packed_len(place.len()));
+        feedback.pack(place.start, &row[place], &mut bytes);
+        bytes
+    };
+    let send: Vec<Vec<u8>> = places(parts).into_iter().map(packed).collect();
+    let width = parts[rank];
+    let mut received = vec![0; packed_len(width) * parts.len()];
+    let send: Vec<&[u8]> = send.iter().map(Vec::as_slice).collect();
+    if width == 0 {
+        let mut nothing: Vec<&mut [u8]> = parts.iter().map(|_| -> &mut [u8] { &mut [] }).collect();
+        engine.all_to_all(&send, &mut nothing)?;
+        return Ok(Vec::new());
+    }
+    let mut receive: Vec<&mut [u8]> = received.chunks_exact_mut(packed_len(width)).collect();
+    engine.all_to_all(&send, &mut receive)?;
+    let mut rows = vec![0.0; width * parts.len()];
+    for (row, bytes) in rows.chunks_exact_mut(width).zip(received.chunks_exact(packed_len(width))) {
+        unpack(bytes, row);
+    }
+    let order: Vec<Block> = (0..parts.len() as u64).map(|index| Block { level: 0, index }).collect();
+    let mut sum = Vec::with_capacity(width);
+    add_rows(&mut rows, width, &order, &mut sum);
+    Ok(sum)
+}
+
+impl Exchange for OneBit {
+    fn sum(&mut self, engine: &mut dyn Engine, own: Pairwise) -> Result<Vec<f32>> {
+        let (rank, world) = self.check(engine, &own)?;
+        if world == 1 || self.warm_up > 0 {
+            return self.exact.sum(engine, own);
+        }
+        let mut row = own.fold()?;
+        let parts = even(self.len, world);
+        let state = self.state((rank, world))?;
+        let reduced = reduce(engine, &mut state.own, &row, &parts, rank)?;
+        let packed: Vec<usize> = parts.iter().map(|part| packed_len(*part)).collect();
+        let mut bytes = Vec::new();
+        state.part.pack(0, &reduced, &mut bytes);
+        let mut all = vec![0; packed.iter().sum()];
+        all[places(&packed)[rank].clone()].copy_from_slice(&bytes);
+        all_gather(engine, &mut all, &packed)?;
+        for (place, bytes) in places(&parts).into_iter().zip(places(&packed)) {
+            unpack(&all[bytes], &mut row[place]);
+        }
+        Ok(row)
+    }
+
+    /// The part is a sum of what was sent and is not compressed again.
+    fn reduce_scatter(
+        &mut self,
+        engine: &mut dyn Engine,
+        own: Pairwise,
+        parts: &[usize],
+    ) -> Result<Vec<f32>> {
+        let (rank, world) = self.check(engine, &own)?;
+        check_parts(parts, world, self.len)?;
+        if world == 1 || self.warm_up > 0 {
+            return self.exact.reduce_scatter(engine, own, parts);
+        }
+        let row = own.fold()?;
+        let state = self.state((rank, world))?;
+        reduce(engine, &mut state.own, &row, parts, rank)
+    }
+
+    /// Ends the warm-up by one step, or lets the residuals of the step count.
+    fn settle(&mut self, committed: bool) {
+        if committed {
+            self.warm_up = self.warm_up.saturating_sub(1);
+        }
+        if let Some(State { own, part, .. }) = &mut self.state {
+            own.settle(committed);
+            part.settle(committed);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Sums in an order that depends on no world: pairwise, by the global number of each contribution.
+//!
+//! Floating-point sums depend on their association. Here it is fixed by the numbers of the contributions alone: 2k and
+//! 2k + 1 are added first, then neighbouring pairs, then pairs of pairs, as a binary counter carries; what is left over
+//! at the end is added from the right. Contribution 6 of 7 is a block of one, so seven make
+//! `((0+1)+(2+3)) + ((4+5)+6)`.
+//!
+//! A rank has a range of the numbers. Complete blocks within its range are summed where they are; blocks that reach
+//! beyond it stay apart until the ranks meet, and are then combined in the same tree. **The bits of the sum are
+//! therefore the same for every number of ranks.** Most ranges are one block (a count and a world that are powers of two),
+//! and a rank then sends one row. A range that is cut elsewhere sends a row for each of its blocks, at most
+//! twice the binary digits of its length.
+
+use std::ops::{Add, Range};
+
+use bytemuck::Pod;
+
+use crate::error::{Error, Result};
+use crate::share::Share;
+
+/// A type that is summed over ranks.
+pub trait Number: Pod + Add<Output = Self> + Send + Sync {}
+
+impl Number for f32 {}
+impl Number for f64 {}
+impl Number for u64 {}
+
+/// The contributions of one rank to a sum, as they arrive. Holds one buffer for each block that is not complete: of `n`
+/// contributions at most as many as `n` has binary digits, or twice that where the rank's range begins within a block.
+#[derive(Debug, Clone)]
+pub struct Pairwise<T = f32> {
+    share: Share,
+    len: usize,
+    added: u64,
+    blocks: Vec<(Block, Vec<T>)>,
+}
+
+/// The contributions from `index << level` on, `1 << level` of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) level: u32,
+    pub(crate) index: u64,
+}
+
+impl Block {
+    /// The block these two are the halves of.
+    fn join(self, right: Self) -> Option<Self> {
+        let halves =
+            self.level == right.level && self.index.is_multiple_of(2) && right.index == self.index + 1;
+        halves.then_some(Self { level: self.level + 1, index: self.index / 2 })
+    }
+}
+
+/// The blocks that [`Pairwise`] holds once it has a whole range.
+pub(crate) fn blocks(range: Range<u64>) -> Vec<Block> {
+    let (mut begin, end) = (range.start, range.end);
+    let mut blocks = Vec::new();
+    while begin < end {
+        let level = begin.trailing_zeros().min((end - begin).ilog2());
+        blocks.push(Block { level, index: begin >> level });
+        begin += 1 << level;
+    }
+    blocks
+}
+
+/// Combines blocks that follow each other. `add` adds the second item to the first.
+pub(crate) struct Tree<I> {
+    stack: Vec<(Block, I)>,
+}
+
+impl<I> Tree<I> {
+    pub(crate) fn new() -> Self {
+        Self { stack: Vec::new() }
+    }
+
+    pub(crate) fn push(&mut self, block: Block, item: I, mut add: impl FnMut(&mut I, I)) {
+        let mut top = (block, item);
+        while let Some(joined) = self.stack.last().and_then(|(left, _)| left.join(top.0)) {
+            let Some((_, mut left)) = self.stack.pop() else { break };
+            add(&mut left, top.1);
+            top = (joined, left);
+        }
+        self.stack.push(top);
+    }
+
+    /// Adds what is left over, from the right.
+    pub(crate) fn finish(mut self, mut add: impl FnMut(&mut I, I)) -> Option<I> {
+        let (_, mut sum) = self.stack.pop()?;
+        while let Some((_, mut left)) = self.stack.pop() {
+            add(&mut left, sum);
+            sum = left;
+        }
+        Some(sum)
+    }
+}
+
+pub(crate) fn add_to<T: Number>(sum: &mut [T], more: &[T]) {
+    sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = *sum + *more);
+}
+
+impl<T: Number> Pairwise<T> {
+    /// Nothing yet of a sum of `len` elements.
+    pub fn new(share: Share, len: usize) -> Self {
+        Self { share, len, added: 0, blocks: Vec::new() }
+    }
+
+    /// Elements of the sum.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the sum has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The share whose contributions are added here.
+    pub fn share(&self) -> Share {
+        self.share
+    }
+
+    /// Adds this rank's next contribution, in the order of their numbers. Returns a buffer that is free again.
+    pub fn push(&mut self, values: Vec<T>) -> Result<Option<Vec<T>>> {
+        if values.len() != self.len {
+            return Err(Error::Length { what: "a contribution", expected: self.len, found: values.len() });
+        }
+        let mut free = None;
+        let mut tree = Tree { stack: std::mem::take(&mut self.blocks) };
+        let block = Block { level: 0, index: self.share.range().start + self.added };
+        tree.push(block, values, |sum, more| {
+            add_to(sum, &more);
+            free = Some(more);
+        });
+        self.blocks = tree.stack;
+        self.added += 1;
+        Ok(free)
+    }
+
+    /// Refuses a sum that lacks contributions.
+    pub(crate) fn complete(&self) -> Result<()> {
+        let Share { count, world, rank } = self.share;
+        let range = self.share.range();
+        let (expected, found) = (range.end - range.start, self.added);
+        if expected == found {
+            return Ok(());
+        }
+        Err(Error::Contributions { rank, world, count, expected, found })
+    }
+
+    /// This rank's blocks as rows, in order.
+    pub(crate) fn rows(self) -> Vec<Vec<T>> {
+        self.blocks.into_iter().map(|(_, row)| row).collect()
+    }
+
+    /// The sum of this rank's own contributions; zeros where it has none.
+    pub fn fold(self) -> Result<Vec<T>> {
+        self.complete()?;
+        let len = self.len;
+        let sum = Tree { stack: self.blocks }.finish(|sum: &mut Vec<T>, more| add_to(sum, &more));
+        Ok(sum.unwrap_or_else(|| vec![T::zeroed(); len]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alone(count: u64) -> Share {
+        Share { count, world: 1, rank: 0 }
+    }
+
+    /// Numbers whose sum shows its association.
+    fn value(n: u64) -> f32 {
+        [1e8, 1.0, -1e8, 0.5, 3e-7, 7.25, -3.0, 1e7][n as usize % 8] * (n + 1) as f32
+    }
+
+    #[test]
+    fn neighbours_are_added_first_and_the_rest_from_the_right() {
+        let mut sum = Pairwise::new(alone(7), 1);
+        for n in 0..7 {
+            sum.push(vec![value(n)]).expect("one element");
+        }
+        let v = value;
+        let expected = ((v(0) + v(1)) + (v(2) + v(3))) + ((v(4) + v(5)) + v(6));
+        assert_eq!(sum.fold().expect("complete")[0].to_bits(), expected.to_bits());
+    }
+
+    #[test]
+    fn a_range_of_n_holds_a_buffer_for_each_binary_digit() {
+        let mut sum = Pairwise::new(alone(1000), 1);
+        let mut most = 0;
+        for n in 0..1000 {
+            sum.push(vec![value(n)]).expect("one element");
+            most = most.max(sum.blocks.len());
+        }
+        assert_eq!(most, 9);
+    }
+
+    #[test]
+    fn the_blocks_of_a_range_are_those_its_contributions_leave() {
+        for (count, world) in [(8, 2), (12, 4), (7, 3), (3, 5), (1000, 7)] {
+            for rank in 0..world {
+                let share = Share { count, world, rank };
+                let mut sum = Pairwise::new(share, 1);
+                share.range().for_each(|n| _ = sum.push(vec![value(n)]).expect("one element"));
+                let held: Vec<Block> = sum.blocks.iter().map(|(block, _)| *block).collect();
+                assert_eq!(held, blocks(share.range()));
+            }
+        }
+        assert_eq!(blocks(8..12), [Block { level: 2, index: 2 }]);
+    }
+
+    #[test]
+    fn buffers_come_back_when_they_are_free() {
+        let mut sum = Pairwise::new(alone(4), 2);
+        let freed = (0..4).map(|_| sum.push(vec![1.0_f32; 2]).expect("two").is_some()).collect::<Vec<_>>();
+        assert_eq!(freed, [false, true, false, true]);
+    }
+
+    #[test]
+    fn a_sum_that_lacks_contributions_is_refused() {
+        let share = Share { count: 7, world: 2, rank: 1 };
+        let mut sum = Pairwise::new(share, 1);
+        sum.push(vec![1.0_f32]).expect("one element");
+        let text = sum.fold().expect_err("one of four").to_string();
+        assert_eq!(text, "rank 1 of 2 contributes 4 of 7 micro-batches and has added 1");
+        assert!(Pairwise::new(share, 1).push(vec![1.0_f32; 2]).is_err());
+    }
+}

@@ -1,0 +1,87 @@
+//! Who does what: micro-batches by rank, slices of a buffer by rank, whole parameters by rank.
+
+use std::cmp::Reverse;
+use std::ops::Range;
+
+/// One rank's share of a step's micro-batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Micro-batches of all ranks.
+    pub count: u64,
+    /// Ranks that share them.
+    pub world: usize,
+    /// This rank.
+    pub rank: usize,
+}
+
+impl Share {
+    /// Global numbers of this rank's micro-batches.
+    pub fn range(&self) -> Range<u64> {
+        range(self.count, self.world, self.rank)
+    }
+}
+
+/// Which of `count` micro-batches `rank` computes: neighbours, in order, with at most one more than another rank's.
+pub fn range(count: u64, world: usize, rank: usize) -> Range<u64> {
+    let begin = |rank: usize| (u128::from(count) * rank as u128 / world as u128) as u64;
+    begin(rank)..begin(rank + 1)
+}
+
+/// Elements of each rank's part when a buffer of `len` is dealt out evenly.
+pub fn even(len: usize, world: usize) -> Vec<usize> {
+    (0..world)
+        .map(|rank| range(len as u64, world, rank))
+        .map(|range| (range.end - range.start) as usize)
+        .collect()
+}
+
+/// The owner of each parameter, balanced by bytes: the largest goes first, always to the rank that has least. Ties go by
+/// index, so that every rank computes the same list.
+pub fn shards(sizes: &[u64], world: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..sizes.len()).collect();
+    order.sort_by_key(|index| Reverse(sizes[*index]));
+    let mut loads = vec![0_u64; world];
+    let mut owners = vec![0; sizes.len()];
+    for index in order {
+        let least = (0..world).min_by_key(|rank| loads[*rank]).unwrap_or(0);
+        loads[least] += sizes[index];
+        owners[index] = least;
+    }
+    owners
+}
+
+/// Where each part of a buffer begins and ends.
+pub(crate) fn places(parts: &[usize]) -> Vec<Range<usize>> {
+    let place = |end: &mut usize, part: &usize| {
+        let begin = *end;
+        *end += part;
+        Some(begin..*end)
+    };
+    parts.iter().scan(0, place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_micro_batch_has_one_rank_and_uneven_counts_differ_by_one() {
+        for (count, world) in [(8, 4), (7, 3), (2, 5), (0, 2), (u64::MAX, 3)] {
+            let ranges: Vec<_> = (0..world).map(|rank| range(count, world, rank)).collect();
+            assert_eq!((ranges[0].start, ranges[world - 1].end), (0, count));
+            assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
+            let lengths: Vec<_> = ranges.iter().map(|range| range.end - range.start).collect();
+            let (least, most) = (lengths.iter().min(), lengths.iter().max());
+            assert!(most.zip(least).is_some_and(|(most, least)| most - least <= 1), "{lengths:?}");
+        }
+        assert_eq!(even(10, 4), [2, 3, 2, 3]);
+    }
+
+    #[test]
+    fn the_largest_goes_first_to_whoever_has_least() {
+        assert_eq!(shards(&[1, 5, 4, 3, 3], 2), [1, 0, 1, 1, 0]);
+        assert_eq!(shards(&[7, 7, 7], 3), [0, 1, 2]);
+        assert_eq!(shards(&[7, 7], 1), [0, 0]);
+        assert_eq!(shards(&[], 4), [0_usize; 0]);
+    }
+}

@@ -1,0 +1,232 @@
+//! Ranks as threads of one process: the engine for tests of whatever stands on an [`Engine`].
+//!
+//! It carries real bytes, loses ranks as a machine does and recovers as Open MPI does with ULFM: an error on one rank ends
+//! the calls of all, `commit` agrees on it, `shrink` goes on with who lives. A [`Fault`] at a chosen call makes that
+//! happen. A rank that is dropped counts as gone, so that no fault and no panic leaves another rank waiting.
+
+mod world;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use crate::engine::{Engine, count_parts, gathered, keep_own};
+use crate::error::{Call, Error, Result};
+use crate::waiting::Waiting;
+use world::{Letter, Shared};
+
+/// One rank of a world within this process.
+#[derive(Debug)]
+pub struct Threads {
+    shared: Arc<Shared>,
+    /// This rank's number in the world as it was made; ranks are numbered anew when a world shrinks.
+    seat: usize,
+    /// Seats of the present world, by rank.
+    members: Vec<usize>,
+    rank: usize,
+    calls: u64,
+    faults: Vec<(u64, Fault)>,
+    dead: bool,
+    waiting: Waiting,
+}
+
+/// Something that goes wrong at a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The call fails on this rank, which lives on. `shrink` ignores it.
+    Fail,
+    /// The rank is gone from this call on: its own calls return errors, and others notice.
+    Die,
+    /// The call begins later.
+    Delay(Duration),
+}
+
+/// The ranks of a new world, in order. Each is to be used by a thread of its own.
+///
+/// # Panics
+/// Without a rank.
+pub fn world(ranks: usize) -> Vec<Threads> {
+    assert!(ranks > 0, "a world has at least one rank");
+    let shared = Arc::new(Shared::new(ranks));
+    let rank = |rank| Threads {
+        shared: Arc::clone(&shared),
+        seat: rank,
+        members: (0..ranks).collect(),
+        rank,
+        calls: 0,
+        faults: Vec::new(),
+        dead: false,
+        waiting: Waiting::default(),
+    };
+    (0..ranks).map(rank).collect()
+}
+
+/// Runs `work` on every rank of a new world at once and returns the results in order.
+///
+/// # Panics
+/// As `work` does, and without a rank.
+pub fn on_each<T: Send>(ranks: usize, work: impl Fn(Threads) -> T + Sync) -> Vec<T> {
+    let work = &work;
+    thread::scope(|scope| {
+        let running: Vec<_> =
+            world(ranks).into_iter().map(|engine| scope.spawn(move || work(engine))).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, T>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        running.into_iter().map(join).collect()
+    })
+}
+
+impl Threads {
+    /// Has `fault` happen at this rank's call number `at`, counted from zero over calls of every kind.
+    #[must_use]
+    pub fn with_fault(mut self, at: u64, fault: Fault) -> Self {
+        self.faults.push((at, fault));
+        self
+    }
+
+    /// Calls made so far.
+    pub fn calls(&self) -> u64 {
+        self.calls
+    }
+
+    /// Whom this rank waits for, for a [`Watchdog`](crate::Watchdog).
+    pub fn waiting(&self) -> Waiting {
+        self.waiting.clone()
+    }
+
+    /// Counts the call and lets its fault happen.
+    fn begin(&mut self, call: Call) -> Result<()> {
+        let number = self.calls;
+        self.calls += 1;
+        let gone = Error::Failed { call, peer: None, reason: "this rank is gone".into() };
+        if self.dead {
+            return Err(gone);
+        }
+        match self.faults.iter().find(|(at, _)| *at == number) {
+            Some((_, Fault::Fail)) => {
+                self.shared.lock().broken = true;
+                self.shared.changed();
+                Err(Error::Failed { call, peer: None, reason: "an injected fault".into() })
+            }
+            Some((_, Fault::Die)) => {
+                self.die();
+                Err(gone)
+            }
+            Some((_, Fault::Delay(time))) => {
+                thread::sleep(*time);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn die(&mut self) {
+        self.dead = true;
+        self.shared.lock().alive[self.seat] = false;
+        self.shared.changed();
+    }
+
+    /// Sends every other rank its part and takes theirs.
+    fn transfer(&mut self, call: Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
+        self.waiting.begin(call, self.rank, 0..self.members.len());
+        let done = self.deliver(call, send).and_then(|()| self.collect(call, receive));
+        self.waiting.end();
+        if done.is_err() {
+            self.shared.lock().broken = true;
+            self.shared.changed();
+        }
+        done
+    }
+
+    fn deliver(&self, call: Call, send: &[&[u8]]) -> Result<()> {
+        let mut world = self.shared.lock();
+        if world.broken {
+            return Err(Error::Broken { call });
+        }
+        for (peer, bytes) in send.iter().enumerate().filter(|(peer, _)| *peer != self.rank) {
+            let letter = Letter { call, number: world.calls[self.seat], bytes: bytes.to_vec() };
+            world.mail.entry((self.seat, self.members[peer])).or_default().push_back(letter);
+        }
+        world.calls[self.seat] += 1;
+        drop(world);
+        self.shared.changed();
+        Ok(())
+    }
+
+    fn collect(&self, call: Call, receive: &mut [&mut [u8]]) -> Result<()> {
+        let others = self.members.iter().copied().enumerate().filter(|(peer, _)| *peer != self.rank);
+        let mut missing: Vec<(usize, usize)> = others.collect();
+        while !missing.is_empty() {
+            let (peer, letter) = self.shared.take(call, self.seat, &mut missing)?;
+            self.waiting.arrived(peer);
+            let part = &mut receive[peer];
+            if letter.bytes.len() != part.len() {
+                return Err(Error::Bytes { call, peer, expected: part.len(), found: letter.bytes.len() });
+            }
+            part.copy_from_slice(&letter.bytes);
+        }
+        Ok(())
+    }
+}
+
+impl Engine for Threads {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world(&self) -> usize {
+        self.members.len()
+    }
+
+    fn all_to_all(&mut self, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
+        keep_own(self.rank, self.world(), send, receive)?;
+        self.begin(Call::AllToAll)?;
+        self.transfer(Call::AllToAll, send, receive)
+    }
+
+    fn all_gather(&mut self, parts: &mut [&mut [u8]]) -> Result<()> {
+        count_parts(Call::AllGather, self.world(), parts.len())?;
+        self.begin(Call::AllGather)?;
+        let (send, mut receive) = gathered(self.rank, parts);
+        self.transfer(Call::AllGather, &send, &mut receive)
+    }
+
+    fn barrier(&mut self) -> Result<()> {
+        self.begin(Call::Barrier)?;
+        let nothing: Vec<&[u8]> = vec![&[]; self.world()];
+        let mut received: Vec<&mut [u8]> = nothing.iter().map(|_| -> &mut [u8] { &mut [] }).collect();
+        self.transfer(Call::Barrier, &nothing, &mut received)
+    }
+
+    fn commit(&mut self, ok: bool) -> Result<bool> {
+        if let Err(error) = self.begin(Call::Commit)
+            && self.dead
+        {
+            return Err(error);
+        }
+        let agreed = self.shared.agree(Call::Commit, self.seat, ok, &self.waiting, &self.members)?;
+        if agreed.whole { Ok(agreed.ok) } else { Err(Error::Broken { call: Call::Commit }) }
+    }
+
+    fn shrink(&mut self) -> Result<()> {
+        if let Err(error) = self.begin(Call::Shrink)
+            && self.dead
+        {
+            return Err(error);
+        }
+        let agreed = self.shared.agree(Call::Shrink, self.seat, true, &self.waiting, &self.members)?;
+        self.rank = agreed.members.iter().position(|seat| *seat == self.seat).expect("this rank lives");
+        self.members = agreed.members;
+        Ok(())
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.die();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! What ranks in one process share: who lives, letters on their way, and the vote in progress.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Call, Error, Result};
+use crate::waiting::Waiting;
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    signal: Condvar,
+}
+
+/// Everything is indexed by seat, which is a rank's number in the world as it was made.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) alive: Vec<bool>,
+    /// A call has failed since the last `shrink`.
+    pub(super) broken: bool,
+    /// Transfers begun since the last `shrink`.
+    pub(super) calls: Vec<u64>,
+    /// By sender and receiver.
+    pub(super) mail: BTreeMap<(usize, usize), VecDeque<Letter>>,
+    members: Vec<usize>,
+    votes: Vec<Option<(Call, bool)>>,
+    /// Votes that are over.
+    rounds: u64,
+    /// What came of the last one. The next cannot end before everybody has read it.
+    agreed: Result<Agreed>,
+}
+
+#[derive(Debug)]
+pub(super) struct Letter {
+    pub(super) call: Call,
+    pub(super) number: u64,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// What all ranks that live agree on.
+#[derive(Debug, Clone)]
+pub(super) struct Agreed {
+    pub(super) ok: bool,
+    /// Nobody is gone, and no call has failed.
+    pub(super) whole: bool,
+    pub(super) members: Vec<usize>,
+}
+
+impl Shared {
+    pub(super) fn new(ranks: usize) -> Self {
+        let state = State {
+            alive: vec![true; ranks],
+            broken: false,
+            calls: vec![0; ranks],
+            mail: BTreeMap::new(),
+            members: (0..ranks).collect(),
+            votes: vec![None; ranks],
+            rounds: 0,
+            agreed: Err(Error::Broken { call: Call::Commit }),
+        };
+        Self { state: Mutex::new(state), signal: Condvar::new() }
+    }
+
+    /// A rank that panics holds no lock while it runs foreign code, so the state behind a poisoned lock is whole.
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes everybody who waits.
+    pub(super) fn changed(&self) {
+        self.signal.notify_all();
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.signal.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next letter from one of the `missing` peers, given by rank and seat, which is then missing no more. Waits
+    /// until there is one, or one cannot come any more.
+    pub(super) fn take(
+        &self,
+        call: Call,
+        to: usize,
+        missing: &mut Vec<(usize, usize)>,
+    ) -> Result<(usize, Letter)> {
+        let mut state = self.lock();
+        loop {
+            for at in 0..missing.len() {
+                let (peer, from) = missing[at];
+                if let Some(letter) = state.mail.get_mut(&(from, to)).and_then(VecDeque::pop_front) {
+                    missing.swap_remove(at);
+                    state.expect(call, to, peer, &letter)?;
+                    return Ok((peer, letter));
+                }
+            }
+            for (peer, from) in missing.iter().copied() {
+                // Letters of a rank that died after it sent them still count, as data in flight does.
+                if !state.alive[from] {
+                    return Err(Error::Lost { call, peer, reason: String::new() });
+                }
+                if let Some((other, _)) = state.votes[from]
+                    && !state.broken
+                {
+                    return Err(Error::OtherCall {
+                        peer,
+                        expected: call.to_string(),
+                        found: other.to_string(),
+                    });
+                }
+            }
+            if state.broken {
+                return Err(Error::Broken { call });
+            }
+            state = self.wait(state);
+        }
+    }
+
+    /// Votes, and waits until every rank that lives has done so.
+    pub(super) fn agree(
+        &self,
+        call: Call,
+        seat: usize,
+        ok: bool,
+        waiting: &Waiting,
+        members: &[usize],
+    ) -> Result<Agreed> {
+        let rank = |seat: usize| members.iter().position(|member| *member == seat);
+        waiting.begin(call, rank(seat).expect("a member"), 0..members.len());
+        let mut state = self.lock();
+        state.votes[seat] = Some((call, ok));
+        // Somebody may wait for a letter that this rank will not send any more.
+        self.changed();
+        let round = state.rounds;
+        while state.rounds == round {
+            let absent: Vec<usize> = state.absent().filter_map(rank).collect();
+            if absent.is_empty() {
+                state.close_vote();
+                self.changed();
+            } else {
+                waiting.wait_for(absent);
+                state = self.wait(state);
+            }
+        }
+        waiting.end();
+        state.agreed.clone()
+    }
+}
+
+impl State {
+    /// Refuses a letter of another call than the receiver makes.
+    fn expect(&self, call: Call, to: usize, peer: usize, letter: &Letter) -> Result<()> {
+        let own = self.calls[to] - 1;
+        if (letter.call, letter.number) == (call, own) {
+            return Ok(());
+        }
+        let found = format!("{}, number {}", letter.call, letter.number);
+        Err(Error::OtherCall { peer, expected: format!("{call}, number {own}"), found })
+    }
+
+    /// Seats that live and have not voted.
+    fn absent(&self) -> impl Iterator<Item = usize> {
+        self.members.iter().copied().filter(|seat| self.alive[*seat] && self.votes[*seat].is_none())
+    }
+
+    fn close_vote(&mut self) {
+        let members: Vec<usize> = self.members.iter().copied().filter(|seat| self.alive[*seat]).collect();
+        let votes: Vec<(Call, bool)> = members.iter().filter_map(|seat| self.votes[*seat]).collect();
+        let whole = !self.broken && members.len() == self.members.len();
+        let differs = votes.iter().position(|(call, _)| *call != votes[0].0);
+        self.agreed = if let Some(peer) = differs {
+            self.broken = true;
+            let [expected, found] = [votes[0].0, votes[peer].0].map(|call| call.to_string());
+            Err(Error::OtherCall { peer, expected, found })
+        } else {
+            Ok(Agreed { ok: votes.iter().all(|(_, ok)| *ok), whole, members: members.clone() })
+        };
+        if differs.is_none() && votes.first().is_some_and(|(call, _)| *call == Call::Shrink) {
+            self.members = members;
+            self.broken = false;
+            self.mail.clear();
+            self.calls.fill(0);
+        } else if !whole {
+            self.broken = true;
+        }
+        self.votes.fill(None);
+        self.rounds += 1;
+    }
+}

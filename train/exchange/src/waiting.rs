@@ -1,0 +1,125 @@
+//! Whom a rank waits for at this moment: written by its engine, read by the watchdog.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::Call;
+
+/// A view of an engine's present call that another thread may hold.
+#[derive(Debug, Clone, Default)]
+pub struct Waiting(Arc<Mutex<Option<Wait>>>);
+
+#[derive(Debug)]
+struct Wait {
+    call: Call,
+    rank: usize,
+    since: Instant,
+    missing: Vec<usize>,
+}
+
+/// A call that has lasted longer than it may, and the ranks whose data has not come.
+///
+/// A rank that hangs in an earlier call is missing as well, so of several missing ranks one is at fault and others may
+/// wait for it. The rank that waits longest names only those at fault, and its limit passes first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overdue {
+    /// The call.
+    pub call: Call,
+    /// The rank that waits.
+    pub rank: usize,
+    /// Ranks that have not arrived; empty where the engine cannot tell.
+    pub missing: Vec<usize>,
+    /// Time since the call began.
+    pub waited: Duration,
+}
+
+impl fmt::Display for Overdue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { call, rank, missing, waited } = self;
+        let seconds = waited.as_secs_f64();
+        match missing.as_slice() {
+            [] => write!(f, "rank {rank} has been in {call} for {seconds:.1} s"),
+            [peer] => {
+                write!(f, "rank {peer} did not arrive at {call}: rank {rank} waited for {seconds:.1} s")
+            }
+            peers => write!(
+                f,
+                "ranks {peers:?} did not arrive at {call}: rank {rank} waited for {seconds:.1} s; one of them is \
+                 frozen or slow, the others may wait for it"
+            ),
+        }
+    }
+}
+
+impl Waiting {
+    /// The present call, if it has lasted for `limit`.
+    pub fn overdue(&self, limit: Duration) -> Option<Overdue> {
+        let wait = self.lock();
+        let Wait { call, rank, since, missing } = wait.as_ref()?;
+        let waited = since.elapsed();
+        let overdue = || Overdue { call: *call, rank: *rank, missing: missing.clone(), waited };
+        (waited >= limit).then(overdue)
+    }
+
+    pub(crate) fn begin(&self, call: Call, rank: usize, missing: impl Iterator<Item = usize>) {
+        let missing = missing.filter(|peer| *peer != rank).collect();
+        *self.lock() = Some(Wait { call, rank, since: Instant::now(), missing });
+    }
+
+    /// The call's clock goes on, and these are the ranks that it waits for next.
+    pub(crate) fn wait_for(&self, peers: Vec<usize>) {
+        if let Some(wait) = self.lock().as_mut() {
+            wait.missing = peers;
+        }
+    }
+
+    pub(crate) fn arrived(&self, peer: usize) {
+        if let Some(wait) = self.lock().as_mut() {
+            wait.missing.retain(|missing| *missing != peer);
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        *self.lock() = None;
+    }
+
+    /// Each change leaves the contents whole, so that a panic elsewhere does not matter here.
+    fn lock(&self) -> MutexGuard<'_, Option<Wait>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_arrived_is_not_named() {
+        let waiting = Waiting::default();
+        assert_eq!(waiting.overdue(Duration::ZERO), None);
+        waiting.begin(Call::Barrier, 1, 0..4);
+        waiting.arrived(0);
+        let overdue = waiting.overdue(Duration::ZERO).expect("a call has begun");
+        assert_eq!((overdue.rank, overdue.missing), (1, vec![2, 3]));
+        assert_eq!(waiting.overdue(Duration::from_hours(1)), None);
+        waiting.end();
+        assert_eq!(waiting.overdue(Duration::ZERO), None);
+    }
+
+    #[test]
+    fn the_message_names_the_one_rank_that_is_missing() {
+        let overdue = |missing: &[usize]| Overdue {
+            call: Call::AllGather,
+            rank: 0,
+            missing: missing.to_vec(),
+            waited: Duration::from_mins(1),
+        };
+        assert_eq!(
+            overdue(&[2]).to_string(),
+            "rank 2 did not arrive at all_gather: rank 0 waited for 60.0 s"
+        );
+        assert!(overdue(&[1, 2]).to_string().starts_with("ranks [1, 2] did not arrive at all_gather"));
+        assert_eq!(overdue(&[]).to_string(), "rank 0 has been in all_gather for 60.0 s");
+    }
+}

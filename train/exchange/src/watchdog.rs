@@ -1,0 +1,89 @@
+//! Notices a collective call that takes too long, and names the ranks that did not arrive.
+//!
+//! A frozen rank (a stopped process, a machine that swaps, a dead link) sends neither data nor an error, and everybody
+//! else waits for ever. The call itself cannot give up: MPI may write into its buffers until the call is over, so they
+//! cannot be handed back. A thread beside it can end the run: [`Mpi::watchdog`](crate::Mpi::watchdog).
+
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::waiting::{Overdue, Waiting};
+
+/// A thread that looks at the present call from time to time, until this is dropped.
+#[derive(Debug)]
+pub struct Watchdog {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    /// Calls `expired` once, on the watchdog's thread, when a call has lasted for `limit`. The limit has to exceed the
+    /// time by which one rank's work may take longer than another's.
+    ///
+    /// # Panics
+    /// Where the system starts no thread.
+    pub fn start(waiting: Waiting, limit: Duration, expired: impl FnOnce(Overdue) + Send + 'static) -> Self {
+        let (stop, stopped) = mpsc::channel();
+        let pause = (limit / 8).clamp(Duration::from_millis(5), Duration::from_secs(1));
+        let watch = move || {
+            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                if let Some(overdue) = waiting.overdue(limit) {
+                    return expired(overdue);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("watchdog".into()).spawn(watch).expect("a thread");
+        Self { stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of `expired` has been printed by its own thread.
+            _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::error::Call;
+
+    #[test]
+    fn a_call_beyond_its_limit_is_reported_once_with_who_is_missing() {
+        let (tell, told) = channel();
+        let waiting = Waiting::default();
+        let limit = Duration::from_millis(20);
+        let _watchdog = Watchdog::start(waiting.clone(), limit, move |overdue| {
+            tell.send(overdue).expect("the test listens");
+        });
+        waiting.begin(Call::AllToAll, 0, 0..3);
+        waiting.arrived(1);
+        let overdue = told.recv_timeout(Duration::from_secs(10)).expect("reported");
+        assert_eq!((overdue.call, overdue.missing), (Call::AllToAll, vec![2]));
+        assert!(overdue.waited >= limit);
+        assert!(told.recv_timeout(Duration::from_secs(10)).is_err(), "the thread has ended");
+    }
+
+    #[test]
+    fn calls_within_their_limit_and_the_time_between_calls_are_left_alone() {
+        let (tell, told) = channel();
+        let waiting = Waiting::default();
+        let watchdog = Watchdog::start(waiting.clone(), Duration::from_secs(5), move |overdue| {
+            tell.send(overdue).expect("the test listens");
+        });
+        for _ in 0..20 {
+            waiting.begin(Call::Barrier, 0, 0..2);
+            waiting.end();
+            thread::sleep(Duration::from_millis(5));
+        }
+        drop(watchdog);
+        assert!(told.try_recv().is_err());
+    }
+}
