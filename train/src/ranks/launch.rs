@@ -3,12 +3,21 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
+#[cfg(unix)]
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(unix)]
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
 use anyhow::{Context, anyhow};
 use exchange::launch::{Job, Place, find_mpirun, hosts, place, release};
 use runs::BadInput;
+#[cfg(unix)]
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::exit::Ending;
 
@@ -23,6 +32,9 @@ pub(crate) struct RankArgs {
     /// The network interface that ranks talk over. What they say is neither encrypted nor authenticated.
     #[arg(long, value_name = "NAME", requires = "ranks")]
     pub(crate) interface: Option<String>,
+    /// When a rank dies, start all again this many times, each time from the last checkpoint.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "ranks")]
+    pub(crate) restarts: u32,
     /// End the run when another rank was not heard of for this long. An evaluation or a checkpoint takes its time, too.
     #[arg(long, value_name = "SECONDS", default_value_t = 1800, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) rank_timeout: u64,
@@ -37,8 +49,11 @@ pub(super) fn found() -> anyhow::Result<Option<Place>> {
 }
 
 /// Starts this program again, once a rank, and waits for how the run ends. `None` where this process is to train itself: nobody
-/// asked for ranks, or it is one of them.
-pub(crate) fn launch(args: &RankArgs) -> anyhow::Result<Option<Ending>> {
+/// asked for ranks, or it is one of them. `out` is the directory of a run that begins, to be gone on with after a restart.
+pub(crate) fn launch(
+    args: &RankArgs,
+    out: impl FnOnce() -> anyhow::Result<Option<PathBuf>>,
+) -> anyhow::Result<Option<Ending>> {
     let Some(ranks) = args.ranks else { return Ok(None) };
     if found()?.is_some() {
         return Ok(None);
@@ -57,45 +72,109 @@ pub(crate) fn launch(args: &RankArgs) -> anyhow::Result<Option<Ending>> {
         release: release(&String::from_utf8_lossy(&version)).map_err(bad_input)?,
     };
     let program = env::current_exe().context("finding this program")?;
-    let arguments: Vec<OsString> = env::args_os().skip(1).collect();
-    let command = job.command(mpirun, program.as_os_str(), &arguments).map_err(bad_input)?;
-    let mut mpirun = Command::new(&command.program);
-    mpirun.args(&command.arguments).envs(command.environment).stdin(Stdio::null());
-    let status = attended(&mut mpirun).with_context(|| format!("running {}", command.program.display()))?;
-    match status.code() {
-        Some(code) => Ending::of_code(code).map(Some).ok_or_else(|| match code {
-            2 => BadInput("the ranks could not begin; rank 0 says why above".to_owned()).into(),
-            code => {
-                anyhow!("the run of {ranks} ranks ended early, with exit code {code}; go on with --resume")
-            }
-        }),
-        None => Err(anyhow!("the run of {ranks} ranks was ended: {status}; go on with --resume")),
+    let mut arguments: Vec<OsString> = env::args_os().skip(1).collect();
+    let out = if args.restarts > 0 { out()? } else { None };
+    if let Some(out) = &out {
+        arguments = without(arguments, "--out");
+        arguments.extend(["--out".into(), out.clone().into_os_string()]);
     }
+    let attendant = Attendant::new()?;
+    for restart in 0..=args.restarts {
+        let command = job.command(mpirun.clone(), program.as_os_str(), &arguments).map_err(bad_input)?;
+        let mut mpirun = Command::new(&command.program);
+        mpirun.args(&command.arguments).envs(command.environment).stdin(Stdio::null());
+        let status = attendant.run(&mut mpirun);
+        let status = status.with_context(|| format!("running {}", command.program.display()))?;
+        match status.code() {
+            Some(2) => {
+                return Err(BadInput("the ranks could not begin; rank 0 says why above".to_owned()).into());
+            }
+            Some(code) if let Some(ending) = Ending::of_code(code) => return Ok(Some(ending)),
+            _ if restart == args.restarts || attendant.was_asked() => {
+                return Err(anyhow!("the run of {ranks} ranks ended early: {status}; go on with --resume"));
+            }
+            _ => eprintln!(
+                "the run of {ranks} ranks ended early: {status}; it goes on from its last checkpoint"
+            ),
+        }
+        if restart == 0 && out.is_some() {
+            arguments = without(arguments, "--from");
+            arguments.extend(["--resume".into(), "auto".into()]);
+        }
+    }
+    unreachable!("the last restart has returned")
+}
+
+/// The arguments but for an option and its value.
+fn without(arguments: Vec<OsString>, option: &str) -> Vec<OsString> {
+    let joined = format!("{option}=");
+    let mut left = Vec::with_capacity(arguments.len());
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        if argument == option {
+            arguments.next();
+        } else if !argument.to_string_lossy().starts_with(&joined) {
+            left.push(argument);
+        }
+    }
+    left
 }
 
 /// Runs `mpirun` apart from the terminal, which would make it end the ranks within a second. The first wish to stop is passed
 /// on to them, who save a checkpoint; the second ends them.
 #[cfg(unix)]
-fn attended(mpirun: &mut Command) -> anyhow::Result<ExitStatus> {
-    use std::os::unix::process::CommandExt;
+struct Attendant {
+    asked: Arc<AtomicBool>,
+    process: Arc<Mutex<Option<Pid>>>,
+}
 
-    use rustix::process::{Pid, Signal, kill_process};
+#[cfg(unix)]
+impl Attendant {
+    fn new() -> anyhow::Result<Self> {
+        let attendant = Self { asked: Arc::default(), process: Arc::default() };
+        let (asked, process) = (Arc::clone(&attendant.asked), Arc::clone(&attendant.process));
+        ctrlc::set_handler(move || {
+            let signal = if asked.swap(true, Ordering::Relaxed) { Signal::TERM } else { Signal::USR1 };
+            if let Some(process) = *process.lock().unwrap_or_else(PoisonError::into_inner) {
+                // It may have ended by itself.
+                _ = kill_process(process, signal);
+            }
+        })
+        .context("listening for signals")?;
+        Ok(attendant)
+    }
 
-    let mut child = mpirun.process_group(0).spawn()?;
-    let process = Pid::from_child(&child);
-    let asked = AtomicBool::new(false);
-    ctrlc::set_handler(move || {
-        let again = asked.swap(true, Ordering::Relaxed);
-        // It may have ended by itself.
-        _ = kill_process(process, if again { Signal::TERM } else { Signal::USR1 });
-    })
-    .context("listening for signals")?;
-    Ok(child.wait()?)
+    fn was_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    fn run(&self, mpirun: &mut Command) -> std::io::Result<ExitStatus> {
+        let mut child = mpirun.process_group(0).spawn()?;
+        let running = |process| *self.process.lock().unwrap_or_else(PoisonError::into_inner) = process;
+        running(Some(Pid::from_child(&child)));
+        let status = child.wait();
+        running(None);
+        status
+    }
 }
 
 #[cfg(not(unix))]
-fn attended(mpirun: &mut Command) -> anyhow::Result<ExitStatus> {
-    Ok(mpirun.status()?)
+struct Attendant;
+
+#[cfg(not(unix))]
+impl Attendant {
+    #[expect(clippy::unnecessary_wraps, reason = "elsewhere it can fail")]
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self)
+    }
+
+    fn was_asked(&self) -> bool {
+        false
+    }
+
+    fn run(&self, mpirun: &mut Command) -> std::io::Result<ExitStatus> {
+        mpirun.status()
+    }
 }
 
 #[cfg(unix)]
@@ -106,4 +185,16 @@ fn is_root() -> bool {
 #[cfg(not(unix))]
 fn is_root() -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_goes_with_its_value() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let left = without(words("run --out a --set x=--out --out=b --ranks 2"), "--out");
+        assert_eq!(left, words("run --set x=--out --ranks 2"));
+    }
 }

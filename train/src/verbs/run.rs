@@ -68,8 +68,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Ending> {
     if args.tui && !(stdin().is_terminal() && stdout().is_terminal()) {
         return Err(BadInput("--tui needs a terminal; leave it out for plain lines".to_owned()).into());
     }
+    let ConfigArgs { config, mut set } = args.config.clone();
+    if args.overfit_one_batch {
+        set.push("train.overfit_one_batch=true".to_owned());
+    }
+    let beginning = Beginning { resume: args.resume.as_ref(), pretrained: args.from.as_deref() };
+    let find = |out: Option<&Path>| RunDirectory::find(config.as_deref(), &set, out, beginning);
+    let begins = || match args.resume {
+        Some(_) => Ok(None),
+        None => Ok(Some(find(args.out.as_deref())?.path)),
+    };
     if !args.dry_run
-        && let Some(ended) = ranks::launch(&args.ranks)?
+        && let Some(ended) = ranks::launch(&args.ranks, begins)?
     {
         return Ok(ended);
     }
@@ -81,12 +91,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Ending> {
     if args.tui && !ranks.is_alone() {
         return Err(BadInput("--tui is for one process; leave it out for plain lines".to_owned()).into());
     }
-    let ConfigArgs { config, mut set } = args.config.clone();
-    if args.overfit_one_batch {
-        set.push("train.overfit_one_batch=true".to_owned());
-    }
-    let beginning = Beginning { resume: args.resume.as_ref(), pretrained: args.from.as_deref() };
-    let find = |out: Option<&Path>| RunDirectory::find(config.as_deref(), &set, out, beginning);
     let directory = ranks.same_directory(args.out.as_deref(), find)?;
     let (local_world, local_rank) = ranks.local();
     let setup = Setup::from(&directory.config).among(local_world);

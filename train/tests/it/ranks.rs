@@ -57,6 +57,11 @@ impl Tiny {
         fs::read_to_string(self.join(&format!("{out}.log"))).expect("reading")
     }
 
+    fn steps_taken(&self, out: &str) -> u64 {
+        let journal = fs::read_to_string(self.join(out).join("metrics.jsonl")).unwrap_or_default();
+        journal.matches(r#"{"kind":"step""#).count() as u64
+    }
+
     /// The processes of a run's ranks, by their rank, once a checkpoint is there.
     fn processes(&self, out: &str) -> Vec<u32> {
         let latest = self.join(out).join("checkpoints/latest");
@@ -85,11 +90,11 @@ fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
 }
 
 fn wait_until(mut holds: impl FnMut() -> bool, otherwise: &str) {
-    for _ in 0..1200 {
+    for _ in 0..12_000 {
         if holds() {
             return;
         }
-        sleep(Duration::from_millis(100));
+        sleep(Duration::from_millis(10));
     }
     panic!("{otherwise}");
 }
@@ -184,6 +189,54 @@ fn a_killed_rank_ends_the_run_and_what_was_saved_goes_on() {
     let steps = format!("train.steps={}", done + 3);
     let whole = bits(&tiny.run("whole", &[&SHARED[..], &[&steps]].concat()));
     assert_eq!(tiny.resume_on("2", "run", &[&steps]), whole);
+}
+
+/// `TRAIN_RANK_KILLS` and `TRAIN_KILLS_SEED` change how often and which.
+#[test]
+fn a_run_whose_ranks_are_killed_again_and_again_ends_as_if_they_had_not_been() {
+    if !has_mpi() {
+        return;
+    }
+    let setting = |name, usual: u64| env::var(name).map_or(usual, |text| text.parse().expect("a number"));
+    let (kills, mut seed) = (setting("TRAIN_RANK_KILLS", 2), setting("TRAIN_KILLS_SEED", 1));
+    let tiny = Tiny::new();
+    let steps = format!("train.steps={}", 40 * (kills + 1));
+    let settings = [&SHARED[..], &[&steps, "checkpoint.every=2"]].concat();
+    let whole = bits(&tiny.run("whole", &settings));
+    let (log, restarts) = (fs::File::create(tiny.join("run.log")).expect("a file"), (kills + 1).to_string());
+    let mut command = tiny.command("run", &settings);
+    command.args(["--ranks", "2", "--restarts", &restarts]).stdout(Stdio::null()).stderr(log);
+    let mut child = command.spawn().expect("the program starts");
+    tiny.processes("run");
+    let mut killed = Vec::new();
+    for kill in 1..=kills {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // Steps are the clock: how fast the machine is does not matter.
+        let step = 40 * (kill - 1) + 4 + (seed >> 33) % 30;
+        let mut processes = Vec::new();
+        wait_until(
+            || {
+                processes = tiny.processes("run");
+                let begun = processes.len() == 2 && processes.iter().all(|process| !killed.contains(process));
+                let done = child.try_wait().expect("waiting").is_some();
+                done || begun && tiny.steps_taken("run") >= step
+            },
+            "the ranks did not get that far",
+        );
+        let rank = (seed >> 60) as usize % 2;
+        if let Some(process) = processes.get(rank) {
+            println!("kill {kill} of {kills}: rank {rank} after step {}", tiny.steps_taken("run"));
+            // It may be done already.
+            _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+        }
+        killed.extend(processes);
+    }
+    assert_eq!(ended(&mut child), Some(0), "{}", tiny.said("run"));
+    let summary = fs::read(tiny.join("run/summary.json")).expect("reading");
+    assert_eq!(bits(&serde_json::from_slice(&summary).expect("JSON")), whole);
+    let restarts = tiny.said("run").matches("goes on from its last checkpoint").count();
+    println!("{restarts} restarts");
+    assert!(restarts > 0, "no rank was killed in time");
 }
 
 #[test]
