@@ -5,6 +5,7 @@ mod ci;
 mod gpu_check;
 mod invocation;
 mod kernels;
+mod process;
 mod readme;
 mod records;
 mod stand_in;
@@ -25,7 +26,7 @@ enum Command {
     /// Check on a CUDA machine that spilling changes no number, and record what it costs
     GpuCheck(gpu_check::GpuCheck),
     /// Measure what device budgets cost, and record it
-    BenchVram(bench_vram::BenchVram),
+    BenchVram(Box<bench_vram::BenchVram>),
     /// Run a program on a CUDA driver that needs no GPU
     StandIn(stand_in::StandIn),
     /// Compile the kernels that programs generated on the stand-in with NVIDIA's own compiler

@@ -4,19 +4,19 @@ use std::{fs, path::Path, thread};
 
 use crate::invocation::Invocation;
 
-use super::budget::Bytes;
+use super::bytes::Bytes;
 
-pub(super) struct Machine {
-    pub(super) gpu: Option<String>,
+pub(crate) struct Machine {
+    pub(crate) gpu: Option<String>,
     /// How the GPU, or that there is none, was found out.
-    pub(super) evidence: String,
-    pub(super) processor: String,
+    pub(crate) evidence: String,
+    pub(crate) processor: String,
     /// Names and values, in the order they are shown.
-    pub(super) facts: Vec<(&'static str, String)>,
+    pub(crate) facts: Vec<(&'static str, String)>,
 }
 
 impl Machine {
-    pub(super) fn probe() -> Self {
+    pub(crate) fn probe() -> Self {
         let smi = ask("nvidia-smi", "--query-gpu=name,memory.total,driver_version --format=csv,noheader");
         let processor =
             field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown processor".into());
@@ -96,8 +96,17 @@ fn memory(meminfo: &str, group: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    pub(crate) fn of_no_note() -> Machine {
+        Machine {
+            gpu: None,
+            evidence: String::new(),
+            processor: "Some CPU".to_owned(),
+            facts: vec![("processor", "Some CPU".to_owned()), ("cores", "2".to_owned())],
+        }
+    }
 
     #[test]
     fn a_gpu_is_found_with_and_without_nvidia_smi() {
