@@ -37,10 +37,14 @@ impl Machine {
             facts.push(("gpu", gpu.clone().unwrap_or_else(|| "none".into())));
         }
         facts.push(("system", ask("uname", "-sr").unwrap_or_default()));
-        let load = read("/proc/loadavg").split_whitespace().next().unwrap_or("unknown").to_owned();
-        facts.push(("load before", load));
+        facts.push(("load before", load()));
         Self { gpu, evidence, processor, facts }
     }
+}
+
+/// Processes that ran or waited to, on the mean of the last minute.
+pub(crate) fn load() -> String {
+    read("/proc/loadavg").split_whitespace().next().unwrap_or("unknown").to_owned()
 }
 
 fn ask(program: &str, arguments: &str) -> Option<String> {

@@ -11,7 +11,7 @@ pub(crate) const COLOURS: usize = 6;
 /// Colours for light and for dark pages.
 const STYLE: &str = "\
 text{font:12px system-ui,sans-serif;fill:#24292f}.title{font-weight:600}.x{text-anchor:middle}.y{text-anchor:end}\
-.page{fill:#fff}.grid{stroke:#d0d7de}.limit{stroke:#8c959f;stroke-dasharray:4 4}.line{fill:none;stroke-width:2}\
+.page{fill:#fff}.grid{stroke:#d0d7de}.limit{stroke:#8c959f;stroke-dasharray:4 4}.line{fill:none;stroke-width:2}.dashed{stroke-dasharray:6 4}\
 .c0{stroke:#0072b2}.c1{stroke:#d55e00}.c2{stroke:#009e73}.c3{stroke:#a0468c}.c4{stroke:#946200}.c5{stroke:#57606a}\
 circle{fill:#fff;stroke-width:2}\
 @media(prefers-color-scheme:dark){text{fill:#e6edf3}.page{fill:#0d1117}.grid{stroke:#30363d}.limit{stroke:#8b949e}\
