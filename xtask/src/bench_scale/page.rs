@@ -61,7 +61,8 @@ impl Findings {
     pub(super) fn measurements(&self) -> String {
         format!(
             "## Measured\n\n{}\n{}\n### A world of one\n\nThe sum of four contributions and the vote, beside the same \
-             additions as plain loops, by turns.\n\n{}\n{}",
+             additions as plain loops, by turns. Times are medians, overheads are medians of the ratios within a \
+             turn.\n\n{}\n{}",
             table::measured(&self.cells),
             table::calls(&self.cells),
             table::alone(&self.overheads),
@@ -120,8 +121,8 @@ fn megabytes(bytes: u64) -> String {
 const FITTED: &str = "\
 `time = latency + gradients / rate`, by least squares: the latency of the error as a share of the measured time, so that \
 small sizes count as much as large ones, and then the rate of the error in seconds, so that it is that of large ones. The \
-times are the lower ends of the middle halves above: other work on the machine only ever adds to a time, and where it runs in most turns it moves the \
-median too. *Largest error* is how far the line misses one of its sizes at worst, as a share of the time.";
+times are the lower ends of the middle halves above: other work on the machine only ever adds to a time, and where it runs \
+in most turns it moves the median too. *Largest error* is how far the line misses one of its sizes at worst, as a share of the time.";
 
 const CHECKED: &str = "\
 The model of a link is the lines at the most ranks measured. Carried over to fewer ranks, it misses their largest sums by \
