@@ -25,11 +25,22 @@ impl Ending {
     }
 
     pub(crate) fn code(self) -> ExitCode {
-        ExitCode::from(match self {
+        ExitCode::from(self.number())
+    }
+
+    fn number(self) -> u8 {
+        match self {
             Self::Done => 0,
             Self::Interrupted => 3,
             Self::Diverged => 4,
-        })
+        }
+    }
+
+    /// How another process of this program ended, if it ended as it should.
+    pub(crate) fn of_code(code: i32) -> Option<Self> {
+        [Self::Done, Self::Interrupted, Self::Diverged]
+            .into_iter()
+            .find(|ending| i32::from(ending.number()) == code)
     }
 }
 

@@ -35,6 +35,20 @@ pub(crate) fn flag(said: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
+/// Sets `flag` when the launcher of several processes passes on the wish to stop, too.
+#[cfg(unix)]
+pub(crate) fn hear_launcher(flag: &Arc<AtomicBool>) -> anyhow::Result<()> {
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(flag))
+        .context("listening for signals")?;
+    Ok(())
+}
+
+#[cfg(not(unix))]
+#[expect(clippy::unnecessary_wraps, reason = "elsewhere it can fail")]
+pub(crate) fn hear_launcher(_: &Arc<AtomicBool>) -> anyhow::Result<()> {
+    Ok(())
+}
+
 /// For a program that answers: while this is unset, Ctrl-C sets it and asks for the end of an answer. While it is set,
 /// between answers or after the first Ctrl-C, another ends the program as it does by itself.
 #[cfg(unix)]

@@ -9,6 +9,7 @@ mod machine;
 mod optimizer;
 mod plan;
 mod progress;
+mod ranks;
 mod report;
 mod summary;
 mod training;

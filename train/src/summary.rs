@@ -32,7 +32,7 @@ pub(crate) struct Summary {
     val_loss: Option<f64>,
     bits_per_byte: Option<f64>,
     losses_sha256: String,
-    weights_sha256: String,
+    pub(crate) weights_sha256: String,
     peak_device_bytes: u64,
     peak_host_bytes: u64,
     bytes_out: u64,

@@ -4,7 +4,7 @@ use backend_offload::OffloadError;
 
 use crate::format::Format;
 
-/// A state that could not be made, or a step that could not be taken. The state is as it was before.
+/// A state that could not be made, or a step that could not be taken. Weights and moments are as they were before.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostOptimError {

@@ -110,11 +110,17 @@ impl HostAdamW {
     }
 
     /// The norm of everything that has arrived, as one vector.
-    pub fn norm(&self) -> f64 {
+    ///
+    /// # Errors
+    /// If the host tier has no room to add up shares.
+    pub fn norm(&mut self) -> Result<f64, HostOptimError> {
+        // A state that is shared with a clone has no gradient.
+        let due = self.states.values_mut().filter_map(Arc::get_mut);
         // In the order of names: ids are drawn anew in every run.
-        let squares: BTreeMap<_, _> =
-            self.states.values().map(|state| (state.name(), state.squares())).collect();
-        squares.values().sum::<f64>().sqrt()
+        let squares = due
+            .map(|state| Ok((state.name().to_owned(), state.squares()?)))
+            .collect::<Result<BTreeMap<_, _>, HostOptimError>>()?;
+        Ok(squares.values().sum::<f64>().sqrt())
     }
 
     /// Forgets what has arrived: a step with NaN in its gradients is not taken.
@@ -132,7 +138,10 @@ impl HostAdamW {
         lr: LearningRate,
         module: M,
     ) -> Result<M, HostOptimError> {
-        let scale = self.config.max_norm.map_or(1.0, |limit| limit / self.norm().max(limit));
+        let scale = match self.config.max_norm {
+            Some(limit) => limit / self.norm()?.max(limit),
+            None => 1.0,
+        };
         let mut apply = Apply { optimizer: self, stride: Stride { lr, scale }, failure: None };
         let module = module.map(&mut apply);
         apply.failure.map_or(Ok(module), Err)

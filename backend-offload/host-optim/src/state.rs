@@ -24,6 +24,8 @@ pub struct HostState {
     pub(crate) len: usize,
     pub(crate) time: u32,
     pub(crate) kept: Kept,
+    /// Number of the first share of the next gradient.
+    first_share: u64,
     gradient: Option<Gradient>,
 }
 
@@ -115,25 +117,52 @@ impl HostState {
                 moments: moments(2 * len)?,
             },
         };
-        Ok(Self { name: name.to_owned(), memory: memory.clone(), len, time: 0, kept, gradient: None })
+        let (name, memory) = (name.to_owned(), memory.clone());
+        Ok(Self { name, memory, len, time: 0, kept, first_share: 0, gradient: None })
     }
 
-    /// Takes a gradient in, or a further share of it.
+    /// The next gradients' shares are numbered from `first` on, where others have those before. Shares are added pairwise by
+    /// their number, so that the sum does not depend on who adds which.
+    pub fn number_shares_from(&mut self, first: u64) {
+        self.first_share = first;
+    }
+
+    /// Takes a gradient in, or the next share of it.
     ///
     /// # Errors
-    /// If the host tier has no room, or the length is another than the parameter's.
+    /// If the host tier has no room, or the length is another than the parameter's. Earlier shares are lost then.
     pub fn arrive(&mut self, share: Values<'_>) -> Result<(), HostOptimError> {
         matching(&self.name, "the gradient", self.len, share.len())?;
-        match &mut self.gradient {
-            Some(gradient) => gradient.add(&self.memory, &self.name, share)?,
-            None => self.gradient = Some(Gradient::first(&self.memory, &self.name, share)?),
-        }
+        let mut gradient = self.gradient.take().unwrap_or_else(|| Gradient::new(self.first_share));
+        gradient.arrive(&self.memory, &self.name, share)?;
+        self.gradient = Some(gradient);
         Ok(())
     }
 
-    /// The sum of squares of the gradient that has arrived; 0 if none has.
-    pub fn squares(&self) -> f64 {
-        self.gradient.as_ref().map_or(0.0, Gradient::squares)
+    /// What has arrived, as sums of neighbouring shares, in order.
+    pub fn shares(&self) -> Vec<Values<'_>> {
+        self.gradient.iter().flat_map(Gradient::parts).collect()
+    }
+
+    /// Takes `whole` in for whatever has arrived: what all shares together came to elsewhere.
+    ///
+    /// # Errors
+    /// As [`arrive`](Self::arrive). The shares are lost then.
+    pub fn replace_gradient(&mut self, whole: Values<'_>) -> Result<(), HostOptimError> {
+        self.drop_gradient();
+        self.arrive(whole)
+    }
+
+    /// The sum of squares of the gradient, once all shares have arrived; 0 if none has.
+    ///
+    /// # Errors
+    /// If the host tier has no room to add them up. The gradient is lost then.
+    pub fn squares(&mut self) -> Result<f64, HostOptimError> {
+        let Some(mut gradient) = self.gradient.take() else { return Ok(0.0) };
+        gradient.complete(&self.memory, &self.name)?;
+        let squares = gradient.squares();
+        self.gradient = Some(gradient);
+        Ok(squares)
     }
 
     /// Whether a gradient waits for the next step.
@@ -150,8 +179,8 @@ impl HostState {
     /// format also reads the old ones there.
     ///
     /// # Errors
-    /// If no gradient has arrived, lengths differ, or the state completes bf16 weights and these are others. Nothing has
-    /// changed then.
+    /// If no gradient has arrived, lengths differ, or the state completes bf16 weights and these are others; and if the host
+    /// tier has no room to add shares up, which are lost then. Weights and moments have not changed.
     pub fn step(
         &mut self,
         rule: &AdamW,
@@ -162,11 +191,12 @@ impl HostState {
         if matches!(self.kept, Kept::Compact { .. }) && !weights.values().is_narrow() {
             return Err(self.not_bf16());
         }
-        let Some(gradient) = self.gradient.take() else {
+        let Some(mut gradient) = self.gradient.take() else {
             return Err(HostOptimError::NoGradient { name: self.name.clone() });
         };
+        gradient.complete(&self.memory, &self.name)?;
         self.time += 1;
-        match gradient.values() {
+        match gradient.whole() {
             Values::F32(gradient) => self.step_along(rule, stride, gradient, weights),
             Values::Bf16(gradient) => self.step_along(rule, stride, gradient, weights),
         }

@@ -49,10 +49,10 @@ pub(crate) fn bytes<T>(work: impl Fn() -> T + Send + Sync) -> (usize, usize) {
     let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be started");
     alone.install(|| {
         drop(work());
-        let before = LIVE.get();
+        let before = live();
         PEAK.set(before);
         let result = work();
-        let held = LIVE.get() - before;
+        let held = live() - before;
         drop(result);
         ((PEAK.get() - before) as usize, held.max(0) as usize)
     })

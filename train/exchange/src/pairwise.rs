@@ -104,6 +104,21 @@ impl<T: Number> Pairwise<T> {
         Self { share, len, added: 0, blocks: Vec::new() }
     }
 
+    /// Sums that were made elsewhere in the same order: of each block that `share` ends with, as
+    /// [`Share::held`] counts them.
+    pub fn of_sums(share: Share, len: usize, sums: Vec<Vec<T>>) -> Result<Self> {
+        let blocks = blocks(share.range());
+        if let Some(found) = sums.iter().map(Vec::len).find(|found| *found != len) {
+            return Err(Error::Length { what: "a sum of contributions", expected: len, found });
+        }
+        if sums.len() != blocks.len() {
+            let (expected, found) = (blocks.len(), sums.len());
+            return Err(Error::Length { what: "a list of sums, one a block", expected, found });
+        }
+        let added = share.range().end - share.range().start;
+        Ok(Self { share, len, added, blocks: blocks.into_iter().zip(sums).collect() })
+    }
+
     /// Elements of the sum.
     pub fn len(&self) -> usize {
         self.len
@@ -208,6 +223,22 @@ mod tests {
             }
         }
         assert_eq!(blocks(8..12), [Block { level: 2, index: 2 }]);
+    }
+
+    #[test]
+    fn sums_made_elsewhere_go_on_as_if_they_had_been_made_here() {
+        let share = Share { count: 12, world: 2, rank: 1 };
+        let mut here = Pairwise::new(share, 1);
+        share.range().for_each(|n| _ = here.push(vec![value(n)]).expect("one element"));
+        let v = value;
+        let sums = vec![vec![v(6) + v(7)], vec![(v(8) + v(9)) + (v(10) + v(11))]];
+        assert_eq!((share.held(6), share.held(5), share.held(0)), (2, 3, 0));
+        let there = Pairwise::of_sums(share, 1, sums.clone()).expect("two blocks");
+        assert_eq!(there.fold().expect("complete"), here.fold().expect("complete"));
+        let text = Pairwise::of_sums(share, 2, sums.clone()).expect_err("one element").to_string();
+        assert!(text.contains("a sum of contributions"), "{text}");
+        let text = Pairwise::of_sums(share, 1, sums[..1].to_vec()).expect_err("one of two").to_string();
+        assert!(text.contains("one a block"), "{text}");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
+use crate::pairwise::blocks;
+
 /// One rank's share of a step's micro-batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
@@ -18,6 +20,12 @@ impl Share {
     /// Global numbers of this rank's micro-batches.
     pub fn range(&self) -> Range<u64> {
         range(self.count, self.world, self.rank)
+    }
+
+    /// How many sums of neighbours are held when the first `added` of this rank's micro-batches have been added pairwise.
+    pub fn held(&self, added: u64) -> usize {
+        let begin = self.range().start;
+        blocks(begin..begin + added).len()
     }
 }
 

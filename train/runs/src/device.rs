@@ -3,7 +3,9 @@
 use std::{fmt, str::FromStr};
 
 use anyhow::{Context, bail};
-use backend_offload::{DeviceFacts, DeviceMemory, OffloadConfig, Offloadable, probe, stats};
+use backend_offload::{
+    Budget, BudgetError, DeviceFacts, DeviceMemory, OffloadConfig, Offloadable, probe, stats,
+};
 use burn::backend::{Flex, flex::FlexDevice};
 
 use crate::BadInput;
@@ -41,19 +43,65 @@ pub struct Place {
 pub struct Setup {
     memory: MemorySection,
     tf32: bool,
+    /// That share the host's memory.
+    processes: u64,
 }
 
 impl From<&Config> for Setup {
     fn from(config: &Config) -> Self {
-        Self { memory: config.memory.clone(), tf32: config.train.tf32 }
+        Self { memory: config.memory.clone(), tf32: config.train.tf32, processes: 1 }
     }
 }
 
 impl Setup {
+    /// The same for one of several processes that share this host's memory.
+    #[must_use]
+    pub fn among(mut self, processes: usize) -> Self {
+        self.processes = processes as u64;
+        self
+    }
+
+    /// What one of the processes may take of the host's memory, and how much of it page-locked.
+    fn host_budgets(&self) -> Result<[Option<Budget>; 2], BudgetError> {
+        let asked = self.memory.host_budget()?;
+        if self.processes == 1 {
+            return Ok([asked, None]);
+        }
+        let processes = self.processes as f64;
+        let own = match asked {
+            None => Budget::Share(0.8 / processes),
+            Some(Budget::Share(share)) => Budget::Share(share / processes),
+            Some(Budget::Bytes(bytes)) => Budget::Bytes(bytes / self.processes),
+            Some(other) => other,
+        };
+        Ok([Some(own), Some(Budget::Share(0.4 / processes))])
+    }
+
     /// Everything as the device would have it.
     pub fn unlimited() -> Self {
-        Self { memory: MemorySection::default(), tf32: true }
+        Self { memory: MemorySection::default(), tf32: true, processes: 1 }
     }
+}
+
+impl DeviceChoice {
+    /// The device of one of several processes on a host: each takes a GPU of its own where any may be taken.
+    #[must_use]
+    pub fn of_rank(self, rank: usize, processes: usize) -> Self {
+        match self {
+            Self::Auto | Self::Cuda(0) if processes > 1 && has_gpu() => Self::Cuda(rank),
+            other => other,
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn has_gpu() -> bool {
+    backend_offload::cuda_driver_found()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn has_gpu() -> bool {
+    false
 }
 
 /// Something to do on a device, whichever it is.
@@ -144,8 +192,12 @@ fn open<I: Offloadable, W: Work>(
     if let Some(budget) = setup.memory.device_budget()? {
         config = config.device_budget(budget);
     }
-    if let Some(budget) = setup.memory.host_budget()? {
+    let [host, pinned] = setup.host_budgets()?;
+    if let Some(budget) = host {
         config = config.host_budget(budget);
+    }
+    if let Some(budget) = pinned {
+        config = config.pinned_budget(budget);
     }
     config.install::<I>(device).with_context(|| format!("preparing {}", facts.name))?;
     let budget = stats::<I>(device).device.budget;

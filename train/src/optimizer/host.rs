@@ -14,7 +14,7 @@ use burn::tensor::{
     DType, FloatDType, Tensor,
     backend::{AutodiffBackend, Backend},
 };
-use host_optim::{AdamW, Format, HostOptimError, HostState, Saved, Update, Updated, Updates};
+use host_optim::{AdamW, Format, HostOptimError, HostState, Saved, Update, Updated, Updates, Values};
 use models::{Compute, Gpt};
 use runs::config::{Config, PlacementKind, StateKind};
 
@@ -120,9 +120,33 @@ impl HostPart {
         state.arrive_tensor(gradient)
     }
 
+    /// The number of this process's first micro-batch among those of all ranks.
+    pub(crate) fn number_shares_from(&mut self, first: u64) {
+        self.states.values_mut().for_each(|state| state.number_shares_from(first));
+    }
+
+    /// Puts what `sum` makes of a parameter's gradients here and elsewhere in their place.
+    pub(crate) fn meet(
+        &mut self,
+        id: ParamId,
+        sum: impl FnOnce(usize, Vec<Vec<f32>>) -> anyhow::Result<Vec<f32>>,
+    ) -> anyhow::Result<()> {
+        let Some(state) = self.states.get_mut(&id) else { return Ok(()) };
+        let own = state.shares().into_iter().map(|share| match share {
+            Values::F32(share) => share.to_vec(),
+            Values::Bf16(share) => share.iter().map(|x| x.to_f32()).collect(),
+        });
+        let sum = sum(state.len(), own.collect())?;
+        Ok(state.replace_gradient(Values::F32(&sum))?)
+    }
+
     /// The sum of squares of everything that has arrived.
-    pub(crate) fn squares(&self) -> f64 {
-        self.order.iter().filter_map(|id| self.states.get(id)).map(HostState::squares).sum()
+    pub(crate) fn squares(&mut self) -> Result<f64, HostOptimError> {
+        let squares = self.order.iter().map(|id| match self.states.get_mut(id) {
+            Some(state) => state.squares(),
+            None => Ok(0.0),
+        });
+        squares.sum()
     }
 
     /// Forgets what has arrived.

@@ -27,11 +27,11 @@ impl<I: Backend> SquaredNorms<I> {
     }
 
     /// The root of their sum, shape `[1]`, added up in the order of the model's parameters; `None` without any.
-    pub(crate) fn global_norm<B: AutodiffBackend<InnerBackend = I>>(
-        self,
+    pub(crate) fn take_global<B: AutodiffBackend<InnerBackend = I>>(
+        &mut self,
         model: &Gpt<B>,
     ) -> Option<Tensor<I, 1>> {
-        let mut in_order = InOrder { squares: self.0, of_each: Vec::new() };
+        let mut in_order = InOrder { squares: std::mem::take(&mut self.0), of_each: Vec::new() };
         model.visit(&mut in_order);
         let of_each = in_order.of_each;
         (!of_each.is_empty()).then(|| Tensor::cat(of_each, 0).sum().sqrt())

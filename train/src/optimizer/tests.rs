@@ -90,7 +90,21 @@ pub(crate) fn norm_of(gpt: &Gpt<Tape>, gradients: &GradientsParams) -> f32 {
     }
     let mut arrivals = Arrivals(gradients, SquaredNorms::new());
     gpt.visit(&mut arrivals);
-    arrivals.1.global_norm(gpt).expect("there are gradients").into_scalar()
+    arrivals.1.take_global(gpt).expect("there are gradients").into_scalar()
+}
+
+/// The bits of gradients, in the model's order.
+pub(crate) fn values_of(gpt: &Gpt<Tape>, gradients: &GradientsParams) -> Vec<u32> {
+    struct Bits<'g>(&'g GradientsParams, Vec<u32>);
+    impl ModuleVisitor<Tape> for Bits<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Tape, D>>) {
+            let gradient = self.0.get::<Flex, D>(param.id).expect("every parameter has a gradient");
+            self.1.extend(gradient.into_data().iter::<f32>().map(f32::to_bits));
+        }
+    }
+    let mut bits = Bits(gradients, Vec::new());
+    gpt.visit(&mut bits);
+    bits.1
 }
 
 #[test]

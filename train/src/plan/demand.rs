@@ -88,6 +88,8 @@ impl Demand {
             }
         };
         let accumulated = if rounds > 1 { gradients } else { 0 };
+        // Sums of neighbours wait for each other, one more with each doubling of the micro-batches.
+        let waiting = gradients.saturating_mul(partial_sums(rounds - 1).saturating_sub(1));
         // Without recomputation a micro-batch's gradients exist as a whole before they are added up.
         let apart = if train.recompute.is_none() { accumulated } else { 0 };
 
@@ -99,6 +101,7 @@ impl Demand {
             part(STREAMED, [streamed; 2], 2 * rounds, 0),
             part("gradients leaving", [0, leaving], 1, 1),
             part("gradients", [accumulated, gradients], rounds, rounds),
+            part("partial sums of gradients", [waiting, waiting.min(apart)], 1, 1),
             part("a micro-batch's gradients", [0, apart], rounds - 1, rounds - 1),
             part("activations", [kept, 0], rounds, rounds),
             part("narrow copies of weights", [kept_narrow, 0], rounds, rounds),
@@ -142,6 +145,11 @@ impl Demand {
         }
         spilled
     }
+}
+
+/// Most sums of neighbours that are held while so many micro-batches come in, which are added pairwise.
+pub(super) fn partial_sums(micro_batches: u64) -> u64 {
+    u64::from((micro_batches + 1).ilog2())
 }
 
 /// Bytes that the optimizer remembers from step to step.

@@ -3,6 +3,7 @@
 use models::{Compute, Footprint};
 use runs::config::{Config, OptimizerKind, PlacementKind, StateKind};
 
+use super::demand::partial_sums;
 use crate::optimizer::format;
 
 const WIDE: u64 = 4;
@@ -86,8 +87,11 @@ impl Placement {
     /// end with a tensor, which this leaves out.
     pub(super) fn host_bytes(&self, config: &Config) -> u64 {
         let format = format(config.memory.optimizer_state);
-        let gradients =
-            if config.train.accumulate > 1 { self.on_host() * WIDE } else { self.streamed_bytes() };
+        let waiting = partial_sums(config.train.accumulate as u64);
+        // A single gradient is as wide as its weights; a sum is in f32.
+        let single = if waiting > 1 || config.train.accumulate == 1 { self.streamed_bytes() } else { 0 };
+        let sums = if config.train.accumulate > 1 { waiting.saturating_sub(1).max(1) } else { 0 };
+        let gradients = single + sums * self.on_host() * WIDE;
         format.host_bytes(self.wide, false) + format.host_bytes(self.narrow, true) + gradients
     }
 }

@@ -15,9 +15,17 @@ use burn_train::{
 use super::Lines;
 
 /// Prints the line of every step; at the end of a run, nothing.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PlainRenderer {
     lines: Option<MetricId>,
+    prints: bool,
+}
+
+impl PlainRenderer {
+    /// Of a process that is to print; the others are silent.
+    pub(crate) fn new(prints: bool) -> Self {
+        Self { lines: None, prints }
+    }
 }
 
 impl MetricsRendererTraining for PlainRenderer {
@@ -46,7 +54,7 @@ impl MetricsRenderer for PlainRenderer {
     fn manual_close(&mut self) {}
 
     fn register_metric(&mut self, definition: MetricDefinition) {
-        if definition.name == Lines::NAME {
+        if self.prints && definition.name == Lines::NAME {
             self.lines = Some(definition.metric_id);
         }
     }

@@ -1,6 +1,7 @@
 //! The run itself, behind Burn's training interface.
 
 mod evaluation;
+mod gradients;
 mod learner;
 mod run;
 mod samples;

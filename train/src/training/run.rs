@@ -16,11 +16,13 @@ use crate::exit::Ending;
 use crate::journal::Journal;
 use crate::optimizer::Optimizer;
 use crate::progress::Report;
+use crate::ranks::Ranks;
 
 /// A run in progress.
 pub(crate) struct Run<I: Offloadable> {
     pub(crate) session: Session,
     pub(crate) optimizer: Optimizer<Offload<I>>,
+    pub(crate) ranks: Ranks,
     pub(crate) journal: Journal,
     pub(crate) device: I::Device,
     pub(super) taken: Vec<Taken>,
@@ -55,16 +57,21 @@ impl Peaks {
 impl<I: Offloadable> Run<I> {
     pub(crate) fn new(
         session: Session,
-        optimizer: Optimizer<Offload<I>>,
+        mut optimizer: Optimizer<Offload<I>>,
+        ranks: Ranks,
         journal: Journal,
         device: I::Device,
         display: Display,
     ) -> Self {
+        if let Some(host) = &mut optimizer.host {
+            host.number_shares_from(ranks.share(session.config.train.accumulate).range().start);
+        }
         let before = journal.seconds();
         let checkpoints = Checkpoints::in_run(&session.run);
         Self {
             session,
             optimizer,
+            ranks,
             journal,
             device,
             taken: Vec::new(),

@@ -7,20 +7,15 @@ use std::time::Instant;
 
 use anyhow::anyhow;
 use backend_offload::{Offload, Offloadable, host_memory, mark_step, reset_peaks, stats};
-use burn::backend::Autodiff;
 use burn::data::dataloader::DataLoader;
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::GradientsParams;
-use burn::tensor::{Tensor, backend::Backend};
-use burn_train::{Interrupter, TrainOutput, TrainStep};
-use models::{Batch, Chunks, DropoutKey, Gpt, Lean, PassOptions, recompute};
+use burn::tensor::backend::Backend;
+use burn_train::Interrupter;
 
 use super::strategy::{Events, Tape};
 use super::{Learner, Run};
 use crate::data::StepData;
 use crate::exit::Ending;
-use crate::optimizer::{HostPart, SquaredNorms, Stride, rate_share};
-use crate::progress::Report;
+use crate::optimizer::{Stride, rate_share};
 
 impl<I: Offloadable> Run<I> {
     /// Trains until the last step, a stop or a failure.
@@ -44,7 +39,7 @@ impl<I: Offloadable> Run<I> {
             };
             let waited = begun.elapsed();
             let step = data.step;
-            let (grads, mut report) = model.gradients(&data, self.optimizer.host.as_mut());
+            let (grads, mut report) = model.gradients(&data, self.optimizer.host.as_mut(), &mut self.ranks);
             if let Some(failure) = report.failure.take() {
                 return (model, Err(anyhow!("step {step} could not run: {failure}")));
             }
@@ -89,7 +84,16 @@ impl<I: Offloadable> Run<I> {
     ) -> anyhow::Result<Option<Ending>> {
         let config = &self.session.config;
         let (evaluates, samples) = (config.eval.every, config.eval.sample_every);
-        if self.session.progress.withheld >= config.train.bad_steps {
+        // What is agreed on comes first: whatever rank 0 does for long, the others wait for in the next step.
+        let last = self.session.progress.step >= self.session.steps();
+        let diverged = self.session.progress.withheld >= config.train.bad_steps;
+        let wishes = self.session.should_stop() || interrupter.should_stop();
+        let stops = !last && !diverged && !self.ranks.all(!wishes)?;
+        if !self.ranks.leads() {
+            let ending = if stops { Some(Ending::Interrupted) } else { None };
+            return Ok(if diverged { Some(Ending::Diverged) } else { ending });
+        }
+        if diverged {
             self.save_or_end(model, None)?;
             return Ok(Some(Ending::Diverged));
         }
@@ -98,8 +102,7 @@ impl<I: Offloadable> Run<I> {
         if self.session.due(samples) {
             self.sample(model)?;
         }
-        let last = self.session.progress.step >= self.session.steps();
-        if !last && (self.session.should_stop() || interrupter.should_stop()) {
+        if stops {
             self.save_or_end(model, better)?;
             return Ok(Some(Ending::Interrupted));
         }
@@ -112,171 +115,14 @@ impl<I: Offloadable> Run<I> {
     }
 
     fn finish(&mut self, model: &Learner<Tape<I>>, events: &mut Events<I>) -> anyhow::Result<Ending> {
+        if !self.ranks.leads() {
+            return self.optimizer.settle().map(|()| Ending::Done);
+        }
         let better = self.evaluate(model, events)?;
         self.sample(model)?;
         if self.session.config.checkpoint.last {
             self.save_or_end(model, better)?;
         }
         Ok(Ending::Done)
-    }
-}
-
-impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
-    type Input = StepData;
-    type Output = Report;
-
-    /// What Burn's own loop would call; ours has a place for gradients on the host, too.
-    fn step(&self, data: StepData) -> TrainOutput<Report> {
-        let (grads, item) = self.gradients(&data, None);
-        TrainOutput { grads, item }
-    }
-}
-
-impl<I: Backend> Learner<Autodiff<I>> {
-    /// Gradients of all micro-batches together, as those of one large batch: each weighs as much as it has targets. Those of
-    /// parameters that are stepped on the host are there when this returns, the others are returned.
-    fn gradients(&self, data: &StepData, host: Option<&mut HostPart>) -> (GradientsParams, Report) {
-        let divisor = data.counted();
-        let device = self.gpt.wte.lazy_device();
-        let mut sum = Sum { grads: GradientsParams::new(), norms: SquaredNorms::new(), host, failure: None };
-        let last = data.micro_batches.len() - 1;
-        let mut numbers = Vec::with_capacity(data.micro_batches.len() + 1);
-        for (n, micro_batch) in data.micro_batches.iter().enumerate() {
-            let key = DropoutKey { seed: self.pass.seed, step: data.step, micro_batch: n as u64 };
-            let options =
-                PassOptions { dropout: Some(key), z_loss: self.pass.z_loss, divisor: Some(divisor) };
-            let batch = micro_batch.upload::<I>(&device);
-            numbers.push(self.forward_backward(batch, &options, &mut sum, n == last));
-        }
-        let Sum { grads, norms, host, failure } = sum;
-        let losses = numbers.len();
-        numbers.extend(norms.global_norm(&self.gpt));
-        let mut report = Report { step: data.step, optimizer_on_host: host.is_some(), ..Report::default() };
-        match Tensor::cat(numbers, 0).try_into_data() {
-            Ok(numbers) => {
-                let numbers: Vec<f32> = numbers.iter::<f32>().collect();
-                report.loss = numbers[..losses].iter().sum();
-                let on_device = numbers.get(losses).copied();
-                report.gnorm = match host {
-                    None => on_device.unwrap_or_default(),
-                    Some(host) => {
-                        let on_device = f64::from(on_device.unwrap_or_default());
-                        (on_device * on_device + host.squares()).sqrt() as f32
-                    }
-                };
-            }
-            Err(error) => report.failure = Some(error.to_string()),
-        }
-        // Of two failures the first is told: the second follows from it.
-        report.failure = failure.or(report.failure);
-        (grads, report)
-    }
-
-    /// Adds a micro-batch's gradients to `sum`, which `completes` there; returns its share of the loss.
-    fn forward_backward(
-        &self,
-        batch: Batch<I>,
-        options: &PassOptions,
-        sum: &mut Sum<'_, I>,
-        completes: bool,
-    ) -> Tensor<I, 1> {
-        let kernels = Lean(Chunks::default());
-        if let Some(every) = self.pass.recompute {
-            let (_, loss) =
-                recompute::sweep(self.gpt.clone(), batch, options, kernels, every, |gpt, segment| {
-                    sum.add(&gpt, segment, completes);
-                    gpt
-                });
-            return loss;
-        }
-        let loss = self.gpt.loss(Batch::from_inner(batch), options, &kernels);
-        let value = loss.clone().inner();
-        sum.add(&self.gpt, GradientsParams::from_grads(loss.backward(), &self.gpt), completes);
-        value
-    }
-}
-
-/// The gradients of all micro-batches together, as they arrive: each parameter once in every micro-batch.
-struct Sum<'a, I: Backend> {
-    grads: GradientsParams,
-    /// Of gradients that stay on the device, and are complete.
-    norms: SquaredNorms<I>,
-    host: Option<&'a mut HostPart>,
-    /// The first gradient that could not be taken to the host.
-    failure: Option<String>,
-}
-
-impl<I: Backend> Sum<'_, I> {
-    fn add(&mut self, gpt: &Gpt<Autodiff<I>>, mut arrived: GradientsParams, completes: bool) {
-        // Every weight has been used by now; a failure in making one is told before anything that follows from it.
-        if let Some(host) = &mut self.host
-            && let Err(error) = host.settle()
-        {
-            self.failure.get_or_insert(format!("{error:#}"));
-        }
-        gpt.visit(&mut Arrival { arrived: &mut arrived, sum: self, completes });
-    }
-}
-
-struct Arrival<'a, 's, I: Backend> {
-    arrived: &'a mut GradientsParams,
-    sum: &'a mut Sum<'s, I>,
-    completes: bool,
-}
-
-impl<I: Backend> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
-        let Some(arrived) = self.arrived.remove::<I, D>(param.id) else { return };
-        if let Some(host) = self.sum.host.as_mut().filter(|host| host.has(param.id)) {
-            if self.sum.failure.is_none() {
-                let taken = host.arrive(param.id, arrived, param.val().dtype());
-                self.sum.failure = taken.err().map(|error| error.to_string());
-            }
-            return;
-        }
-        let sum = match self.sum.grads.remove::<I, D>(param.id) {
-            Some(sum) => sum + arrived,
-            None => arrived,
-        };
-        if self.completes {
-            self.sum.norms.add(param.id, sum.clone());
-        }
-        self.sum.grads.register(param.id, sum);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use burn::backend::{Flex, flex::FlexDevice};
-    use runs::config::Config;
-
-    use super::*;
-    use crate::data::MicroBatch;
-    use crate::optimizer::tests::norm_of;
-
-    #[test]
-    fn a_steps_norm_is_that_of_the_gradients_it_returns() {
-        let data = || {
-            let micro_batch = |first: i32| MicroBatch {
-                rows: 1,
-                inputs: vec![first, 1, 2, 3],
-                targets: vec![1, 2, 3, first],
-                mask: None,
-            };
-            StepData { step: 1, micro_batches: vec![micro_batch(5), micro_batch(6), micro_batch(7)] }
-        };
-        for recompute in ["null", "1"] {
-            let text = format!(
-                r#"{{"model": {{"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 4, "vocab_size": 264}},
-                    "tokenizer": {{"kind": "bytes"}}, "train": {{"recompute": {recompute}}}}}"#
-            );
-            let config = Config::from_text(&text, "a tiny run", &[]).expect("valid");
-            let gpt = Gpt::<Autodiff<Flex>>::new(&config.model, 3, &FlexDevice).expect("valid");
-            let learner = Learner::new(gpt, &config);
-            let TrainOutput { grads, item } = TrainStep::step(&learner, data());
-            let all_at_once = norm_of(&learner.gpt, &grads);
-            assert_eq!(item.gnorm.to_bits(), all_at_once.to_bits(), "recompute {recompute}");
-            assert!(item.gnorm > 0.0);
-        }
     }
 }

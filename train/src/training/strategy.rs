@@ -23,6 +23,7 @@ use crate::data::StepLoader;
 use crate::exit::Ending;
 use crate::journal::Journal;
 use crate::progress::{Lines, NoLogger, PlainRenderer, terminal, train_scalars, valid_loss};
+use crate::ranks::Ranks;
 
 /// The backend that is trained on.
 pub(crate) type Tape<I> = Autodiff<Offload<I>>;
@@ -45,12 +46,15 @@ pub(crate) enum Display {
     Plain,
     /// Burn's terminal interface.
     Terminal,
+    /// Not at all.
+    Silent,
 }
 
 /// What a run leaves in memory.
 pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) learner: Learner<Offload<I>>,
     pub(crate) session: Session,
+    pub(crate) ranks: Ranks,
     pub(crate) journal: Journal,
     pub(crate) ending: Ending,
     /// The last evaluation.
@@ -99,7 +103,8 @@ pub(crate) fn launch<I: Offloadable>(
         training = training.metric_train_numeric(scalar);
     }
     let training = match display {
-        Display::Plain => training.renderer(PlainRenderer::default()),
+        Display::Plain => training.renderer(PlainRenderer::new(true)),
+        Display::Silent => training.renderer(PlainRenderer::new(false)),
         Display::Terminal => training.renderer(terminal::take_over(interrupter)),
     };
     let unused = SgdConfig::new().init();
@@ -113,6 +118,7 @@ pub(crate) fn launch<I: Offloadable>(
     Ok(Outcome {
         learner: trained.model,
         session: run.session,
+        ranks: run.ranks,
         journal: run.journal,
         ending,
         peaks: run.peaks,

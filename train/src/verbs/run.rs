@@ -5,26 +5,29 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use anyhow::{Context, ensure};
 use backend_offload::{Offload, Offloadable, stats};
 use burn::tensor::backend::Backend;
 use burn_train::Interrupter;
 use models::{Footprint, Gpt};
 use runs::BadInput;
 use runs::Pretrained;
+use runs::config::Config;
 use runs::device::{self, DeviceChoice, Place, Setup, Work};
-use runs::directory::{Beginning, Resume, RunDirectory};
+use runs::directory::{Beginning, Resume, RunDirectory, Start};
 use serde_json::json;
 
 use super::ConfigArgs;
 use super::plan::epoch;
-use crate::data::{self, TrainingWindows, ValidationWindows};
+use crate::data::{self, Data, TrainingWindows, ValidationWindows};
 use crate::exit::Ending;
 use crate::journal::Journal;
 use crate::machine;
 use crate::optimizer::Optimizer;
 use crate::plan::{self, Plan};
+use crate::ranks::{self, RankArgs, Ranks};
 use crate::summary::{self, Summary};
-use crate::training::{self, Display, Learner, Progress, Run, Session, Tape};
+use crate::training::{self, Display, Learner, Outcome, Progress, Run, Session, Tape};
 use crate::{interrupt, report};
 
 #[derive(Debug, clap::Args)]
@@ -57,26 +60,44 @@ pub(crate) struct Args {
     /// Let every step see the first batch, to check that the model can learn at all.
     #[arg(long)]
     overfit_one_batch: bool,
+    #[command(flatten)]
+    ranks: RankArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Ending> {
     if args.tui && !(stdin().is_terminal() && stdout().is_terminal()) {
         return Err(BadInput("--tui needs a terminal; leave it out for plain lines".to_owned()).into());
     }
+    if !args.dry_run
+        && let Some(ended) = ranks::launch(&args.ranks)?
+    {
+        return Ok(ended);
+    }
     let stop = interrupt::flag("stopping after this step")?;
+    let mut ranks = Ranks::open(&args.ranks)?;
+    if !ranks.is_alone() {
+        interrupt::hear_launcher(&stop)?;
+    }
+    if args.tui && !ranks.is_alone() {
+        return Err(BadInput("--tui is for one process; leave it out for plain lines".to_owned()).into());
+    }
     let ConfigArgs { config, mut set } = args.config.clone();
     if args.overfit_one_batch {
         set.push("train.overfit_one_batch=true".to_owned());
     }
     let beginning = Beginning { resume: args.resume.as_ref(), pretrained: args.from.as_deref() };
-    let directory = RunDirectory::find(config.as_deref(), &set, args.out.as_deref(), beginning)?;
-    let setup = Setup::from(&directory.config);
-    device::with(args.device, &setup, Training { args, directory, stop })
+    let find = |out: Option<&Path>| RunDirectory::find(config.as_deref(), &set, out, beginning);
+    let directory = ranks.same_directory(args.out.as_deref(), find)?;
+    let (local_world, local_rank) = ranks.local();
+    let setup = Setup::from(&directory.config).among(local_world);
+    let device = args.device.of_rank(local_rank, local_world);
+    device::with(device, &setup, Training { args, directory, ranks, stop })
 }
 
 struct Training<'a> {
     args: &'a Args,
     directory: RunDirectory,
+    ranks: Ranks,
     stop: Arc<AtomicBool>,
 }
 
@@ -84,62 +105,67 @@ impl Work for Training<'_> {
     type Output = Ending;
 
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<Ending> {
-        let Self { args, mut directory, stop } = self;
+        let Self { args, mut directory, mut ranks, stop } = self;
         let run = directory.path.clone();
-        let footprint = Footprint::of(&directory.config.model)?;
-        let machine = machine::survey::<I>(device, place, directory.config.model.compute, &run);
-        let config = plan::placed(&directory.config, &footprint, &machine);
-        directory.config = config.clone();
-        let mut plan = Plan::new(&config, &footprint, &machine);
-        // With another run's weights comes its vocabulary, which is not there yet.
-        plan.data = if directory.pretrained.is_none() { epoch(&config)? } else { None };
-        eprintln!("{plan}");
+        let mut planned = None;
+        let config = ranks.led(|| {
+            let (plan, speed) = plan_of::<I>(args, &mut directory, device, place)?;
+            planned = Some((plan, speed));
+            Ok(directory.config.to_json().into_bytes())
+        })?;
         if args.dry_run {
-            if args.json {
-                println!("{}", serde_json::to_string_pretty(&plan)?);
-            }
-            return refuse(&plan).map(|()| Ending::Done);
+            return Ok(Ending::Done);
         }
-        refuse(&plan)?;
+        if !ranks.leads() {
+            let text = String::from_utf8(config).context("hearing rank 0's configuration")?;
+            directory.config = Config::from_text(&text, "rank 0's configuration", &[])?;
+        }
+        let config = directory.config.clone();
+        let footprint = Footprint::of(&config.model)?;
+        ranks.note_idle(&config);
         let checkpoint = directory.from.as_ref();
         if let Some(done) = checkpoint.filter(|checkpoint| checkpoint.step >= config.train.steps) {
             // A run that was stopped behind its last checkpoint has yet to say what it came to.
             if let Some(told) = summary::of_finished(&run, done.step) {
-                let (run, steps) = (run.display(), done.step);
-                eprintln!("{run} is done with its {steps} steps; raise train.steps by --set to go on");
-                if args.json {
-                    print!("{told}");
+                if ranks.leads() {
+                    let (run, steps) = (run.display(), done.step);
+                    eprintln!("{run} is done with its {steps} steps; raise train.steps by --set to go on");
+                    if args.json {
+                        print!("{told}");
+                    }
                 }
+                ranks.end();
                 return Ok(Ending::Done);
             }
         }
 
-        let start = directory.start()?;
-        if let Some(pretrained) = &directory.pretrained {
-            pretrained.save_vocabulary(&run)?;
-        }
-        let data = data::prepare(&config, &run, checkpoint.map(|from| from.path.as_path()), &stop)?;
+        let mut start = None;
+        let prepare = || data::prepare(&config, &run, checkpoint.map(|from| from.path.as_path()), &stop);
+        let mut data = None;
+        ranks.led(|| {
+            start = Some(directory.start()?);
+            if let Some(pretrained) = &directory.pretrained {
+                pretrained.save_vocabulary(&run)?;
+            }
+            data = Some(prepare()?);
+            Ok(Vec::new())
+        })?;
+        // Others find what rank 0 has prepared.
+        let data = data.map_or_else(prepare, Ok)?;
         let training = Arc::new(TrainingWindows::open(&config, &data)?);
         let validation = Arc::new(ValidationWindows::open(&config, &data, config.eval.sequences)?);
-        let targets = training.targets();
-        eprintln!(
-            "data: {} training sequences per epoch with {:.1} % of {} counted targets, {} to validate with; \
-             vocabulary of {}",
-            training.sequences(),
-            100.0 * targets.share(),
-            targets.counted,
-            validation.sequences,
-            data.tokenizer.vocab_size()
-        );
+        if ranks.leads() {
+            describe(&training, &validation, &data);
+        }
 
-        let (gpt, optimizer, mut progress) = first_state::<I>(&directory, device)?;
+        let (gpt, optimizer, mut progress) = first_state::<I>(&directory, device, ranks.leads())?;
         same_data(&mut progress, &training)?;
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let session = Session {
             flops_per_step: flops_per_token * config.tokens_per_step() as f64,
-            flops_per_second: machine.flops_per_second,
+            flops_per_second: planned.as_ref().and_then(|(_, speed)| *speed),
             parameters: footprint.parameters,
-            run: run.clone(),
+            run: ranks.folder(&run)?,
             config,
             data,
             training,
@@ -148,50 +174,120 @@ impl Work for Training<'_> {
             stop,
         };
         let learner = Learner::new(gpt, &session.config);
-        training::trial::<I>(&learner, &session)?;
-        // From here on there is a run, and what it leaves can be resumed.
-        let _lock = start.commit()?;
+        let mut lock = None;
+        ranks.led(|| {
+            training::trial::<I>(&learner, &session)?;
+            // From here on there is a run, and what it leaves can be resumed.
+            lock = start.take().map(Start::commit).transpose()?;
+            Ok(Vec::new())
+        })?;
         let journal = journal(&session, place, &directory)?;
-        let display = if args.tui { Display::Terminal } else { Display::Plain };
-        let running = Run::new(session, optimizer, journal, device.clone(), display);
+        let display = match (ranks.leads(), args.tui) {
+            (false, _) => Display::Silent,
+            (true, false) => Display::Plain,
+            (true, true) => Display::Terminal,
+        };
+        let running = Run::new(session, optimizer, ranks, journal, device.clone(), display);
         running.settle_best();
         let mut outcome = training::launch::<I>(learner, running, Interrupter::new())?;
 
-        let mut summary = Summary::of(&outcome, place, &stats::<I>(device))?;
-        summary.write(&run)?;
-        if outcome.ending == Ending::Done {
-            match quiz(&outcome.learner, &outcome.session, &mut outcome.journal) {
-                Ok(score) => summary.quiz = score,
-                Err(error) => eprintln!("the questions could not be asked: {error:#}"),
-            }
-            summary.write(&run)?;
+        let summary = Summary::of(&outcome, place, &stats::<I>(device))?;
+        let theirs = outcome.ranks.led(|| Ok(summary.weights_sha256.clone().into_bytes()))?;
+        ensure!(
+            theirs == summary.weights_sha256.as_bytes(),
+            "this rank ended with other weights than rank 0"
+        );
+        if let Some((plan, _)) = planned {
+            conclude(args, &run, &plan, &mut outcome, summary)?;
         }
-        report::write(&run)?;
-        if let Some(measured) = summary.measured() {
-            eprintln!("{}", plan.compare(&measured));
-        }
-        eprintln!("{summary}");
-        eprintln!("{}: checkpoints, metrics.jsonl and report.html", run.display());
-        if outcome.ending == Ending::Interrupted {
-            eprintln!("resume with: {}", resuming(&run, args.device));
-        }
-        if args.json {
-            println!("{}", summary.to_json()?);
-        }
+        drop(lock);
+        outcome.ranks.end();
         Ok(outcome.ending)
     }
+}
+
+/// The plan of a run that may begin, which settles where its optimizer is; and the device's speed in products.
+fn plan_of<I: Offloadable>(
+    args: &Args,
+    directory: &mut RunDirectory,
+    device: &I::Device,
+    place: &Place,
+) -> anyhow::Result<(Plan, Option<f64>)> {
+    let footprint = Footprint::of(&directory.config.model)?;
+    let machine = machine::survey::<I>(device, place, directory.config.model.compute, &directory.path);
+    directory.config = plan::placed(&directory.config, &footprint, &machine);
+    let mut plan = Plan::new(&directory.config, &footprint, &machine);
+    // With another run's weights comes its vocabulary, which is not there yet.
+    plan.data = if directory.pretrained.is_none() { epoch(&directory.config)? } else { None };
+    eprintln!("{plan}");
+    if args.dry_run && args.json {
+        println!("{}", serde_json::to_string_pretty(&plan)?);
+    }
+    refuse(&plan)?;
+    Ok((plan, machine.flops_per_second))
+}
+
+/// What a run came to: asked about, written down and told.
+fn conclude<I: Offloadable>(
+    args: &Args,
+    run: &Path,
+    plan: &Plan,
+    outcome: &mut Outcome<I>,
+    mut summary: Summary,
+) -> anyhow::Result<()> {
+    summary.write(run)?;
+    if outcome.ending == Ending::Done {
+        match quiz(&outcome.learner, &outcome.session, &mut outcome.journal) {
+            Ok(score) => summary.quiz = score,
+            Err(error) => eprintln!("the questions could not be asked: {error:#}"),
+        }
+        summary.write(run)?;
+    }
+    report::write(run)?;
+    if let Some(measured) = summary.measured() {
+        eprintln!("{}", plan.compare(&measured));
+    }
+    eprintln!("{summary}");
+    eprintln!("{}: checkpoints, metrics.jsonl and report.html", run.display());
+    if outcome.ending == Ending::Interrupted {
+        eprintln!("resume with: {}", resuming(run, args.device, args.ranks.ranks));
+    }
+    if args.json {
+        println!("{}", summary.to_json()?);
+    }
+    Ok(())
+}
+
+/// What there is to learn from.
+fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &Data) {
+    let targets = training.targets();
+    eprintln!(
+        "data: {} training sequences per epoch with {:.1} % of {} counted targets, {} to validate with; \
+         vocabulary of {}",
+        training.sequences(),
+        100.0 * targets.share(),
+        targets.counted,
+        validation.sequences,
+        data.tokenizer.vocab_size()
+    );
 }
 
 /// The state a step begins with: weights, moments, and where the run stands.
 type State<I> = (Gpt<Tape<I>>, Optimizer<Offload<I>>, Progress);
 
 /// The state of the run's next step: a checkpoint's, or that of a new run with another run's weights or its own.
-fn first_state<I: Offloadable>(directory: &RunDirectory, device: &I::Device) -> anyhow::Result<State<I>> {
+fn first_state<I: Offloadable>(
+    directory: &RunDirectory,
+    device: &I::Device,
+    prints: bool,
+) -> anyhow::Result<State<I>> {
     let config = &directory.config;
     if let Some(checkpoint) = &directory.from {
-        eprintln!("resuming after step {} of {}", checkpoint.step, checkpoint.path.display());
-        for change in &directory.changes {
-            eprintln!("changed {change}");
+        if prints {
+            eprintln!("resuming after step {} of {}", checkpoint.step, checkpoint.path.display());
+            for change in &directory.changes {
+                eprintln!("changed {change}");
+            }
         }
         let (progress, mut optimizer) = training::restore(&checkpoint.path, config, device)?;
         let gpt = runs::weights::load(&checkpoint.path, &config.model, device)?;
@@ -234,15 +330,15 @@ fn journal(session: &Session, place: &Place, directory: &RunDirectory) -> anyhow
 }
 
 /// The command that resumes an interrupted run.
-fn resuming(run: &Path, device: DeviceChoice) -> String {
+fn resuming(run: &Path, device: DeviceChoice, ranks: Option<usize>) -> String {
     let run = run.display().to_string();
     let plain = run.chars().all(|letter| letter.is_alphanumeric() || "._-/".contains(letter));
     let run = if plain { run } else { format!("'{}'", run.replace('\'', r"'\''")) };
-    if device == DeviceChoice::default() {
-        format!("train --resume {run}")
-    } else {
-        format!("train --resume {run} --device {device}")
-    }
+    let mut command = format!("train --resume {run}");
+    let device = (device != DeviceChoice::default()).then(|| format!(" --device {device}"));
+    let ranks = ranks.map(|ranks| format!(" --ranks {ranks}"));
+    command.extend(device.into_iter().chain(ranks));
+    command
 }
 
 /// A run that goes on learns from what it learned from.
@@ -287,8 +383,8 @@ mod tests {
 
     #[test]
     fn the_command_that_resumes_a_run_can_be_pasted_into_a_shell() {
-        assert_eq!(resuming(Path::new("runs/toy-2"), DeviceChoice::Auto), "train --resume runs/toy-2");
-        let quoted = "train --resume 'my run'\\''s place' --device cpu";
-        assert_eq!(resuming(Path::new("my run's place"), DeviceChoice::Cpu), quoted);
+        assert_eq!(resuming(Path::new("runs/toy-2"), DeviceChoice::Auto, None), "train --resume runs/toy-2");
+        let quoted = "train --resume 'my run'\\''s place' --device cpu --ranks 2";
+        assert_eq!(resuming(Path::new("my run's place"), DeviceChoice::Cpu, Some(2)), quoted);
     }
 }

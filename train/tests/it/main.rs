@@ -27,6 +27,8 @@ mod device;
 mod disk;
 #[cfg(unix)]
 mod kills;
+#[cfg(target_os = "linux")]
+mod ranks;
 #[cfg(unix)]
 mod resume;
 #[cfg(unix)]

@@ -61,8 +61,8 @@ fn what_cannot_work_is_refused_before_it_begins() {
         let said = last_words(&output, tiny.path());
         for part in [
             "this run cannot work here",
-            "10.80 TiB of host memory are needed",
-            "`train.micro_batch`",
+            "12.28 TiB of host memory are needed",
+            "`memory.optimizer_state`",
             "a checkpoint takes 8.84 TiB",
         ] {
             assert!(said.contains(part), "{part:?} is not in {said}");

@@ -179,7 +179,7 @@ fn shares_of_a_gradient_add_up_in_f32() {
     for share in [256.0, 1.0] {
         state.arrive(Values::Bf16(&vec![bf16::from_f32(share); LEN])).expect("memory");
     }
-    assert_eq!(state.squares().to_bits(), (257.0 * 257.0 * LEN as f64).to_bits());
+    assert_eq!(state.squares().expect("memory").to_bits(), (257.0 * 257.0 * LEN as f64).to_bits());
     let mut stepped = weights.clone();
     let rule = AdamW { betas: [0.0, 0.0], epsilon: 257.0, weight_decay: 0.0 };
     state.step(&rule, Stride { lr: 1.0, scale: 1.0 }, ValuesMut::F32(&mut stepped)).expect("a gradient");
@@ -217,4 +217,38 @@ fn a_short_last_block_has_scales_of_its_own() {
         let share = moment / (gradient * (1.0 - RULE.betas[0]));
         assert!((0.85..1.15).contains(&share), "{moment} after {gradient}");
     }
+}
+
+/// A world of one sums all; a world of several sums neighbours each, and the rest of the tree where they meet.
+#[test]
+fn shares_are_added_pairwise_by_their_number() {
+    let memory = HostMemory::unlimited();
+    let weights = vec![0.0; LEN];
+    let shares: Vec<_> = (0..7).map(|seed| numbers(seed + 50, 10f32.powi(seed as i32 % 3))).collect();
+    let state = |range: std::ops::Range<usize>| {
+        let mut state = HostState::new(&memory, "w", Format::F32, Values::F32(&weights)).expect("memory");
+        state.number_shares_from(range.start as u64);
+        shares[range].iter().for_each(|share| state.arrive(Values::F32(share)).expect("memory"));
+        state
+    };
+    let sum = |left: &[f32], right: &[f32]| left.iter().zip(right).map(|(a, b)| a + b).collect::<Vec<_>>();
+    let pair = |n: usize| sum(&shares[n], &shares[n + 1]);
+    let wide = |state: &HostState, n: usize| match state.shares()[n] {
+        Values::F32(values) => values.to_vec(),
+        Values::Bf16(_) => panic!("shares came in f32"),
+    };
+    let expected = sum(&sum(&pair(0), &pair(2)), &sum(&pair(4), &shares[6]));
+    let mut whole = state(0..7);
+    assert_eq!(whole.shares().len(), 3, "four, two and one of seven");
+    whole.squares().expect("memory");
+    assert_eq!((whole.shares().len(), bits(&wide(&whole, 0))), (1, bits(&expected)));
+    // Of 3..7 the first has its neighbour elsewhere.
+    let part = state(3..7);
+    assert_eq!(part.shares().len(), 3);
+    assert_eq!(bits(&wide(&part, 0)), bits(&shares[3]));
+    assert_eq!(bits(&wide(&part, 1)), bits(&pair(4)));
+    let mut elsewhere = state(3..7);
+    elsewhere.replace_gradient(Values::F32(&expected)).expect("memory");
+    let squares = whole.squares().expect("memory").to_bits();
+    assert_eq!(elsewhere.squares().expect("memory").to_bits(), squares);
 }

@@ -1,0 +1,228 @@
+//! The ranks of a run: processes that compute a step's micro-batches together and then take the same step each.
+//!
+//! Every rank has the whole model and sees the same losses, the same norm and the same verdict, to the bit; so nothing but
+//! gradients, losses and the wish to stop needs to be agreed on. Rank 0 leads: it alone evaluates, samples, saves and prints.
+
+mod launch;
+
+pub(crate) use launch::{RankArgs, launch};
+
+use std::fs;
+use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use exchange::launch::Place;
+use exchange::{Alone, Engine, Exact, Exchange, Pairwise, Share, Watchdog};
+use runs::config::Config;
+use runs::directory::RunDirectory;
+
+/// This process among those of its run.
+pub(crate) struct Ranks {
+    /// Until it is left: see [`Ranks::end`].
+    engine: ManuallyDrop<Box<dyn Engine>>,
+    exact: Exact,
+    /// Ranks on this host, which share its memory, and the number of this one among them.
+    local: (usize, usize),
+    _watchdog: Option<Watchdog>,
+}
+
+impl Ranks {
+    /// The only one.
+    pub(crate) fn alone() -> Self {
+        Self::over(Alone, (1, 0), None)
+    }
+
+    fn over(engine: impl Engine + 'static, local: (usize, usize), watchdog: Option<Watchdog>) -> Self {
+        let engine: Box<dyn Engine> = Box::new(engine);
+        Self { engine: ManuallyDrop::new(engine), exact: Exact::default(), local, _watchdog: watchdog }
+    }
+
+    /// Leaves the others, once all have come to the end. A process that ends otherwise must not: it would wait for the others, who
+    /// wait for it, where its launcher ends them.
+    pub(crate) fn end(mut self) {
+        let left: Box<dyn Engine> = Box::new(Alone);
+        drop(ManuallyDrop::into_inner(std::mem::replace(&mut self.engine, ManuallyDrop::new(left))));
+    }
+
+    /// As a launcher has started this process; alone where none has.
+    pub(crate) fn open(args: &RankArgs) -> anyhow::Result<Self> {
+        match launch::found()? {
+            Some(place) => Self::over_mpi(place, Duration::from_secs(args.rank_timeout)),
+            None => Ok(Self::alone()),
+        }
+    }
+
+    #[cfg(unix)]
+    fn over_mpi(place: Place, patience: Duration) -> anyhow::Result<Self> {
+        let engine = exchange::Mpi::open().context("joining the other ranks")?;
+        place.agrees_with(&engine)?;
+        let watchdog = engine.watchdog(patience);
+        Ok(Self::over(engine, (place.local_world, place.local_rank), Some(watchdog)))
+    }
+
+    #[cfg(not(unix))]
+    fn over_mpi(place: Place, _patience: Duration) -> anyhow::Result<Self> {
+        anyhow::bail!("{} ranks were started, and this system's MPI is not known", place.world)
+    }
+
+    pub(crate) fn world(&self) -> usize {
+        self.engine.world()
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.engine.rank()
+    }
+
+    pub(crate) fn is_alone(&self) -> bool {
+        self.world() == 1
+    }
+
+    pub(crate) fn leads(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// Ranks on this host, and the number of this one among them.
+    pub(crate) fn local(&self) -> (usize, usize) {
+        self.local
+    }
+
+    /// The directory that rank 0 finds, as every rank sees it.
+    pub(crate) fn same_directory(
+        &mut self,
+        out: Option<&Path>,
+        find: impl Fn(Option<&Path>) -> anyhow::Result<RunDirectory>,
+    ) -> anyhow::Result<RunDirectory> {
+        let mut found = None;
+        let path = self.led(|| {
+            let directory = found.insert(find(out)?);
+            let path =
+                directory.path.to_str().context("a path that is no text cannot be told to other ranks")?;
+            Ok(path.as_bytes().to_owned())
+        })?;
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let path = PathBuf::from(String::from_utf8(path).context("hearing rank 0's directory")?);
+        // A run that was named goes on where it is; any other is where rank 0 makes it.
+        let mut directory = find(out).or_else(|_| find(Some(&path)))?;
+        directory.path = path;
+        Ok(directory)
+    }
+
+    /// Where this rank writes down its own steps: rank 0 in the run's directory, the others in one each within it.
+    pub(crate) fn folder(&self, run: &Path) -> anyhow::Result<PathBuf> {
+        if self.leads() {
+            return Ok(run.to_owned());
+        }
+        let folder = run.join("ranks").join(self.rank().to_string());
+        fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        Ok(folder)
+    }
+
+    /// Says so where ranks have nothing to do.
+    pub(crate) fn note_idle(&self, config: &Config) {
+        let (ranks, micro_batches) = (self.world(), config.train.accumulate);
+        if self.leads() && ranks > micro_batches {
+            eprintln!(
+                "{ranks} ranks share {micro_batches} micro-batches of a step, so some have nothing to do; raise \
+                 `train.accumulate` and lower `train.micro_batch`"
+            );
+        }
+    }
+
+    /// This rank's share of so many micro-batches.
+    pub(crate) fn share(&self, count: usize) -> Share {
+        Share { count: count as u64, world: self.world(), rank: self.rank() }
+    }
+
+    /// Whether every rank says so.
+    pub(crate) fn all(&mut self, ok: bool) -> anyhow::Result<bool> {
+        self.engine.commit(ok).context("agreeing with the other ranks")
+    }
+
+    /// What rank 0 comes to by `work`, for all. Where it fails the others end, too.
+    pub(crate) fn led(&mut self, work: impl FnOnce() -> anyhow::Result<Vec<u8>>) -> anyhow::Result<Vec<u8>> {
+        if !self.leads() {
+            let told = self.told(&[])?;
+            let said = told.strip_prefix(&[1]).context("rank 0 gave up; its own messages say why")?;
+            return Ok(said.to_owned());
+        }
+        let said = work();
+        let words = said.as_ref().map_or_else(|_| Vec::new(), |said| [&[1], said.as_slice()].concat());
+        self.told(&words)?;
+        said
+    }
+
+    /// What rank 0 says. Others give nothing.
+    fn told(&mut self, said: &[u8]) -> anyhow::Result<Vec<u8>> {
+        if self.is_alone() {
+            return Ok(said.to_owned());
+        }
+        let mut length = (said.len() as u64).to_le_bytes();
+        self.hear_lead(&mut length)?;
+        let length = u64::from_le_bytes(length) as usize;
+        let mut told = if self.leads() { said.to_owned() } else { vec![0; length] };
+        ensure!(told.len() == length, "rank 0 says {length} bytes");
+        self.hear_lead(&mut told)?;
+        Ok(told)
+    }
+
+    fn hear_lead(&mut self, bytes: &mut [u8]) -> anyhow::Result<()> {
+        let mut parts: Vec<&mut [u8]> = (1..self.world()).map(|_| &mut [] as &mut [u8]).collect();
+        parts.insert(0, bytes);
+        self.engine.all_gather(&mut parts).context("hearing rank 0")
+    }
+
+    /// The losses of all micro-batches, in the order of their numbers.
+    pub(crate) fn losses(&mut self, own: Vec<f32>, count: usize) -> anyhow::Result<Vec<f32>> {
+        if self.is_alone() {
+            return Ok(own);
+        }
+        let lengths = exchange::even(count, self.world());
+        let mut all = vec![0.0; count];
+        let range = self.share(count).range();
+        all[range.start as usize..range.end as usize].copy_from_slice(&own);
+        let bytes: Vec<usize> = lengths.iter().map(|length| length * size_of::<f32>()).collect();
+        let all_bytes = bytemuck::cast_slice_mut(&mut all);
+        self.exact.all_gather(self.engine.as_mut(), all_bytes, &bytes).context("gathering the losses")?;
+        Ok(all)
+    }
+
+    /// The sum over all micro-batches, of this rank's sums of neighbours and those of the others.
+    pub(crate) fn sum(&mut self, share: Share, len: usize, own: Vec<Vec<f32>>) -> anyhow::Result<Vec<f32>> {
+        let own = Pairwise::of_sums(share, len, own)?;
+        self.exact.sum(self.engine.as_mut(), own).context("summing gradients over the ranks")
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use exchange::threads;
+
+    use super::*;
+
+    /// What each of several ranks, threads here, returns.
+    pub(crate) fn on_each<T: Send>(world: usize, work: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
+        threads::on_each(world, |engine| work(Ranks::over(engine, (1, 0), None)))
+    }
+
+    #[test]
+    fn everybody_hears_rank_0_and_has_all_losses_in_order() {
+        for world in [1, 2, 3] {
+            let heard = on_each(world, |mut ranks| {
+                let told = ranks.led(|| Ok(b"begin".to_vec())).expect("no fault");
+                let failed = ranks.led(|| anyhow::bail!("no room")).expect_err("rank 0 fails").to_string();
+                assert_eq!(failed.contains("no room"), ranks.leads(), "{failed}");
+                let own = ranks.share(5).range().map(|n| n as f32).collect();
+                let all = ranks.all(ranks.rank() != 1).expect("no fault");
+                (told, ranks.losses(own, 5).expect("no fault"), all)
+            });
+            for (told, losses, all) in heard {
+                assert_eq!((told.as_slice(), losses), (&b"begin"[..], vec![0.0, 1.0, 2.0, 3.0, 4.0]));
+                assert_eq!(all, world == 1, "rank 1 says no");
+            }
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Several processes over Open MPI, by the command a user types: the numbers of one, and an end to every run.
+
+use std::env;
+use std::fs;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::program::{assert_code, assert_success, json, last_words, stderr};
+use crate::tiny::{TIGHT, Tiny, bits};
+
+/// Four micro-batches with targets that count and others that do not.
+const SHARED: [&str; 2] = ["train.accumulate=4", "train.micro_batch=1"];
+
+/// Whether Open MPI is here. Without it tests say that they did not run, unless they have to.
+fn has_mpi() -> bool {
+    let found = Command::new("mpirun").arg("--version").output().is_ok();
+    assert!(
+        found || env::var_os("EXCHANGE_REQUIRE_MPI").is_none(),
+        "EXCHANGE_REQUIRE_MPI is set, and there is no mpirun"
+    );
+    if !found {
+        eprintln!("NOT RUN: there is no mpirun");
+    }
+    found
+}
+
+impl Tiny {
+    fn attempt_on(&self, ranks: &str, out: &str, settings: &[&str]) -> Output {
+        let begin = ["--config", "tiny.json", "--device", "cpu", "--json", "--out", out, "--ranks", ranks];
+        self.train(&[&begin[..], &set(settings)].concat())
+    }
+
+    fn run_on(&self, ranks: &str, out: &str, settings: &[&str]) -> [String; 2] {
+        let output = self.attempt_on(ranks, out, settings);
+        assert_success(&output);
+        bits(&json(&output))
+    }
+
+    fn resume_on(&self, ranks: &str, out: &str, settings: &[&str]) -> [String; 2] {
+        let begin = ["--resume", out, "--device", "cpu", "--json", "--ranks", ranks];
+        let output = self.train(&[&begin[..], &set(settings)].concat());
+        assert_success(&output);
+        bits(&json(&output))
+    }
+
+    /// In the background, with what it says in `out.log`.
+    fn start_on(&self, ranks: &str, out: &str, more: &[&str]) -> Child {
+        let log = fs::File::create(self.join(&format!("{out}.log"))).expect("a file");
+        let mut command =
+            self.command(out, &[&SHARED[..], &["train.steps=400", "checkpoint.every=5"]].concat());
+        command.args(["--ranks", ranks]).args(more).stdout(Stdio::null()).stderr(log);
+        command.spawn().expect("the program starts")
+    }
+
+    fn said(&self, out: &str) -> String {
+        fs::read_to_string(self.join(&format!("{out}.log"))).expect("reading")
+    }
+
+    /// The processes of a run's ranks, by their rank, once a checkpoint is there.
+    fn processes(&self, out: &str) -> Vec<u32> {
+        let latest = self.join(out).join("checkpoints/latest");
+        wait_until(|| latest.exists(), "no checkpoint was saved");
+        let of_run = |id: &u32| {
+            let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+            let own = String::from_utf8_lossy(&fs::read(format!("/proc/{id}/environ")).unwrap_or_default())
+                .into_owned();
+            let folder = fs::read_link(format!("/proc/{id}/cwd"));
+            let ours = folder.is_ok_and(|folder| folder == self.path().canonicalize().expect("a folder"));
+            let rank = own
+                .split('\0')
+                .find_map(|pair| pair.strip_prefix("OMPI_COMM_WORLD_RANK=")?.parse::<u32>().ok());
+            (ours && !line.is_empty()).then_some(rank?)
+        };
+        let ids = fs::read_dir("/proc").expect("Linux").flatten();
+        let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let mut found: Vec<_> = ids.filter_map(|id| Some((of_run(&id)?, id))).collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, id)| id).collect()
+    }
+}
+
+fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
+    settings.iter().flat_map(|setting| ["--set", setting]).collect()
+}
+
+fn wait_until(mut holds: impl FnMut() -> bool, otherwise: &str) {
+    for _ in 0..1200 {
+        if holds() {
+            return;
+        }
+        sleep(Duration::from_millis(100));
+    }
+    panic!("{otherwise}");
+}
+
+fn ended(child: &mut Child) -> Option<i32> {
+    let mut status = None;
+    wait_until(
+        || {
+            status = child.try_wait().expect("waiting");
+            status.is_some()
+        },
+        "the run did not end",
+    );
+    status.and_then(|status| status.code())
+}
+
+fn signal(name: &str, process: u32) {
+    let sent = Command::new("kill").args([name, &process.to_string()]).status().expect("a shell's command");
+    assert!(sent.success());
+}
+
+#[test]
+fn ranks_end_with_the_bits_of_one_process() {
+    if !has_mpi() {
+        return;
+    }
+    let cases: [(&[&str], &[&str]); 4] = [
+        (&["train.optimizer=adamw", TIGHT], &["2", "4"]),
+        (&["train.optimizer=muon", "train.recompute=1"], &["2", "3"]),
+        (&["train.optimizer=sgd", TIGHT], &["4"]),
+        (
+            &["memory.optimizer=host", "memory.optimizer_state=compact", "model.compute=bf16", TIGHT],
+            &["2", "3"],
+        ),
+    ];
+    let tiny = Tiny::new();
+    for (n, (settings, worlds)) in cases.into_iter().enumerate() {
+        let settings = [settings, &SHARED].concat();
+        let one = bits(&tiny.run(&format!("one-{n}"), &settings));
+        for world in worlds {
+            assert_eq!(
+                tiny.run_on(world, &format!("of-{world}-{n}"), &settings),
+                one,
+                "{settings:?} on {world}"
+            );
+        }
+    }
+    let own = fs::read_to_string(tiny.join("of-3-1/ranks/2/metrics.jsonl")).expect("each rank has a journal");
+    assert_eq!(own.lines().filter(|line| line.starts_with(r#"{"kind":"step""#)).count(), 4);
+}
+
+#[test]
+fn a_run_goes_on_at_another_number_of_ranks_and_with_its_optimizer_elsewhere() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let settings = [&SHARED[..], &["train.grad_clip=null"]].concat();
+    let whole = bits(&tiny.run("whole", &[&settings[..], &["train.steps=6"]].concat()));
+    tiny.run_on("4", "run", &[&settings[..], &["train.steps=2"]].concat());
+    tiny.resume_on("2", "run", &["train.steps=4", "memory.optimizer=host"]);
+    let resumed = tiny.resume("run", &["train.steps=6", "memory.optimizer=device"]);
+    assert_eq!(bits(&resumed), whole);
+}
+
+#[test]
+fn a_step_that_diverges_is_withheld_by_all() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let diverging = ["train.lr=1e30", "train.bad_steps=2", "train.steps=9"];
+    let output = tiny.attempt_on("2", "run", &[&SHARED[..], &diverging].concat());
+    assert_code(&output, 4);
+    for journal in ["run", "run/ranks/1"] {
+        assert_eq!(tiny.records(journal, "withheld").len(), 2, "{journal}");
+    }
+}
+
+#[test]
+fn a_killed_rank_ends_the_run_and_what_was_saved_goes_on() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let mut child = tiny.start_on("2", "run", &[]);
+    let processes = tiny.processes("run");
+    signal("-KILL", processes[1]);
+    assert_eq!(ended(&mut child), Some(1), "{}", tiny.said("run"));
+    assert!(tiny.said("run").contains("the run of 2 ranks ended early"), "{}", tiny.said("run"));
+    let done = *tiny.whole_checkpoints("run").iter().max().expect("one was saved");
+    let steps = format!("train.steps={}", done + 3);
+    let whole = bits(&tiny.run("whole", &[&SHARED[..], &[&steps]].concat()));
+    assert_eq!(tiny.resume_on("2", "run", &[&steps]), whole);
+}
+
+#[test]
+fn a_frozen_rank_is_named() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let mut child = tiny.start_on("2", "run", &["--rank-timeout", "4"]);
+    let processes = tiny.processes("run");
+    signal("-STOP", processes[1]);
+    let code = ended(&mut child);
+    // What is stopped does not hear the launcher.
+    _ = Command::new("kill").args(["-KILL", &processes[1].to_string()]).status();
+    assert_eq!(code, Some(1), "{}", tiny.said("run"));
+    assert!(tiny.said("run").contains("rank 1"), "{}", tiny.said("run"));
+}
+
+#[test]
+fn one_rank_that_is_asked_to_stop_stops_all_with_a_checkpoint() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let mut child = tiny.start_on("2", "run", &[]);
+    let processes = tiny.processes("run");
+    signal("-TERM", processes[1]);
+    assert_eq!(ended(&mut child), Some(3), "{}", tiny.said("run"));
+    let last = tiny.records("run", "step").len() as u64;
+    assert_eq!(tiny.whole_checkpoints("run").iter().max(), Some(&last));
+}
+
+#[test]
+fn whoever_started_the_ranks_can_stop_them_all() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let mut child = tiny.start_on("2", "run", &[]);
+    tiny.processes("run");
+    signal("-INT", child.id());
+    assert_eq!(ended(&mut child), Some(3), "{}", tiny.said("run"));
+    let last = tiny.records("run", "step").len() as u64;
+    assert_eq!(tiny.whole_checkpoints("run").iter().max(), Some(&last));
+    assert!(
+        tiny.said("run").contains("resume with: train --resume run --device cpu --ranks 2"),
+        "{}",
+        tiny.said("run")
+    );
+}
+
+#[test]
+fn without_mpirun_one_is_told_what_to_install_and_one_process_trains() {
+    let tiny = Tiny::new();
+    let mut command = tiny.command("run", &[]);
+    let output = command.args(["--ranks", "2"]).env("PATH", "").output().expect("it starts");
+    assert_code(&output, 2);
+    assert!(last_words(&output, tiny.path()).contains("apt-get install openmpi-bin"), "{}", stderr(&output));
+    assert_success(&tiny.command("run", &["train.steps=1"]).env("PATH", "").output().expect("it starts"));
+}
