@@ -1,25 +1,21 @@
 //! `cargo xtask bench-vram`: what a device budget costs. One clean process of the release trainer per cell, a model
 //! at a budget, each compared with the same model without a limit. Every sweep becomes a dated record.
 //!
-//! Deciding (`budget`, `suite`, `limits`, `bisection`) and showing (`table`, `plot`, `svg`, `csv`) are pure; only `trainer`,
-//! `process`, `machine` and `record` touch the machine.
+//! Deciding (`budget`, `suite`, `limits`, `bisection`) and showing (`table`, `plot`) are pure; only `trainer` and `record`
+//! touch the machine.
 
 mod bisection;
 mod budget;
 mod cell;
-mod csv;
 mod limits;
-mod machine;
 mod max_params;
 mod peer;
 mod plot;
-mod process;
 mod readme_table;
 mod record;
 mod simulation;
 mod suite;
 mod summary;
-mod svg;
 mod sweep;
 mod table;
 mod trainer;
@@ -29,9 +25,10 @@ use std::{path::PathBuf, time::Duration};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::records::machine::Machine;
 use budget::Budget;
+
 use limits::Limits;
-use machine::Machine;
 use record::Record;
 use simulation::Simulation;
 use suite::{Optimizer, Place};

@@ -1,10 +1,12 @@
 //! Developer commands: `cargo xtask <command>`. One file per command; this one only dispatches.
 
+mod bench_scale;
 mod bench_vram;
 mod ci;
 mod gpu_check;
 mod invocation;
 mod kernels;
+mod process;
 mod readme;
 mod records;
 mod stand_in;
@@ -26,6 +28,8 @@ enum Command {
     GpuCheck(gpu_check::GpuCheck),
     /// Measure what device budgets cost, and record it
     BenchVram(Box<bench_vram::BenchVram>),
+    /// Measure exchanges between ranks on this machine, simulate them at more, and record it
+    BenchScale(bench_scale::BenchScale),
     /// Run a program on a CUDA driver that needs no GPU
     StandIn(stand_in::StandIn),
     /// Compile the kernels that programs generated on the stand-in with NVIDIA's own compiler
@@ -38,6 +42,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::GpuCheck(gpu_check) => gpu_check.run(),
         Command::BenchVram(bench_vram) => bench_vram.run(),
+        Command::BenchScale(bench_scale) => bench_scale.run(),
         Command::StandIn(stand_in) => stand_in.run(),
         Command::Kernels(kernels) => kernels.run(),
     };

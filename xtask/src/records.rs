@@ -1,11 +1,16 @@
 //! Where measurements are kept: `benchmarks/runs/<date>-<device>/`. A record is never overwritten.
 
+pub(crate) mod bytes;
+pub(crate) mod csv;
+pub(crate) mod machine;
+pub(crate) mod svg;
+
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::{invocation::Invocation, workspace};
 
@@ -32,6 +37,34 @@ pub(crate) fn fresh_folder(runs: &Path, date: &str, device: &str) -> Result<Path
     Ok(folder)
 }
 
+/// The folder `given`, unless it holds one of these files of a record.
+pub(crate) fn claim(given: &Path, files: &[&str]) -> Result<PathBuf> {
+    if files.iter().any(|name| given.join(name).exists()) {
+        bail!(
+            "{} holds a record already, and records are never overwritten; name another folder",
+            given.display()
+        );
+    }
+    fs::create_dir_all(given).with_context(|| format!("{} could not be made", given.display()))?;
+    Ok(given.to_owned())
+}
+
+/// The command that is running, as a stranger would type it.
+pub(crate) fn command() -> Invocation {
+    let typed = env::args().skip(1).map(|argument| anywhere(&argument));
+    Invocation::cargo("xtask").arguments(typed)
+}
+
+/// Folders of this machine mean nothing elsewhere.
+fn anywhere(argument: &str) -> String {
+    let (option, path) =
+        argument.split_once('=').filter(|_| argument.starts_with("--")).unwrap_or(("", argument));
+    let path = Path::new(path);
+    let Some(name) = path.file_name().filter(|_| path.is_absolute()) else { return argument.to_owned() };
+    let equals = if option.is_empty() { "" } else { "=" };
+    format!("{option}{equals}{}", name.to_string_lossy())
+}
+
 fn slug(device: &str) -> String {
     let lower = device.to_lowercase();
     let words = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
@@ -44,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_second_run_of_the_day_leaves_the_first_record_alone() {
-        let runs = std::env::temp_dir().join(format!("records-{}", std::process::id()));
+        let runs = env::temp_dir().join(format!("records-{}", std::process::id()));
         let names: Vec<_> = (0..3)
             .map(|_| fresh_folder(&runs, "2026-01-02", "NVIDIA H200 (NVL)").unwrap())
             .map(|folder| folder.file_name().unwrap().to_string_lossy().into_owned())
@@ -54,5 +87,14 @@ mod tests {
             names,
             ["2026-01-02-nvidia-h200-nvl", "2026-01-02-nvidia-h200-nvl-2", "2026-01-02-nvidia-h200-nvl-3"]
         );
+    }
+
+    #[test]
+    fn a_command_shows_no_folder_of_this_machine() {
+        assert_eq!(anywhere("/somewhere/else/train"), "train");
+        assert_eq!(anywhere("--out=/somewhere/record"), "--out=record");
+        for kept in ["bench-vram", "--steps", "--set=a.b=c", "configs/mine.json"] {
+            assert_eq!(anywhere(kept), kept);
+        }
     }
 }

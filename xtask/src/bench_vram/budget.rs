@@ -1,8 +1,10 @@
-//! Budgets as they are asked for, and byte counts as they are shown. The units are the trainer's.
+//! Budgets as they are asked for. The units are the trainer's.
 
 use std::{fmt, str::FromStr};
 
-use anyhow::{Context, Error, Result, bail, ensure};
+use anyhow::{Context, Error, Result, ensure};
+
+use crate::records::bytes::Bytes;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Budget {
@@ -11,6 +13,8 @@ pub(super) enum Budget {
     Share(f64),
     Bytes(u64),
 }
+
+const EXAMPLE: &str = "write `75%`, `8GiB` or `unlimited`";
 
 /// The device memory that one process is given; nothing for no limit.
 pub(super) type Limit = Option<u64>;
@@ -38,25 +42,14 @@ impl FromStr for Budget {
         if text == "unlimited" {
             return Ok(Self::Unlimited);
         }
-        let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-        let (digits, unit) = text.split_at(split);
-        let example = "write `75%`, `8GiB` or `unlimited`";
-        let number: f64 = digits.parse().with_context(|| format!("`{text}` is no budget: {example}"))?;
-        ensure!(number > 0.0, "a budget of {text} holds nothing: {example}");
-        let scale = match unit.trim().to_ascii_lowercase().as_str() {
-            "%" => return Ok(Self::Share(number)),
-            "" | "b" => 1,
-            "k" | "kib" => 1 << 10,
-            "m" | "mib" => 1 << 20,
-            "g" | "gib" => 1 << 30,
-            "t" | "tib" => 1_u64 << 40,
-            "kb" => 1_000,
-            "mb" => 1_000_000,
-            "gb" => 1_000_000_000,
-            "tb" => 1_000_000_000_000,
-            other => bail!("`{text}` is no budget, its unit `{other}` is unknown: {example}"),
-        };
-        Ok(Self::Bytes((number * scale as f64) as u64))
+        if let Some(percent) = text.strip_suffix('%') {
+            let percent: f64 =
+                percent.trim().parse().with_context(|| format!("`{text}` is no budget: {EXAMPLE}"))?;
+            ensure!(percent > 0.0, "a budget of {text} holds nothing: {EXAMPLE}");
+            return Ok(Self::Share(percent));
+        }
+        let Bytes(bytes) = text.parse().with_context(|| format!("`{text}` is no budget: {EXAMPLE}"))?;
+        Ok(Self::Bytes(bytes))
     }
 }
 
@@ -74,26 +67,6 @@ impl fmt::Display for Budget {
                 write!(f, "{}{unit}", bytes >> shift)
             }
         }
-    }
-}
-
-/// A byte count that is shown with three digits or a little more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Bytes(pub(super) u64);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut value = self.0 as f64;
-        let mut unit = "B";
-        for larger in ["KiB", "MiB", "GiB", "TiB"] {
-            if value < 1024.0 {
-                break;
-            }
-            value /= 1024.0;
-            unit = larger;
-        }
-        let digits = if unit == "B" || value >= 100.0 { 0 } else { 2 - usize::from(value >= 10.0) };
-        write!(f, "{value:.digits$} {unit}")
     }
 }
 
@@ -141,11 +114,5 @@ mod tests {
         for text in ["unlimited", "12.5%", "8GiB", "1536MiB", "1KiB", "1025B"] {
             assert_eq!(budget(text).to_string(), text);
         }
-    }
-
-    #[test]
-    fn bytes_are_shown_with_about_three_digits() {
-        let shown = [999, 1536, 20 << 20, 300 << 30, 2 << 40].map(|bytes| Bytes(bytes).to_string());
-        assert_eq!(shown, ["999 B", "1.50 KiB", "20.0 MiB", "300 GiB", "2.00 TiB"]);
     }
 }

@@ -2,9 +2,10 @@
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::records::csv;
+
 use super::{
     budget::{Budget, Limit},
-    csv,
     summary::Summary,
 };
 

@@ -7,9 +7,11 @@ use std::{
 
 use anyhow::{Result, bail};
 
+use crate::records::bytes::Bytes;
+
 use super::{
     bisection::{Deepest, Probe, deepest},
-    budget::{Budget, Bytes},
+    budget::Budget,
     cell::Outcome,
     limits::Limits,
     suite::Model,

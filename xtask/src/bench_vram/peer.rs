@@ -134,9 +134,10 @@ fn shown(model: &str, peer: &str, rounds: &[Round]) -> String {
 mod tests {
     use std::fs;
 
+    use crate::records::machine::Machine;
+
     use super::{
         super::{
-            machine::Machine,
             suite,
             summary::tests::PRINTED,
             trainer::tests::{StandIn, toy},

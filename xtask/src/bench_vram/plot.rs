@@ -1,13 +1,12 @@
 //! A record as a picture: speed and peak memory against the budget, one line per model. Self-contained, with colours
 //! for light and for dark pages.
 
-use super::{
-    budget::{Budget, Bytes},
-    cell::Cell,
-    summary::Summary,
-    svg::{At, Canvas},
-    table,
+use crate::records::{
+    bytes::Bytes,
+    svg::{At, COLOURS, Canvas},
 };
+
+use super::{budget::Budget, cell::Cell, summary::Summary, table};
 
 /// A model's cells as shares of its unlimited run: only so can small and large ones lie in one picture.
 struct Series<'a> {
@@ -31,22 +30,11 @@ const TOP: f64 = 50.0;
 /// Below the panels, where one line per model says its name.
 const LEGEND: f64 = TOP + PANEL.1 + 70.0;
 const LEGEND_LINE: f64 = 20.0;
-const COLOURS: usize = 6;
-
-const STYLE: &str = "\
-text{font:12px system-ui,sans-serif;fill:#24292f}.title{font-weight:600}.x{text-anchor:middle}.y{text-anchor:end}\
-.page{fill:#fff}.grid{stroke:#d0d7de}.limit{stroke:#8c959f;stroke-dasharray:4 4}.line{fill:none;stroke-width:2}\
-.c0{stroke:#0072b2}.c1{stroke:#d55e00}.c2{stroke:#009e73}.c3{stroke:#a0468c}.c4{stroke:#946200}.c5{stroke:#57606a}\
-circle{fill:#fff;stroke-width:2}\
-@media(prefers-color-scheme:dark){text{fill:#e6edf3}.page{fill:#0d1117}.grid{stroke:#30363d}.limit{stroke:#8b949e}\
-circle{fill:#0d1117}.c0{stroke:#58a6ff}.c1{stroke:#ff9a5c}.c2{stroke:#3fd6a5}.c3{stroke:#e58fd1}.c4{stroke:#e3b341}\
-.c5{stroke:#b1bac4}}";
-
 pub(super) fn svg(cells: &[Cell]) -> String {
     let series = series(cells);
     let height = LEGEND + LEGEND_LINE * series.len().max(1) as f64;
     let title = "Speed and peak device memory against the device budget";
-    let mut canvas = Canvas::new(860.0, height, title, STYLE);
+    let mut canvas = Canvas::new(860.0, height, title);
     let budget = most(series.iter().flat_map(Series::budgets));
     let points = || series.iter().flat_map(|series| &series.points);
     let speed = Panel { left: 60.0, budget, top: most(points().map(|point| point.speed)) };

@@ -1,17 +1,16 @@
 //! The dated record of a sweep: a page, the raw cells and a picture, written again after every cell.
 
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use crate::{invocation::Invocation, records};
+use crate::records::{self, machine::Machine};
 
 use super::{
     cell::{self, Cell},
-    machine::Machine,
     plot,
     suite::{Model, Place},
     table, trainer,
@@ -40,10 +39,10 @@ impl Record {
         let date = records::today()?;
         let device = place.name(machine);
         let folder = match out {
-            Some(folder) => claim(folder)?,
+            Some(folder) => records::claim(folder, &[CELLS, "README.md"])?,
             None => records::fresh_folder(&records::runs(), &date, &device)?,
         };
-        let heading = format!("# Device budgets: {device}, {date}\n\n`{}`, {trainer}. ", command());
+        let heading = format!("# Device budgets: {device}, {date}\n\n`{}`, {trainer}. ", records::command());
         Ok(Self { folder, heading, circumstances: circumstances(machine, place, models), planned })
     }
 
@@ -76,35 +75,6 @@ impl Record {
             self.circumstances
         )
     }
-}
-
-/// Records are never overwritten.
-fn claim(folder: &Path) -> Result<PathBuf> {
-    for name in [CELLS, "README.md"] {
-        if folder.join(name).exists() {
-            bail!(
-                "{} holds a record already, and records are never overwritten; name another folder",
-                folder.display()
-            );
-        }
-    }
-    fs::create_dir_all(folder).with_context(|| format!("{} could not be made", folder.display()))?;
-    Ok(folder.to_owned())
-}
-
-fn command() -> Invocation {
-    let typed = env::args().skip(1).map(|argument| anywhere(&argument));
-    Invocation::cargo("xtask").arguments(typed)
-}
-
-/// Folders of this machine mean nothing elsewhere.
-fn anywhere(argument: &str) -> String {
-    let (option, path) =
-        argument.split_once('=').filter(|_| argument.starts_with("--")).unwrap_or(("", argument));
-    let path = Path::new(path);
-    let Some(name) = path.file_name().filter(|_| path.is_absolute()) else { return argument.to_owned() };
-    let equals = if option.is_empty() { "" } else { "=" };
-    format!("{option}{equals}{}", name.to_string_lossy())
 }
 
 fn circumstances(machine: &Machine, place: &Place, models: &[Model]) -> String {
@@ -140,19 +110,12 @@ const WITHOUT_GPU: &str = "The CPU's memory plays the device, and sequences of l
 
 #[cfg(test)]
 mod tests {
+    use crate::records::machine;
+
     use super::{super::cell::tests::three, *};
 
-    fn machine() -> Machine {
-        Machine {
-            gpu: None,
-            evidence: String::new(),
-            processor: "Some CPU".to_owned(),
-            facts: vec![("processor", "Some CPU".to_owned()), ("cores", "2".to_owned())],
-        }
-    }
-
     fn record(out: &Path) -> Result<Record> {
-        let machine = machine();
+        let machine = machine::tests::of_no_note();
         let place = Place::choose("auto", &machine);
         let models = super::super::suite::models(&["toy".to_owned()], Some(5), &[], &[], &place);
         Record::begin(Some(out), &machine, &place, &models, "built at commit abc", 3)
@@ -160,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_record_says_command_commit_machine_numbers_and_caveats() {
-        let folder = env::temp_dir().join(format!("bench-vram-record-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("bench-vram-record-{}", std::process::id()));
         let record = record(&folder).unwrap();
         record.write(&three()[..2]).unwrap();
         let early = fs::read_to_string(folder.join("README.md")).unwrap();
@@ -188,14 +151,5 @@ mod tests {
         }
         assert_eq!(cells, three());
         assert!(again.unwrap().to_string().contains("never overwritten"));
-    }
-
-    #[test]
-    fn a_command_shows_no_folder_of_this_machine() {
-        assert_eq!(anywhere("/somewhere/else/train"), "train");
-        assert_eq!(anywhere("--out=/somewhere/record"), "--out=record");
-        for kept in ["bench-vram", "--steps", "--set=a.b=c", "configs/mine.json"] {
-            assert_eq!(anywhere(kept), kept);
-        }
     }
 }

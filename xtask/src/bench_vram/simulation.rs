@@ -10,12 +10,13 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use pager::{Limit, Policy, Recording, Replay, bound};
 
-use crate::{invocation::Invocation, records, workspace};
-
-use super::{
-    budget::{Budget, Bytes},
-    csv,
+use crate::{
+    invocation::Invocation,
+    records::{self, bytes::Bytes, csv},
+    workspace,
 };
+
+use super::budget::Budget;
 
 /// A step is played this often: once to be learned, once more, and then as it stays.
 const ROUNDS: usize = 4;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::ValueEnum;
 
-use super::machine::Machine;
+use crate::records::machine::Machine;
 
 pub(super) struct Model {
     pub(super) name: String,

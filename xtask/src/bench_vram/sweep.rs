@@ -4,8 +4,10 @@ use std::io::{self, Write as _};
 
 use anyhow::Result;
 
+use crate::records::bytes::Bytes;
+
 use super::{
-    budget::{Budget, Bytes, Limit},
+    budget::{Budget, Limit},
     cell::{Cell, Outcome},
     limits::Limits,
     suite::Model,

@@ -1,7 +1,8 @@
 //! Cells as a table, for the terminal and for pages.
 
+use crate::records::bytes::Bytes;
+
 use super::{
-    budget::Bytes,
     cell::{Cell, Outcome},
     summary::Summary,
 };

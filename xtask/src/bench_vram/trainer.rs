@@ -12,16 +12,11 @@ use serde_json::Value;
 
 use crate::{
     invocation::Invocation,
+    process::{self, Ended},
     workspace::{self, Workspace},
 };
 
-use super::{
-    budget::Limit,
-    cell::Outcome,
-    process::{self, Ended},
-    suite::Model,
-    summary::Summary,
-};
+use super::{budget::Limit, cell::Outcome, suite::Model, summary::Summary};
 
 pub(super) struct Trainer {
     /// What it was built from, as far as that is known.
@@ -67,7 +62,7 @@ impl Trainer {
         let budget = limit.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes}B"));
         let run = scratch.join("run").to_string_lossy().into_owned();
         let arguments = arguments(model, &self.device, &budget, further, &run);
-        let ended = process::run(&self.program.clone().arguments(arguments), &scratch, time);
+        let ended = process::run(&self.program.clone().arguments(arguments), "train", &scratch, time);
         fs::remove_dir_all(&scratch)
             .with_context(|| format!("{} could not be removed", scratch.display()))?;
         Ok(judge(&ended?, time, &run))

@@ -36,7 +36,7 @@ const ARROWS: [Arrows; 14] = [
         to: &["backend-offload", "host-optim", "models", "tokenizer", "train"],
         tests_to: &[],
     },
-    Arrows { from: "xtask", to: &["pager"], tests_to: &[] },
+    Arrows { from: "xtask", to: &["exchange", "pager"], tests_to: &[] },
 ];
 
 /// Members that build in seconds, also for whoever works on nothing else.
@@ -138,6 +138,7 @@ mod tests {
         for other in ["burn", "burn-ir", "cubecl-core", "backend-offload", "models", "runs", "train"] {
             assert!(refused("exchange", other, false) && refused("exchange", other, true), "{other}");
         }
+        assert!(!refused("xtask", "exchange", false));
         assert!(!refused("train", "exchange", false) && !refused("exchange", "libloading", false));
         assert!(refused("models", "exchange", false) && refused("backend-offload", "exchange", true));
     }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-pub(super) fn write(rows: &[Vec<String>]) -> String {
+pub(crate) fn write(rows: &[Vec<String>]) -> String {
     let mut writer = csv::WriterBuilder::new().flexible(true).from_writer(Vec::new());
     for row in rows {
         writer.write_record(row).expect("memory takes what is written");
@@ -11,7 +11,7 @@ pub(super) fn write(rows: &[Vec<String>]) -> String {
     String::from_utf8(bytes).expect("fields of text, separated by commas, are text")
 }
 
-pub(super) fn read(text: &str) -> Result<Vec<Vec<String>>> {
+pub(crate) fn read(text: &str) -> Result<Vec<Vec<String>>> {
     ensure!(text.is_empty() || text.ends_with('\n'), "the last line is cut off");
     let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(text.as_bytes());
     let rows = reader.records().map(|row| Ok(row?.iter().map(str::to_owned).collect()));

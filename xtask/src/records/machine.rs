@@ -4,19 +4,19 @@ use std::{fs, path::Path, thread};
 
 use crate::invocation::Invocation;
 
-use super::budget::Bytes;
+use super::bytes::Bytes;
 
-pub(super) struct Machine {
-    pub(super) gpu: Option<String>,
+pub(crate) struct Machine {
+    pub(crate) gpu: Option<String>,
     /// How the GPU, or that there is none, was found out.
-    pub(super) evidence: String,
-    pub(super) processor: String,
+    pub(crate) evidence: String,
+    pub(crate) processor: String,
     /// Names and values, in the order they are shown.
-    pub(super) facts: Vec<(&'static str, String)>,
+    pub(crate) facts: Vec<(&'static str, String)>,
 }
 
 impl Machine {
-    pub(super) fn probe() -> Self {
+    pub(crate) fn probe() -> Self {
         let smi = ask("nvidia-smi", "--query-gpu=name,memory.total,driver_version --format=csv,noheader");
         let processor =
             field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown processor".into());
@@ -37,10 +37,14 @@ impl Machine {
             facts.push(("gpu", gpu.clone().unwrap_or_else(|| "none".into())));
         }
         facts.push(("system", ask("uname", "-sr").unwrap_or_default()));
-        let load = read("/proc/loadavg").split_whitespace().next().unwrap_or("unknown").to_owned();
-        facts.push(("load before", load));
+        facts.push(("load before", load()));
         Self { gpu, evidence, processor, facts }
     }
+}
+
+/// Processes that ran or waited to, on the mean of the last minute.
+pub(crate) fn load() -> String {
+    read("/proc/loadavg").split_whitespace().next().unwrap_or("unknown").to_owned()
 }
 
 fn ask(program: &str, arguments: &str) -> Option<String> {
@@ -96,8 +100,17 @@ fn memory(meminfo: &str, group: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    pub(crate) fn of_no_note() -> Machine {
+        Machine {
+            gpu: None,
+            evidence: String::new(),
+            processor: "Some CPU".to_owned(),
+            facts: vec![("processor", "Some CPU".to_owned()), ("cores", "2".to_owned())],
+        }
+    }
 
     #[test]
     fn a_gpu_is_found_with_and_without_nvidia_smi() {

@@ -12,21 +12,19 @@ use anyhow::{Context, Result};
 
 use crate::invocation::Invocation;
 
-pub(super) struct Ended {
+pub(crate) struct Ended {
     /// Nothing where it was stopped at the limit.
-    pub(super) status: Option<ExitStatus>,
-    pub(super) printed: String,
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) printed: String,
     /// The error it ended with, or else the last line on standard error that says something.
-    pub(super) complaint: String,
+    pub(crate) complaint: String,
 }
-
-/// What the trainer puts before an error.
-const NAME: &str = "train: ";
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
-/// Runs it in the folder this command was started in, where relative paths of its arguments lead somewhere.
-pub(super) fn run(invocation: &Invocation, scratch: &Path, limit: Duration) -> Result<Ended> {
+/// Runs it in the folder this command was started in, where relative paths of its arguments lead somewhere. `name` and a
+/// colon stand before its errors.
+pub(crate) fn run(invocation: &Invocation, name: &str, scratch: &Path, limit: Duration) -> Result<Ended> {
     // Files instead of pipes: no process can fill them and wait, and none that outlives the limit can hold them open.
     let [printed, said] = ["stdout", "stderr"].map(|name| scratch.join(name));
     let file =
@@ -41,7 +39,7 @@ pub(super) fn run(invocation: &Invocation, scratch: &Path, limit: Duration) -> R
     let status =
         wait(&mut child, limit).with_context(|| format!("`{invocation}` could not be waited for"))?;
     let text = |path| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    Ok(Ended { status, printed: text(&printed)?, complaint: complaint(&text(&said)?) })
+    Ok(Ended { status, printed: text(&printed)?, complaint: complaint(name, &text(&said)?) })
 }
 
 fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
@@ -60,10 +58,11 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
 }
 
 /// In one line, without the program's name in front and without what Rust adds after a panic.
-fn complaint(said: &str) -> String {
+fn complaint(name: &str, said: &str) -> String {
+    let name = format!("{name}: ");
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    if let Some(start) = lines.iter().rposition(|line| line.starts_with(NAME)) {
-        return lines[start..].join(" ")[NAME.len()..].to_owned();
+    if let Some(start) = lines.iter().rposition(|line| line.starts_with(&name)) {
+        return lines[start..].join(" ")[name.len()..].to_owned();
     }
     let last = lines.iter().rfind(|line| !line.starts_with("note: run with"));
     last.copied().unwrap_or_default().to_owned()
@@ -76,13 +75,13 @@ mod tests {
     #[test]
     fn an_error_of_several_lines_becomes_one() {
         let said = "step 1\ntrain: step 2 could not run: failed\nCaused by:\n  mul: no room\n\n";
-        assert_eq!(complaint(said), "step 2 could not run: failed Caused by: mul: no room");
+        assert_eq!(complaint("train", said), "step 2 could not run: failed Caused by: mul: no room");
     }
 
     #[test]
     fn without_an_error_the_last_line_that_says_something_is_the_complaint() {
         let panic = "thread 'main' panicked at a.rs:1:\nno device\nnote: run with `RUST_BACKTRACE=1`\n";
-        assert_eq!(complaint(panic), "no device");
-        assert_eq!(complaint(""), "");
+        assert_eq!(complaint("train", panic), "no device");
+        assert_eq!(complaint("train", ""), "");
     }
 }

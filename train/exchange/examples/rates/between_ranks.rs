@@ -1,0 +1,88 @@
+//! Exchanges between ranks: each begins at a barrier and has taken as long as the slowest rank says.
+
+use std::{error::Error, io::Write, time::Instant};
+
+use exchange::{Counted, Engine, Exact, Exchange, OneBit, Pairwise, Share, even};
+
+use super::{Asked, Sample, gradient};
+
+/// The first turn connects, and one bit has all its residuals from the second on.
+const UNCOUNTED: usize = 2;
+
+/// Turns of calls that carry no gradient.
+const CALLS: usize = 200;
+
+pub fn measure(engine: impl Engine, asked: &Asked, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    let mut meter = Meter { engine: Counted::new(engine), out };
+    let calls = CALLS.min(asked.turns);
+    meter.take("barrier", 0, calls, || Ok(()), |engine, ()| engine.barrier())?;
+    meter.take("commit", 0, calls, || Ok(()), |engine, ()| engine.commit(true))?;
+    for &bytes in &asked.sizes {
+        let turns = asked.turns_of(bytes);
+        let whole = gradient(bytes);
+        let (world, rank) = (meter.engine.world(), meter.engine.rank());
+        let contribution = || {
+            let mut own = Pairwise::new(Share { count: world as u64, world, rank }, whole.len());
+            own.push(whole.clone()).map(|_| own)
+        };
+        meter.take("exact", bytes, turns, contribution, |engine, own| Exact::default().sum(engine, own))?;
+        let mut one_bit = OneBit::new(whole.len(), 0);
+        meter.take("one bit", bytes, turns, contribution, |engine, own| {
+            let sum = one_bit.sum(engine, own)?;
+            one_bit.settle(true);
+            Ok(sum)
+        })?;
+        let parts = even(bytes, world);
+        let weights = || Ok(vec![1; bytes]);
+        meter.take("all-gather", bytes, turns, weights, |engine, mut weights| {
+            Exact::default().all_gather(engine, &mut weights, &parts).map(|()| weights)
+        })?;
+    }
+    Ok(())
+}
+
+struct Meter<'a, E> {
+    engine: Counted<E>,
+    out: &'a mut dyn Write,
+}
+
+impl<E: Engine> Meter<'_, E> {
+    /// `prepare` and dropping the result are not timed; the first turns, which connect and touch memory, are not
+    /// counted.
+    fn take<P, R>(
+        &mut self,
+        kind: &'static str,
+        bytes: usize,
+        turns: usize,
+        prepare: impl Fn() -> exchange::Result<P>,
+        mut call: impl FnMut(&mut Counted<E>, P) -> exchange::Result<R>,
+    ) -> Result<(), Box<dyn Error>> {
+        let mut own = Vec::with_capacity(turns);
+        for turn in 0..turns + UNCOUNTED {
+            let prepared = prepare()?;
+            self.engine.barrier()?;
+            let before = self.engine.costs().sent;
+            let began = Instant::now();
+            let result = call(&mut self.engine, prepared)?;
+            let seconds = began.elapsed().as_secs_f64();
+            drop(result);
+            if turn >= UNCOUNTED {
+                own.push((seconds, self.engine.costs().sent - before));
+            }
+        }
+        for (turn, (seconds, sent)) in own.into_iter().enumerate() {
+            let seconds = self.largest(seconds)?;
+            if self.engine.rank() == 0 {
+                Sample { kind, bytes, turn, sent, seconds }.print(self.out)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn largest(&mut self, own: f64) -> exchange::Result<f64> {
+        let mut all = vec![own.to_ne_bytes(); self.engine.world()];
+        let mut parts: Vec<&mut [u8]> = all.iter_mut().map(<[u8; 8]>::as_mut_slice).collect();
+        self.engine.all_gather(&mut parts)?;
+        Ok(all.into_iter().map(f64::from_ne_bytes).fold(own, f64::max))
+    }
+}

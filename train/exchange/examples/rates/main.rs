@@ -1,0 +1,107 @@
+//! Measures how long exchanges take: the program that `cargo xtask bench-scale` starts.
+//!
+//! `rates BYTES,BYTES… TURNS`: gradients of these sizes, each exchange repeated `TURNS` times at most. Under `mpirun` it
+//! measures the exchanges between the ranks, and rank 0 prints; started by itself it compares a world of one with a
+//! plain sum. It prints lines of `sample,kind,bytes,turn,sent,seconds` and one of `engine,version`.
+
+mod alone;
+mod between_ranks;
+
+use std::{
+    error::Error,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use exchange::{Alone, launch};
+
+/// Long after the longest exchange: a rank that hangs ends the job.
+#[cfg(unix)]
+const LIMIT: std::time::Duration = std::time::Duration::from_mins(2);
+
+/// Fewer turns for larger gradients: about as many bytes for each size.
+const BYTES_OF_A_SIZE: usize = 1 << 30;
+
+/// Enough for a median, whatever the size.
+const FEWEST: usize = 5;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("rates: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let asked = Asked::parse(std::env::args().skip(1))?;
+    let mut out = io::stdout().lock();
+    if launch::place(&std::env::vars().collect())?.is_none() {
+        writeln!(out, "engine,a world of one")?;
+        return alone::measure(Alone, &asked, &mut out);
+    }
+    between(&asked, &mut out)
+}
+
+#[cfg(unix)]
+fn between(asked: &Asked, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    let engine = exchange::Mpi::open()?;
+    let _watchdog = engine.watchdog(LIMIT);
+    if exchange::Engine::rank(&engine) == 0 {
+        writeln!(out, "engine,{}", engine.version().lines().next().unwrap_or_default())?;
+    }
+    between_ranks::measure(engine, asked, out)
+}
+
+#[cfg(not(unix))]
+fn between(_: &Asked, _: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    Err("Open MPI is loaded on Unix alone".into())
+}
+
+struct Asked {
+    /// Bytes of gradients, each a whole number of f32.
+    sizes: Vec<usize>,
+    turns: usize,
+}
+
+impl Asked {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, Box<dyn Error>> {
+        let usage = "usage: rates BYTES,BYTES… TURNS";
+        let sizes = arguments.next().ok_or(usage)?;
+        let turns: usize = arguments.next().ok_or(usage)?.parse()?;
+        let sizes = sizes.split(',').map(str::parse).collect::<Result<Vec<usize>, _>>()?;
+        if turns == 0 || sizes.iter().any(|bytes| *bytes == 0 || bytes % size_of::<f32>() != 0) {
+            return Err("a size is a multiple of 4 bytes, and there is one turn or more".into());
+        }
+        Ok(Self { sizes, turns })
+    }
+
+    fn turns_of(&self, bytes: usize) -> usize {
+        (BYTES_OF_A_SIZE / bytes).clamp(FEWEST.min(self.turns), self.turns)
+    }
+}
+
+/// One repetition of one exchange.
+struct Sample {
+    kind: &'static str,
+    /// The gradient's.
+    bytes: usize,
+    turn: usize,
+    /// Bytes that a rank sends to others.
+    sent: u64,
+    seconds: f64,
+}
+
+impl Sample {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { kind, bytes, turn, sent, seconds } = self;
+        writeln!(out, "sample,{kind},{bytes},{turn},{sent},{seconds:.9}")
+    }
+}
+
+/// A gradient without two equal neighbours, so that no pack of it is a special case.
+fn gradient(bytes: usize) -> Vec<f32> {
+    (0..bytes / size_of::<f32>()).map(|at| (at % 8191) as f32 * 0.25 - 1000.0).collect()
+}

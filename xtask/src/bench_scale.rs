@@ -1,0 +1,205 @@
+//! `cargo xtask bench-scale`: what exchanges between ranks cost on this machine, and what that would come to at up to 1,024
+//! of them. Rates and latencies are measured, over TCP on loopback and over shared memory; scaling is simulated from a
+//! model that is fitted to them, and says so.
+//!
+//! Deciding (`cell`, `fit`, `simulation`) and showing (`table`, `plot`, `page`) are pure; `ranks` alone starts anything.
+
+mod cell;
+mod fit;
+mod page;
+mod plot;
+mod ranks;
+mod sample;
+mod simulation;
+mod table;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::records::{
+    self,
+    bytes::Bytes,
+    machine::{self, Machine},
+};
+
+use page::Findings;
+use ranks::{Asked, Launcher, Program};
+use sample::{Link, Sample};
+use simulation::{Network, Step};
+
+#[derive(Args)]
+pub(crate) struct BenchScale {
+    /// Bytes of gradients to exchange
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64KiB,1MiB,16MiB,64MiB")]
+    sizes: Vec<Bytes>,
+    /// Ranks to start on this machine, by turns
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "2,4", value_parser = clap::value_parser!(u16).range(2..))]
+    ranks: Vec<u16>,
+    /// Repetitions of an exchange; large ones are repeated less often, but five times at least
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..))]
+    turns: u16,
+    /// The record's folder; by default `benchmarks/runs/<date>-<device>-scale`
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Measure and record nothing: simulate from this record, with the options below
+    #[arg(long, value_name = "RECORD", conflicts_with_all = ["sizes", "ranks", "turns", "out"])]
+    from: Option<PathBuf>,
+    /// Simulated: seconds that one rank computes a step. By default about GPT-2 124M, half a million tokens, 40 TFLOP/s
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    compute: f64,
+    /// Simulated: bytes of a step's gradients
+    #[arg(long, value_name = "BYTES", default_value = "498MB")]
+    gradient: Bytes,
+    /// Simulated: local steps for each exchange, where ranks exchange rarely
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
+    every: u64,
+    /// Simulated: bytes per second of a network that is assumed beside the measured link
+    #[arg(long, value_name = "BYTES", default_value = "125MB")]
+    network: Bytes,
+    /// Simulated: microseconds until a message of that network arrives
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 100.0)]
+    latency: f64,
+}
+
+/// What is measured: TCP also stands in for a network.
+const LINKS: [Link; 2] = [Link::Tcp, Link::SharedMemory];
+
+const SAMPLES: &str = "samples.csv";
+const FILES: [&str; 3] = [SAMPLES, "plot.svg", "README.md"];
+
+impl BenchScale {
+    pub(crate) fn run(self) -> Result<()> {
+        let (step, network) = self.simulated()?;
+        if let Some(record) = &self.from {
+            let findings = Findings::of(&read(record)?, step, network);
+            println!("{}", findings.simulation());
+            return Ok(());
+        }
+        let machine = Machine::probe();
+        let launcher = Launcher::find()?;
+        let program = Program::build("release")?;
+        let date = records::today()?;
+        let name = format!("{} scale", machine.processor);
+        let folder = match &self.out {
+            Some(folder) => records::claim(folder, &FILES)?,
+            None => records::fresh_folder(&records::runs(), &date, &name)?,
+        };
+        let asked = Asked { sizes: self.sizes, turns: self.turns };
+        let worlds: Vec<usize> = self.ranks.into_iter().map(usize::from).collect();
+        let (engine, samples) = measure(&program, &launcher, &worlds, &asked).inspect_err(|_| {
+            // Only an empty folder can be removed so, and it must not look like a record.
+            _ = fs::remove_dir(&folder);
+        })?;
+        let findings = Findings::of(&samples, step, network);
+        let mut facts = machine.facts;
+        facts.extend([("load after, this benchmark in it", machine::load()), ("engine", engine)]);
+        let origin = page::Origin {
+            heading: format!("{}, {date}", machine.processor),
+            command: records::command().to_string(),
+            commit: program.commit.clone(),
+            facts,
+            started: ranks::shown(&launcher, &worlds, &asked)?,
+        };
+        write(&folder, &samples, &findings, &origin)?;
+        println!("\n{}\nrecorded in {}", findings.measurements(), folder.display());
+        Ok(())
+    }
+
+    fn simulated(&self) -> Result<(Step, Network)> {
+        ensure!(self.compute > 0.0, "a step computes for some time: --compute 10");
+        ensure!(self.latency >= 0.0, "no message arrives before it is sent: --latency 100");
+        let step = Step { compute: self.compute, gradient: self.gradient.0, every: self.every };
+        let bytes_per_second = self.network.0 as f64;
+        Ok((step, Network::Assumed { bytes_per_second, latency: self.latency / 1e6 }))
+    }
+}
+
+/// A world of one, and every link with every number of ranks; with the engine's version.
+fn measure(
+    program: &Program,
+    launcher: &Launcher,
+    worlds: &[usize],
+    asked: &Asked,
+) -> Result<(String, Vec<Sample>)> {
+    println!("a world of one");
+    let mut samples = program.alone(asked)?;
+    let mut version = String::new();
+    for (link, &ranks) in LINKS.iter().flat_map(|link| worlds.iter().map(move |ranks| (*link, ranks))) {
+        println!("{ranks} ranks over {link}");
+        let (engine, own) = program.between(launcher, link, ranks, asked)?;
+        version = engine;
+        samples.extend(own);
+    }
+    Ok((version, samples))
+}
+
+fn write(folder: &Path, samples: &[Sample], findings: &Findings, origin: &page::Origin) -> Result<()> {
+    let texts = [sample::to_csv(samples), findings.plot(), findings.page(origin, SAMPLES)];
+    for (name, text) in FILES.iter().zip(texts) {
+        let path = folder.join(name);
+        fs::write(&path, text).with_context(|| format!("{} could not be written", path.display()))?;
+    }
+    Ok(())
+}
+
+fn read(record: &Path) -> Result<Vec<Sample>> {
+    let path = record.join(SAMPLES);
+    let text = fs::read_to_string(&path).with_context(|| format!("{} is unreadable", path.display()))?;
+    sample::from_csv(&text).with_context(|| format!("{} is no raw data of bench-scale", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NETWORK: Network = Network::Assumed { bytes_per_second: 125e6, latency: 1e-4 };
+    const STEP: Step = Step { compute: 10.0, gradient: 500_000_000, every: 8 };
+
+    #[test]
+    fn a_record_reads_back_to_the_findings_it_was_made_from() {
+        let folder = std::env::temp_dir().join(format!("bench-scale-record-{}", std::process::id()));
+        let folder = records::claim(&folder, &FILES).unwrap();
+        let samples = sample::tests::samples();
+        let findings = Findings::of(&samples, STEP, NETWORK);
+        write(&folder, &samples, &findings, &page::tests::origin()).unwrap();
+        let again = Findings::of(&read(&folder).unwrap(), STEP, NETWORK);
+        let page = fs::read_to_string(folder.join("README.md")).unwrap();
+        let refused = records::claim(&folder, &FILES).err();
+        fs::remove_dir_all(&folder).unwrap();
+
+        assert_eq!(findings.simulation(), again.simulation());
+        assert!(page.contains(&findings.simulation()));
+        assert!(refused.unwrap().to_string().contains("never overwritten"));
+        assert!(format!("{:#}", read(&folder).unwrap_err()).contains(SAMPLES));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_record_is_made_of_ranks_that_really_exchange() {
+        let launcher = match Launcher::find() {
+            Ok(launcher) => launcher,
+            Err(error) => {
+                let required = std::env::var("EXCHANGE_REQUIRE_MPI").is_ok_and(|value| value == "1");
+                assert!(!required, "this test has to run, but {error:#}");
+                eprintln!("NOT RUN: a_record_is_made_of_ranks_that_really_exchange: {error:#}");
+                return;
+            }
+        };
+        let program = Program::build("dev").unwrap();
+        let asked = Asked { sizes: vec![Bytes(4096), Bytes(65536)], turns: 3 };
+        let (engine, samples) = measure(&program, &launcher, &[2], &asked).unwrap();
+        assert!(engine.contains("Open MPI"), "{engine}");
+        // Two sizes of three sums, a barrier and a commit over each link, and two sizes of three sums alone.
+        assert_eq!(samples.len(), 3 * (2 * (2 * 3 + 2) + 2 * 3));
+        for sample in samples.iter().filter(|sample| sample.kind == sample::Kind::Exact) {
+            assert_eq!(sample.sent, sample.bytes, "two ranks send half of it to each other, twice");
+        }
+        let findings = Findings::of(&samples, STEP, NETWORK);
+        assert!(findings.simulation().contains("| 1024 |"), "{}", findings.simulation());
+    }
+}

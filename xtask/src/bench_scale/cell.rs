@@ -1,0 +1,146 @@
+//! Repetitions of one exchange as one number: the median, with the quartiles as its spread.
+
+use super::sample::{Kind, Link, Sample};
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Cell {
+    pub(super) link: Link,
+    pub(super) ranks: usize,
+    pub(super) kind: Kind,
+    pub(super) bytes: u64,
+    pub(super) sent: u64,
+    pub(super) turns: usize,
+    pub(super) seconds: f64,
+    /// Seconds that a quarter, and three quarters, of all turns take at most.
+    pub(super) quartiles: (f64, f64),
+}
+
+impl Cell {
+    /// Seconds with little else running, for the model: other work on the machine only ever adds to a time, and where it
+    /// runs in most turns it moves the median too.
+    pub(super) fn undisturbed(&self) -> f64 {
+        self.quartiles.0
+    }
+
+    /// Of the gradient, each second.
+    pub(super) fn rate(&self) -> f64 {
+        self.bytes as f64 / self.seconds
+    }
+}
+
+/// In the order in which they were measured.
+pub(super) fn cells(samples: &[Sample]) -> Vec<Cell> {
+    let key = |sample: &Sample| (sample.link, sample.ranks, sample.kind, sample.bytes);
+    let mut keys: Vec<_> = Vec::new();
+    for sample in samples {
+        if !keys.contains(&key(sample)) {
+            keys.push(key(sample));
+        }
+    }
+    let cell = |(link, ranks, kind, bytes)| {
+        let own: Vec<&Sample> =
+            samples.iter().filter(|sample| key(sample) == (link, ranks, kind, bytes)).collect();
+        let seconds: Vec<f64> = own.iter().map(|sample| sample.seconds).collect();
+        Cell {
+            link,
+            ranks,
+            kind,
+            bytes,
+            sent: own.iter().map(|sample| sample.sent).max().unwrap_or(0),
+            turns: own.len(),
+            seconds: quantile(&seconds, 0.5),
+            quartiles: (quantile(&seconds, 0.25), quantile(&seconds, 0.75)),
+        }
+    };
+    keys.into_iter().map(cell).collect()
+}
+
+/// The measured value nearest to this share of all of them; NaN where there is none.
+fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let place = share * sorted.len().saturating_sub(1) as f64;
+    sorted.get(place.round() as usize).copied().unwrap_or(f64::NAN)
+}
+
+/// What the crate adds to the plain additions of a world of one, as the median of ratios within one turn.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Overhead {
+    pub(super) bytes: u64,
+    /// Seconds of the plain sum.
+    pub(super) plain: f64,
+    pub(super) alone: f64,
+    /// Time over that of the plain sum, less one.
+    pub(super) share: f64,
+    /// The same of the plain sum and itself.
+    pub(super) noise: f64,
+}
+
+pub(super) fn overheads(samples: &[Sample]) -> Vec<Overhead> {
+    let cells = cells(samples);
+    let plain = cells.iter().filter(|cell| cell.kind == Kind::Plain);
+    let overhead = |cell: &Cell| {
+        let of = |kind| {
+            move |sample: &&Sample| {
+                sample.kind == kind && (sample.link, sample.bytes) == (cell.link, cell.bytes)
+            }
+        };
+        let ratios = |kind| {
+            let turns = samples.iter().filter(of(kind));
+            let ratio = |sample: &Sample| {
+                let plain = samples.iter().filter(of(Kind::Plain)).find(|plain| plain.turn == sample.turn)?;
+                Some(sample.seconds / plain.seconds)
+            };
+            turns.filter_map(ratio).collect::<Vec<f64>>()
+        };
+        let alone = cells.iter().find(|other| other.kind == Kind::Alone && other.bytes == cell.bytes)?;
+        Some(Overhead {
+            bytes: cell.bytes,
+            plain: cell.seconds,
+            alone: alone.seconds,
+            share: quantile(&ratios(Kind::Alone), 0.5) - 1.0,
+            noise: quantile(&ratios(Kind::PlainAgain), 0.5) - 1.0,
+        })
+    };
+    plain.filter_map(overhead).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turns(kind: Kind, seconds: &[f64]) -> Vec<Sample> {
+        let sample = |(turn, seconds): (u64, &f64)| Sample {
+            link: Link::None,
+            ranks: 1,
+            kind,
+            bytes: 1000,
+            turn,
+            sent: 0,
+            seconds: *seconds,
+        };
+        (0..).zip(seconds).map(sample).collect()
+    }
+
+    #[test]
+    fn a_cell_is_the_median_of_its_turns_and_one_slow_turn_does_not_move_it() {
+        let cell = cells(&turns(Kind::Exact, &[4.0, 2.0, 900.0, 1.0, 3.0])).remove(0);
+        assert_eq!((cell.turns, cell.quartiles), (5, (2.0, 4.0)));
+        assert!((cell.seconds - 3.0).abs() < 1e-12 && (cell.rate() - 1000.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn links_ranks_kinds_and_sizes_are_cells_of_their_own() {
+        let samples = super::super::sample::tests::samples();
+        assert_eq!(cells(&samples).len(), samples.len());
+    }
+
+    #[test]
+    fn overhead_is_compared_within_a_turn_so_that_a_machine_that_slows_down_changes_nothing() {
+        let plain = turns(Kind::Plain, &[1.0, 2.0, 4.0]);
+        let alone = turns(Kind::Alone, &[1.01, 2.02, 4.04]);
+        let again = turns(Kind::PlainAgain, &[1.0, 2.0, 4.0]);
+        let found = overheads(&[plain, alone, again].concat()).remove(0);
+        assert!((found.share - 0.01).abs() < 1e-9 && found.noise.abs() < 1e-9, "{found:?}");
+    }
+}

@@ -1,0 +1,99 @@
+//! A line through measured times: `time = latency + bytes × seconds per byte`, by least squares.
+//!
+//! Sizes span three orders of magnitude, and so do times, and no line meets all of them: what fits a cache is faster. Squares
+//! of seconds would see the largest size alone and leave the latency to chance; squares of shares would give the smallest
+//! a say in a rate that is needed for large ones. So the latency comes from shares, and with it held the rate comes from
+//! seconds.
+
+/// Neither of its numbers is negative.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Line {
+    /// Seconds, for no bytes.
+    pub(super) latency: f64,
+    /// Seconds.
+    pub(super) per_byte: f64,
+    /// The largest error, as a share of the measured time.
+    pub(super) worst: f64,
+}
+
+impl Line {
+    /// Through points of bytes and seconds. Nothing where they are fewer than two different sizes, or take no time.
+    pub(super) fn fit(points: &[(f64, f64)]) -> Option<Self> {
+        let (first, _) = points.first()?;
+        let differ = points.iter().any(|(bytes, _)| bytes.total_cmp(first).is_ne());
+        if !differ || points.iter().any(|(_, seconds)| *seconds <= 0.0) {
+            return None;
+        }
+        // The sum of (latency × u + per_byte × v − 1)² with u = 1 / seconds and v = bytes / seconds is least where its
+        // two derivatives are zero.
+        let sum = |term: fn(f64, f64) -> f64| {
+            points.iter().map(|(bytes, seconds)| term(*bytes, *seconds)).sum::<f64>()
+        };
+        let (u, v) = (sum(|_, seconds| 1.0 / seconds), sum(|bytes, seconds| bytes / seconds));
+        let (uu, vv) = (sum(|_, seconds| seconds.powi(-2)), sum(|bytes, seconds| (bytes / seconds).powi(2)));
+        let uv = sum(|bytes, seconds| bytes / seconds.powi(2));
+        let determinant = uu * vv - uv * uv;
+        let (free, slope) = ((u * vv - v * uv) / determinant, (v * uu - u * uv) / determinant);
+        let latency = if slope < 0.0 { u / uu } else { free.max(0.0) };
+        // The sum of (latency + per_byte × bytes − seconds)², of which only the rate is left.
+        let squares = sum(|bytes, _| bytes * bytes);
+        let per_byte = (sum(|bytes, seconds| bytes * seconds) - latency * sum(|bytes, _| bytes)) / squares;
+        let per_byte = per_byte.max(0.0);
+        let line = Self { latency, per_byte, worst: 0.0 };
+        let error = |(bytes, seconds): &(f64, f64)| (line.seconds(*bytes) / seconds - 1.0).abs();
+        Some(Self { worst: points.iter().map(error).fold(0.0, f64::max), ..line })
+    }
+
+    pub(super) fn seconds(&self, bytes: f64) -> f64 {
+        self.latency + bytes * self.per_byte
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(time: impl Fn(f64) -> f64) -> Vec<(f64, f64)> {
+        [1e4, 1e6, 1e8].map(|bytes| (bytes, time(bytes))).to_vec()
+    }
+
+    fn near(found: f64, expected: f64) -> bool {
+        (found - expected).abs() <= 1e-9 * expected.abs().max(1e-9)
+    }
+
+    #[test]
+    fn a_line_is_found_again_although_its_latency_is_a_thousandth_of_the_largest_time() {
+        let line = Line::fit(&points(|bytes| 2e-5 + bytes * 1e-9)).unwrap();
+        assert!(near(line.latency, 2e-5) && near(line.per_byte, 1e-9) && line.worst < 1e-9, "{line:?}");
+    }
+
+    #[test]
+    fn an_error_of_the_largest_size_does_not_become_latency() {
+        let mut points = points(|bytes| 2e-5 + bytes * 1e-9);
+        points[2].1 *= 1.1;
+        let line = Line::fit(&points).unwrap();
+        assert!((line.latency / 2e-5 - 1.0).abs() < 0.1, "{line:?}");
+        assert!(line.worst > 0.05 && line.worst < 0.2, "{line:?}");
+    }
+
+    #[test]
+    fn a_rate_is_that_of_large_sizes_where_small_ones_are_faster_than_the_line() {
+        let line = Line::fit(&points(|bytes| 2e-5 + bytes * if bytes > 1e7 { 2e-9 } else { 1e-9 })).unwrap();
+        assert!((line.per_byte / 2e-9 - 1.0).abs() < 0.01, "{line:?}");
+    }
+
+    #[test]
+    fn no_latency_and_no_time_of_a_byte_is_negative() {
+        let steep = Line::fit(&points(|bytes| bytes * bytes * 1e-15)).unwrap();
+        assert!(near(steep.latency, 0.0) && steep.per_byte > 0.0, "{steep:?}");
+        let falling = Line::fit(&points(|bytes| 1.0 - bytes * 5e-9)).unwrap();
+        assert!(near(falling.per_byte, 0.0) && falling.latency > 0.0, "{falling:?}");
+    }
+
+    #[test]
+    fn one_size_is_no_line() {
+        assert_eq!(Line::fit(&[(8.0, 1.0), (8.0, 2.0)]), None);
+        assert_eq!(Line::fit(&[]), None);
+        assert_eq!(Line::fit(&[(8.0, 1.0), (9.0, 0.0)]), None);
+    }
+}

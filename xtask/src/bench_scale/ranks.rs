@@ -1,0 +1,181 @@
+//! The program that measures, built from the crate `exchange` and started alone or as several ranks of this machine.
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use exchange::launch::{self, Job};
+
+use crate::{
+    invocation::Invocation,
+    process,
+    records::bytes::Bytes,
+    workspace::{self, Workspace},
+};
+
+use super::sample::{self, Link, Sample};
+
+const NAME: &str = "rates";
+
+/// For one number of ranks over one link.
+const LIMIT: Duration = Duration::from_mins(10);
+
+/// Nothing leaves this machine.
+const LOOPBACK: &str = if cfg!(target_os = "macos") { "lo0" } else { "lo" };
+
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    pub(super) sizes: Vec<Bytes>,
+    pub(super) turns: u16,
+}
+
+impl Asked {
+    fn words(&self) -> [String; 2] {
+        let sizes: Vec<_> = self.sizes.iter().map(|bytes| bytes.0.to_string()).collect();
+        [sizes.join(","), self.turns.to_string()]
+    }
+}
+
+/// `mpirun` as it is installed here.
+pub(super) struct Launcher {
+    mpirun: PathBuf,
+    release: u32,
+    is_root: bool,
+    cores: usize,
+}
+
+impl Launcher {
+    /// Fails with what to install.
+    pub(super) fn find() -> Result<Self> {
+        let mpirun = launch::find_mpirun(&env::var_os("PATH").unwrap_or_default())?;
+        let here = Path::new(".");
+        let version = Invocation::new(mpirun.to_string_lossy()).arguments(["--version"]).output(here)?;
+        let user = Invocation::new("id").arguments(["-u"]).output(here)?;
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        Ok(Self { mpirun, release: launch::release(&version)?, is_root: user.trim() == "0", cores })
+    }
+
+    fn start(
+        &self,
+        link: Link,
+        ranks: usize,
+        mpirun: &Path,
+        program: &OsStr,
+        asked: &Asked,
+    ) -> Result<Invocation> {
+        let job = Job {
+            ranks,
+            hosts: Vec::new(),
+            interface: Some(LOOPBACK.to_owned()),
+            survive: false,
+            cores: self.cores,
+            root: self.is_root,
+            release: self.release,
+        };
+        let command = job.command(mpirun.to_owned(), program, &asked.words().map(OsString::from))?;
+        let words = command.arguments.iter().map(|word| word.to_string_lossy());
+        let ranks = Invocation::new(command.program.to_string_lossy()).arguments(words);
+        let layer = [("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", self.transport(link))];
+        let set = layer.into_iter().chain(command.environment);
+        Ok(set.fold(ranks, |ranks, (name, value)| ranks.environment(name, value)))
+    }
+
+    /// Ranks of one machine talk through shared memory unless they are told otherwise.
+    fn transport(&self, link: Link) -> &'static str {
+        match link {
+            Link::SharedMemory if self.release < 5 => "self,vader",
+            Link::SharedMemory => "self,sm",
+            Link::Tcp | Link::None => "self,tcp",
+        }
+    }
+}
+
+/// The commands of a record, without folders of this machine.
+pub(super) fn shown(launcher: &Launcher, worlds: &[usize], asked: &Asked) -> Result<Vec<String>> {
+    let alone = Invocation::new(NAME).arguments(asked.words()).to_string();
+    let mut lines = vec![alone];
+    for link in super::LINKS {
+        for &ranks in worlds {
+            let mpirun = Path::new("mpirun");
+            lines.push(launcher.start(link, ranks, mpirun, OsStr::new(NAME), asked)?.to_string());
+        }
+    }
+    Ok(lines)
+}
+
+pub(super) struct Program {
+    binary: PathBuf,
+    pub(super) commit: String,
+    scratch: PathBuf,
+}
+
+impl Program {
+    pub(super) fn build(profile: &str) -> Result<Self> {
+        let commit = workspace::commit()?;
+        let build = Invocation::cargo("build --package exchange --example").arguments([NAME]);
+        build.arguments(["--profile", profile]).run(workspace::root())?;
+        let target = Workspace::read()?.target;
+        let folder = if profile == "dev" { "debug" } else { profile };
+        let binary = target.join(folder).join("examples").join(format!("{NAME}{}", env::consts::EXE_SUFFIX));
+        Ok(Self { binary, commit, scratch: target.join("bench-scale") })
+    }
+
+    pub(super) fn alone(&self, asked: &Asked) -> Result<Vec<Sample>> {
+        let invocation = Invocation::new(self.binary.to_string_lossy()).arguments(asked.words());
+        Ok(self.run(&invocation, Link::None, 1)?.1)
+    }
+
+    /// With the version of the engine.
+    pub(super) fn between(
+        &self,
+        launcher: &Launcher,
+        link: Link,
+        ranks: usize,
+        asked: &Asked,
+    ) -> Result<(String, Vec<Sample>)> {
+        let invocation = launcher.start(link, ranks, &launcher.mpirun, self.binary.as_os_str(), asked)?;
+        self.run(&invocation, link, ranks)
+    }
+
+    fn run(&self, invocation: &Invocation, link: Link, ranks: usize) -> Result<(String, Vec<Sample>)> {
+        let scratch = self.scratch.join(std::process::id().to_string());
+        fs::create_dir_all(&scratch).with_context(|| format!("{} could not be made", scratch.display()))?;
+        let ended = process::run(invocation, NAME, &scratch, LIMIT);
+        fs::remove_dir_all(&scratch)
+            .with_context(|| format!("{} could not be removed", scratch.display()))?;
+        let ended = ended?;
+        match ended.status {
+            Some(status) if status.success() => sample::printed(&ended.printed, link, ranks),
+            Some(status) => bail!("`{invocation}` failed: {status}: {}", ended.complaint),
+            None => bail!("`{invocation}` was stopped after {} s", LIMIT.as_secs()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launcher(release: u32) -> Launcher {
+        Launcher { mpirun: "/opt/bin/mpirun".into(), release, is_root: false, cores: 2 }
+    }
+
+    #[test]
+    fn ranks_are_started_over_the_link_that_is_measured() {
+        let asked = Asked { sizes: vec![Bytes(4096), Bytes(8192)], turns: 7 };
+        let lines = shown(&launcher(4), &[2, 4], &asked).unwrap();
+        assert_eq!((lines.len(), lines[0].as_str()), (5, "rates 4096,8192 7"));
+        assert!(lines[1].starts_with("OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,tcp mpirun -n 2 "), "{}", lines[1]);
+        assert!(lines[1].contains("btl_tcp_if_include lo") && lines[1].ends_with(" rates 4096,8192 7"));
+        assert!(lines[2].contains("mpi_yield_when_idle 1") && !lines[1].contains("yield"), "{}", lines[2]);
+        assert!(lines[3].contains("OMPI_MCA_btl=self,vader "), "{}", lines[3]);
+        assert!(shown(&launcher(5), &[2], &asked).unwrap()[2].contains("OMPI_MCA_btl=self,sm "));
+        assert!(lines.iter().all(|line| !line.contains("/opt")));
+    }
+}

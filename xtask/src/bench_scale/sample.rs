@@ -1,0 +1,232 @@
+//! One repetition of one exchange: the raw data of a record, and how the program that measures prints it.
+
+use std::fmt;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::records::csv;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Link {
+    /// A world of one sends nothing.
+    None,
+    Tcp,
+    SharedMemory,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Barrier,
+    Commit,
+    Exact,
+    OneBit,
+    AllGather,
+    /// The additions of a world of one, as loops.
+    Plain,
+    Alone,
+    /// The same loops once more: how far they are from themselves is the noise.
+    PlainAgain,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Sample {
+    pub(super) link: Link,
+    pub(super) ranks: usize,
+    pub(super) kind: Kind,
+    /// The gradient's; none for a barrier or a commit.
+    pub(super) bytes: u64,
+    pub(super) turn: u64,
+    /// Bytes that rank 0 sends to others.
+    pub(super) sent: u64,
+    /// Of the slowest rank.
+    pub(super) seconds: f64,
+}
+
+const LINKS: [(&str, Link); 3] =
+    [("none", Link::None), ("TCP", Link::Tcp), ("shared memory", Link::SharedMemory)];
+
+const KINDS: [(&str, Kind); 8] = [
+    ("barrier", Kind::Barrier),
+    ("commit", Kind::Commit),
+    ("exact", Kind::Exact),
+    ("one bit", Kind::OneBit),
+    ("all-gather", Kind::AllGather),
+    ("plain", Kind::Plain),
+    ("alone", Kind::Alone),
+    ("plain again", Kind::PlainAgain),
+];
+
+const HEADER: [&str; 7] = ["link", "ranks", "kind", "bytes", "turn", "sent", "seconds"];
+
+fn named<T: Copy>(names: &[(&str, T)], name: &str) -> Result<T> {
+    let found = names.iter().find(|(known, _)| *known == name);
+    found.map(|(_, value)| *value).with_context(|| format!("`{name}` is unknown"))
+}
+
+fn name_of<T: PartialEq>(names: &[(&'static str, T)], value: &T) -> &'static str {
+    names.iter().find(|(_, known)| known == value).map_or("", |(name, _)| name)
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(name_of(&LINKS, self))
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(name_of(&KINDS, self))
+    }
+}
+
+impl Sample {
+    fn of(link: Link, ranks: usize, fields: &[impl AsRef<str>]) -> Result<Self> {
+        let [kind, bytes, turn, sent, seconds] = <&[_; 5]>::try_from(fields)
+            .context("a sample has five fields of its own")?
+            .each_ref()
+            .map(AsRef::as_ref);
+        let seconds: f64 = seconds.parse().with_context(|| format!("`{seconds}` are no seconds"))?;
+        ensure!(seconds.is_finite() && seconds >= 0.0, "{seconds} seconds cannot be measured");
+        Ok(Self {
+            link,
+            ranks,
+            kind: named(&KINDS, kind)?,
+            bytes: bytes.parse().with_context(|| format!("`{bytes}` is no number of bytes"))?,
+            turn: turn.parse().with_context(|| format!("`{turn}` is no turn"))?,
+            sent: sent.parse().with_context(|| format!("`{sent}` is no number of bytes"))?,
+            seconds,
+        })
+    }
+}
+
+/// What the program has printed: its engine, and samples. Other lines are those of `mpirun`.
+pub(super) fn printed(text: &str, link: Link, ranks: usize) -> Result<(String, Vec<Sample>)> {
+    let engine = text.lines().find_map(|line| line.strip_prefix("engine,"));
+    let engine = engine.context("the program did not name its engine")?.to_owned();
+    let sample = |line: &str| {
+        let fields: Vec<_> = line.split(',').collect();
+        Sample::of(link, ranks, &fields).with_context(|| format!("the line `{line}` is no sample"))
+    };
+    let samples: Vec<_> =
+        text.lines().filter_map(|line| line.strip_prefix("sample,")).map(sample).collect::<Result<_>>()?;
+    ensure!(!samples.is_empty(), "the program printed no sample");
+    Ok((engine, samples))
+}
+
+pub(super) fn to_csv(samples: &[Sample]) -> String {
+    let row = |sample: &Sample| {
+        let Sample { link, ranks, kind, bytes, turn, sent, seconds } = sample;
+        vec![
+            link.to_string(),
+            ranks.to_string(),
+            kind.to_string(),
+            bytes.to_string(),
+            turn.to_string(),
+            sent.to_string(),
+            seconds.to_string(),
+        ]
+    };
+    let header = vec![HEADER.map(str::to_owned).to_vec()];
+    csv::write(&[header, samples.iter().map(row).collect()].concat())
+}
+
+pub(super) fn from_csv(text: &str) -> Result<Vec<Sample>> {
+    let mut rows = csv::read(text)?.into_iter();
+    let header = rows.next().unwrap_or_default();
+    ensure!(header == HEADER, "the columns are {header:?} and should be {HEADER:?}");
+    let sample = |row: Vec<String>| {
+        let [link, ranks, ..] = &row[..] else { anyhow::bail!("a row has {} columns", row.len()) };
+        Sample::of(named(&LINKS, link)?, ranks.parse().context("ranks are a number")?, &row[2..])
+            .with_context(|| format!("the row {row:?} is no sample"))
+    };
+    rows.map(sample).collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A machine whose exchanges take exactly a latency and a time for each byte, one turn of each.
+    pub(in super::super) fn samples() -> Vec<Sample> {
+        let mut samples = Vec::new();
+        let mut take = |link, ranks, kind, bytes, sent, seconds| {
+            samples.push(Sample { link, ranks, kind, bytes, turn: 0, sent, seconds });
+        };
+        for (link, slow) in [(Link::Tcp, 1.0), (Link::SharedMemory, 0.5)] {
+            for ranks in [2, 4] {
+                for (kind, seconds) in [(Kind::Barrier, 1e-5), (Kind::Commit, 2e-5)] {
+                    take(link, ranks, kind, 0, 0, slow * seconds * (ranks - 1) as f64);
+                }
+                let share = (ranks - 1) as f64 / ranks as f64;
+                for bytes in [1_u64 << 16, 1 << 20, 1 << 24] {
+                    let whole = bytes as f64 * share;
+                    let latency = 3e-5 * (ranks - 1) as f64;
+                    take(link, ranks, Kind::Exact, bytes, 2 * whole as u64, slow * (latency + whole * 2e-9));
+                    take(
+                        link,
+                        ranks,
+                        Kind::OneBit,
+                        bytes,
+                        (whole / 16.0) as u64,
+                        slow * (latency + whole * 4e-9),
+                    );
+                    take(link, ranks, Kind::AllGather, bytes, whole as u64, slow * (latency + whole * 1e-9));
+                }
+            }
+        }
+        for (kind, seconds) in [(Kind::Plain, 0.1), (Kind::Alone, 0.1005), (Kind::PlainAgain, 0.099)] {
+            take(Link::None, 1, kind, 1 << 24, 0, seconds);
+        }
+        samples
+    }
+
+    #[test]
+    fn raw_data_reads_back_as_it_was_written() {
+        let text = to_csv(&samples());
+        assert!(
+            text.starts_with("link,ranks,kind,bytes,turn,sent,seconds\nTCP,2,barrier,0,0,0,0.00001\n"),
+            "{text}"
+        );
+        assert_eq!(from_csv(&text).unwrap(), samples());
+    }
+
+    #[test]
+    fn raw_data_of_another_form_is_refused() {
+        let text = to_csv(&samples()[..1]);
+        for (from, to) in [
+            ("turn", "round"),
+            ("TCP", "pigeons"),
+            ("barrier", "tea"),
+            ("0.00001", "NaN"),
+            (",0,0,0,", ",0,"),
+        ] {
+            let other = text.replacen(from, to, 1);
+            assert_ne!(other, text);
+            assert!(from_csv(&other).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn samples_are_found_between_what_mpirun_says() {
+        let said =
+            "A warning, of mpirun\nengine,Open MPI v4.1.4\nsample,one bit,65536,3,2080,0.000097725\nbye\n";
+        let (engine, samples) = printed(said, Link::SharedMemory, 2).unwrap();
+        let expected = Sample {
+            link: Link::SharedMemory,
+            ranks: 2,
+            kind: Kind::OneBit,
+            bytes: 65536,
+            turn: 3,
+            sent: 2080,
+            seconds: 0.000_097_725,
+        };
+        assert_eq!((engine.as_str(), samples), ("Open MPI v4.1.4", vec![expected]));
+    }
+
+    #[test]
+    fn a_program_that_breaks_off_is_an_error_that_shows_the_line() {
+        let error = printed("engine,x\nsample,exact,655", Link::Tcp, 2).unwrap_err();
+        assert!(format!("{error:#}").contains("`exact,655`"), "{error:#}");
+        assert!(printed("engine,x\n", Link::Tcp, 2).is_err() && printed("", Link::Tcp, 2).is_err());
+    }
+}

@@ -1,0 +1,219 @@
+//! What was measured and what follows from it, as tables of a page.
+
+use crate::records::bytes::Bytes;
+
+use super::{
+    cell::{Cell, Overhead},
+    sample::{Kind, Link},
+    simulation::{self, Model, Network, Step, Way},
+};
+
+const LINKS: [Link; 2] = [Link::Tcp, Link::SharedMemory];
+const SUMS: [Kind; 3] = [Kind::Exact, Kind::OneBit, Kind::AllGather];
+const CALLS: [Kind; 2] = [Kind::Barrier, Kind::Commit];
+
+pub(super) fn measured(cells: &[Cell]) -> String {
+    let row = |cell: &Cell| {
+        vec![
+            place(cell),
+            cell.kind.to_string(),
+            Bytes(cell.bytes).to_string(),
+            duration(cell.seconds),
+            format!("{} to {}", duration(cell.quartiles.0), duration(cell.quartiles.1)),
+            megabytes(cell.rate()),
+            megabytes(cell.sent as f64 / cell.seconds),
+        ]
+    };
+    let rows: Vec<_> = cells.iter().filter(|cell| SUMS.contains(&cell.kind)).map(row).collect();
+    let columns =
+        ["Link, ranks", "Kind", "Gradients", "Median", "Middle half", "MB/s", "MB/s sent by a rank"];
+    markdown(&columns, &rows)
+}
+
+pub(super) fn calls(cells: &[Cell]) -> String {
+    let row = |cell: &Cell| {
+        vec![
+            place(cell),
+            cell.kind.to_string(),
+            duration(cell.seconds),
+            format!("{} to {}", duration(cell.quartiles.0), duration(cell.quartiles.1)),
+        ]
+    };
+    let rows: Vec<_> = cells.iter().filter(|cell| CALLS.contains(&cell.kind)).map(row).collect();
+    markdown(&["Link, ranks", "Call", "Median", "Middle half"], &rows)
+}
+
+pub(super) fn alone(overheads: &[Overhead]) -> String {
+    let row = |overhead: &Overhead| {
+        vec![
+            Bytes(overhead.bytes).to_string(),
+            duration(overhead.plain),
+            duration(overhead.alone),
+            signed_percent(overhead.share),
+            signed_percent(overhead.noise),
+        ]
+    };
+    let rows: Vec<_> = overheads.iter().map(row).collect();
+    let columns = ["Gradients", "Plain sum", "A world of one", "Overhead", "Plain sum against itself"];
+    markdown(&columns, &rows)
+}
+
+pub(super) fn lines(cells: &[Cell]) -> String {
+    let mut rows = Vec::new();
+    for link in LINKS {
+        let mut worlds: Vec<_> =
+            cells.iter().filter(|cell| cell.link == link).map(|cell| cell.ranks).collect();
+        worlds.dedup();
+        for (ranks, kind) in worlds.into_iter().flat_map(|ranks| SUMS.map(|kind| (ranks, kind))) {
+            if let Some(line) = simulation::line(cells, link, ranks, kind) {
+                rows.push(vec![
+                    format!("{link}, {ranks}"),
+                    kind.to_string(),
+                    duration(line.latency),
+                    megabytes(1.0 / line.per_byte),
+                    format!("{:.0} %", 100.0 * line.worst),
+                ]);
+            }
+        }
+    }
+    markdown(&["Link, ranks", "Kind", "Latency", "MB/s", "Largest error"], &rows)
+}
+
+/// The largest sum of each smaller world beside what the model, which has not seen it, says.
+pub(super) fn check(cells: &[Cell], models: &[Model]) -> String {
+    let mut rows = Vec::new();
+    for model in models {
+        for (kind, way) in [(Kind::Exact, Way::Exact), (Kind::OneBit, Way::OneBit)] {
+            let own = |cell: &&Cell| {
+                (cell.link, cell.kind) == (model.link, kind) && (cell.ranks as u64) < model.ranks
+            };
+            let largest = cells.iter().filter(own).map(|cell| cell.bytes).max();
+            for cell in cells.iter().filter(own).filter(|cell| Some(cell.bytes) == largest) {
+                let told = model.sum(way, cell.ranks as u64, cell.bytes as f64);
+                rows.push(vec![
+                    place(cell),
+                    kind.to_string(),
+                    Bytes(cell.bytes).to_string(),
+                    duration(cell.undisturbed()),
+                    duration(told),
+                    format!("{:.2}", told / cell.undisturbed()),
+                ]);
+            }
+        }
+    }
+    markdown(&["Link, ranks", "Kind", "Gradients", "Measured", "By the model", "Ratio"], &rows)
+}
+
+pub(super) fn simulated(model: &Model, step: &Step, network: Network) -> String {
+    let ways = Way::ALL.map(|way| model.forecasts(way, step, network));
+    let row = |at: usize| {
+        let of_each =
+            |shown: fn(&simulation::Forecast) -> String| ways.iter().map(move |way| shown(&way[at]));
+        let ranks = std::iter::once(ways[0][at].ranks.to_string());
+        let efficiencies = of_each(|told| percent(told.strong)).chain(of_each(|told| percent(told.weak)));
+        ranks.chain(of_each(|told| duration(told.exchange))).chain(efficiencies).collect()
+    };
+    let rows: Vec<Vec<String>> = (0..ways[0].len()).map(row).collect();
+    let rarely = format!("every {} steps", step.every);
+    let group = |of: &str| ["exact", "one bit", &rarely].map(|way| format!("{of}, {way}"));
+    let columns = [vec!["Ranks".to_owned()], ["Waiting", "Strong", "Weak"].map(group).concat()].concat();
+    markdown(&columns, &rows)
+}
+
+fn place(cell: &Cell) -> String {
+    format!("{}, {}", cell.link, cell.ranks)
+}
+
+fn markdown(columns: &[impl AsRef<str>], rows: &[Vec<String>]) -> String {
+    let line = |fields: Vec<&str>| format!("| {} |\n", fields.join(" | "));
+    let head = line(columns.iter().map(AsRef::as_ref).collect());
+    let rule = format!("|{}\n", "---|".repeat(columns.len()));
+    let rows = rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));
+    [head, rule].into_iter().chain(rows).collect()
+}
+
+pub(super) fn percent(share: f64) -> String {
+    let percent = 100.0 * share;
+    if percent > 0.0 && percent < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
+}
+
+fn signed_percent(share: f64) -> String {
+    format!("{:+.1} %", 100.0 * share)
+}
+
+/// Millions of bytes each second.
+pub(super) fn megabytes(rate: f64) -> String {
+    let rate = rate / 1e6;
+    if rate >= 99.5 { format!("{rate:.0}") } else { format!("{rate:.1}") }
+}
+
+pub(super) fn duration(seconds: f64) -> String {
+    let (value, unit) = match seconds {
+        s if s >= 1.0 || s <= 0.0 => (s, "s"),
+        s if s >= 1e-3 => (s * 1e3, "ms"),
+        s => (s * 1e6, "µs"),
+    };
+    let digits = if value >= 99.95 || value <= 0.0 { 0 } else { 2 - usize::from(value >= 9.995) };
+    format!("{value:.digits$} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{
+            cell::{cells, overheads},
+            sample::tests::samples,
+        },
+        *,
+    };
+
+    fn holds(table: &str, row: &str) {
+        assert!(table.lines().any(|line| line == row), "{row} is missing from:\n{table}");
+        let columns = |line: &str| line.matches('|').count();
+        assert!(table.lines().all(|line| columns(line) == columns(row)), "{table}");
+    }
+
+    #[test]
+    fn sums_have_a_rate_and_calls_a_time() {
+        let cells = cells(&samples());
+        let row = "| TCP, 2 | exact | 16.0 MiB | 16.8 ms | 16.8 ms to 16.8 ms | 998 | 998 |";
+        holds(&measured(&cells), row);
+        holds(&calls(&cells), "| shared memory, 4 | commit | 30.0 µs | 30.0 µs to 30.0 µs |");
+    }
+
+    #[test]
+    fn a_world_of_one_is_shown_beside_the_noise() {
+        holds(&alone(&overheads(&samples())), "| 16.0 MiB | 100 ms | 100 ms | +0.5 % | -1.0 % |");
+    }
+
+    #[test]
+    fn every_kind_has_its_line() {
+        let lines = lines(&cells(&samples()));
+        holds(&lines, "| TCP, 4 | one bit | 90.0 µs | 333 | 0 % |");
+        assert_eq!(lines.lines().count(), 2 + 2 * 2 * 3);
+    }
+
+    #[test]
+    fn the_model_is_held_against_what_it_was_not_fitted_to() {
+        let cells = cells(&samples());
+        let models: Vec<_> = LINKS.iter().filter_map(|link| Model::of(&cells, *link)).collect();
+        holds(&check(&cells, &models), "| TCP, 2 | exact | 16.0 MiB | 16.8 ms | 16.8 ms | 1.00 |");
+    }
+
+    #[test]
+    fn a_simulation_has_a_row_for_each_number_of_ranks() {
+        let model = Model::of(&cells(&samples()), Link::Tcp).unwrap();
+        let step = Step { compute: 10.0, gradient: 500_000_000, every: 8 };
+        let table = simulated(&model, &step, Network::AsMeasured);
+        holds(&table, "| 1 | 0 s | 0 s | 0 s | 100 % | 100 % | 100 % | 100 % | 100 % | 100 % |");
+        assert_eq!(table.lines().count(), 2 + simulation::RANKS.len());
+        assert!(table.contains("Strong, every 8 steps") && table.contains("| 1024 | 1.05 s |"), "{table}");
+    }
+
+    #[test]
+    fn times_are_shown_with_three_digits() {
+        let shown = [0.0, 1.234e-6, 99.97e-6, 0.012_34, 0.5, 12.34, 1234.5].map(duration);
+        assert_eq!(shown, ["0 s", "1.23 µs", "100 µs", "12.3 ms", "500 ms", "12.3 s", "1234 s"]);
+        assert_eq!([0.0312, 0.5, 0.9996].map(percent), ["3.1 %", "50 %", "100 %"]);
+    }
+}
