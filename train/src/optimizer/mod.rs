@@ -9,6 +9,7 @@ mod host;
 mod moments;
 mod muon;
 mod norm;
+mod owners;
 mod schedule;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -16,6 +17,7 @@ pub(crate) mod tests;
 pub(crate) use host::{HostPart, format};
 pub(crate) use moments::Moments;
 pub(crate) use norm::SquaredNorms;
+pub(crate) use owners::Owners;
 pub(crate) use schedule::rate_share;
 
 use std::collections::BTreeMap;
@@ -38,6 +40,8 @@ pub(crate) struct Optimizer<I: Backend> {
     pub(crate) moments: BTreeMap<String, Moments<I>>,
     /// The parameters that are stepped on the host, if any are.
     pub(crate) host: Option<HostPart>,
+    /// Who steps which, where ranks divide them.
+    pub(crate) owners: Owners,
 }
 
 /// What one step adds to the settings.
@@ -58,7 +62,7 @@ impl Stride {
 
 impl<I: Backend> Optimizer<I> {
     pub(crate) fn new(settings: &TrainSection) -> Self {
-        Self { settings: settings.clone(), moments: BTreeMap::new(), host: None }
+        Self { settings: settings.clone(), moments: BTreeMap::new(), host: None, owners: Owners::default() }
     }
 
     /// As `config` has it, with the part that is to be on the host.
@@ -75,6 +79,10 @@ impl<I: Backend> Optimizer<I> {
             Some(host) => host.adopt(model),
             None => Ok(model),
         }
+    }
+
+    pub(crate) fn kind(&self) -> OptimizerKind {
+        self.settings.optimizer
     }
 
     /// Bytes of all moments, as a checkpoint holds them.
@@ -261,9 +269,12 @@ impl<B: AutodiffBackend<InnerBackend = I>, I: Backend> ModuleMapper<B> for Stepp
         let Some(gradient) = self.gradients.remove::<I, D>(id) else {
             return Param::from_mapped_value(id, weight, mapper);
         };
+        let name = self.path.join(".");
+        if !self.optimizer.owners.has(&name) {
+            return Param::from_mapped_value(id, weight, mapper);
+        }
         let gradient =
             if self.stride.scale < 1.0 { gradient.mul_scalar(self.stride.scale) } else { gradient };
-        let name = self.path.join(".");
         let weight = self.optimizer.updated(&name, weight.inner(), gradient, self.stride.share);
         Param::from_mapped_value(id, Tensor::from_inner(weight).require_grad(), mapper)
     }

@@ -170,9 +170,28 @@ impl Ranks {
     }
 
     fn hear_lead(&mut self, bytes: &mut [u8]) -> anyhow::Result<()> {
+        self.hear(0, bytes)
+    }
+
+    /// What `rank` has in `bytes`, for all.
+    pub(crate) fn hear(&mut self, rank: usize, bytes: &mut [u8]) -> anyhow::Result<()> {
         let mut parts: Vec<&mut [u8]> = (1..self.world()).map(|_| &mut [] as &mut [u8]).collect();
-        parts.insert(0, bytes);
-        self.engine.all_gather(&mut parts).context("hearing rank 0")
+        parts.insert(rank, bytes);
+        self.engine.all_gather(&mut parts).with_context(|| format!("hearing rank {rank}"))
+    }
+
+    /// What every rank has, in their order.
+    pub(crate) fn gathered(&mut self, own: &[u8]) -> anyhow::Result<Vec<Vec<u8>>> {
+        let mut all = Vec::with_capacity(self.world());
+        for rank in 0..self.world() {
+            let mut length = (own.len() as u64).to_le_bytes();
+            self.hear(rank, &mut length)?;
+            let mut bytes = own.to_owned();
+            bytes.resize(u64::from_le_bytes(length) as usize, 0);
+            self.hear(rank, &mut bytes)?;
+            all.push(bytes);
+        }
+        Ok(all)
     }
 
     /// The losses of all micro-batches, in the order of their numbers.
@@ -217,6 +236,8 @@ pub(crate) mod tests {
                 assert_eq!(failed.contains("no room"), ranks.leads(), "{failed}");
                 let own = ranks.share(5).range().map(|n| n as f32).collect();
                 let all = ranks.all(ranks.rank() != 1).expect("no fault");
+                let gathered = ranks.gathered(&vec![7; ranks.rank() * 3]).expect("no fault");
+                assert!(gathered.iter().enumerate().all(|(rank, bytes)| *bytes == vec![7; rank * 3]));
                 (told, ranks.losses(own, 5).expect("no fault"), all)
             });
             for (told, losses, all) in heard {

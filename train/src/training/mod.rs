@@ -3,6 +3,7 @@
 mod evaluation;
 mod gradients;
 mod learner;
+mod lending;
 mod run;
 mod samples;
 mod saving;

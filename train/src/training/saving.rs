@@ -1,5 +1,6 @@
 //! Checkpoints of a run in progress.
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::time::Instant;
 
@@ -8,6 +9,7 @@ use backend_offload::Offloadable;
 use runs::checkpoint::CheckpointError;
 use serde_json::json;
 
+use super::lending::Lending;
 use super::session::Best;
 use super::strategy::Tape;
 use super::{Learner, Run, snapshot};
@@ -17,6 +19,10 @@ impl<I: Offloadable> Run<I> {
     pub(super) fn save(&mut self, model: &Learner<Tape<I>>, better: Option<Best>) -> anyhow::Result<()> {
         let begun = Instant::now();
         self.optimizer.settle()?;
+        let lending = match self.optimizer.owners.are_divided() {
+            true => Some(RefCell::new(Lending::begin(&self.optimizer, &mut self.ranks)?)),
+            false => None,
+        };
         let best_before = self.session.progress.best;
         if better.is_some() {
             self.session.progress.best = better;
@@ -26,10 +32,15 @@ impl<I: Offloadable> Run<I> {
         let bytes = self.optimizer.bytes() + session.parameters * size_of::<f32>() as u64;
         let write = |folder: &Path| {
             let (config, progress) = (&session.config, &session.progress);
-            snapshot::save(folder, &model.gpt, &self.optimizer, config, progress, &session.data.tokenizer)
+            let (gpt, tokenizer) = (&model.gpt, &session.data.tokenizer);
+            snapshot::save(folder, gpt, &self.optimizer, lending.as_ref(), config, progress, tokenizer)
         };
         // What the journal tells up to this step is not to be lost once the checkpoint is there.
         let saved = self.journal.sync().and_then(|()| Ok(self.checkpoints.save(step, bytes, write)?));
+        // Whatever became of the file, other ranks are not to wait.
+        if let Some(lending) = lending {
+            lending.into_inner().end()?;
+        }
         match saved {
             Ok(saved) => {
                 self.checkpoint_bytes = Some(saved.bytes);
@@ -48,6 +59,15 @@ impl<I: Offloadable> Run<I> {
             self.say(&format!("step {step}: the checkpoint was saved, but then: {error}"));
         }
         Ok(())
+    }
+
+    /// What the ranks that do not save do while rank 0 does, where moments are divided among them.
+    pub(super) fn lend(&mut self) -> anyhow::Result<()> {
+        if !self.optimizer.owners.are_divided() {
+            return Ok(());
+        }
+        self.optimizer.settle()?;
+        Lending::begin(&self.optimizer, &mut self.ranks)?.serve(&self.optimizer)
     }
 
     /// As [`save`](Self::save), where the run ends.

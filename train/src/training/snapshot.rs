@@ -15,7 +15,7 @@ use std::{
     path::Path,
 };
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use backend_offload::Managed;
 use burn::backend::{Flex, flex::FlexDevice};
 use burn::module::{Module, ModuleVisitor, Param};
@@ -35,9 +35,10 @@ use serde::{Deserialize, Serialize};
 use tokenizer::Tokenizer;
 
 use super::Progress;
-use crate::optimizer::{HostPart, Moments, Optimizer, keeps_second_moment};
+use super::lending::Lending;
+use crate::optimizer::{HostPart, Moments, Optimizer, Owners, keeps_second_moment};
 
-const PARTS: [&str; 2] = ["first", "second"];
+pub(super) const PARTS: [&str; 2] = ["first", "second"];
 const FORMAT: u32 = 1;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -49,11 +50,12 @@ struct State {
     times: BTreeMap<String, usize>,
 }
 
-/// Writes everything a resumed run needs into `folder`.
+/// Writes everything a resumed run needs into `folder`. Moments that other ranks keep are fetched from them.
 pub(crate) fn save<I: Backend, B: Backend>(
     folder: &Path,
     gpt: &Gpt<B>,
     optimizer: &Optimizer<I>,
+    lending: Option<&RefCell<Lending<'_>>>,
     config: &Config,
     progress: &Progress,
     tokenizer: &Tokenizer,
@@ -76,6 +78,11 @@ pub(crate) fn save<I: Backend, B: Backend>(
             }
         }
     }
+    let fetch = |key: &str| lending.context("nothing is lent")?.borrow_mut().fetch(key);
+    for lent in lending.iter().flat_map(|lending| lending.borrow().lent().to_vec()) {
+        let (name, source) = (lent.key.clone(), Source::Lent(&fetch));
+        moments.insert(lent.key, Moment { name, source, shape: lent.shape, failure: &failure });
+    }
     gpt.visit(&mut HostMoments {
         on_host: &on_host,
         path: Vec::new(),
@@ -87,11 +94,14 @@ pub(crate) fn save<I: Backend, B: Backend>(
         bail!("saving the optimizer's moments: {failure}");
     }
     let on_device = optimizer.moments.iter().map(|(name, moments)| (name.clone(), moments.time));
+    let lent = lending.map(|lending| lending.borrow().times.clone()).unwrap_or_default();
     let state = State {
         format: FORMAT,
         optimizer: config.train.optimizer,
         progress: progress.clone(),
-        times: on_device
+        times: lent
+            .into_iter()
+            .chain(on_device)
             .chain(on_host.values().map(|state| (state.name().to_owned(), state.time() as usize)))
             .collect(),
     };
@@ -150,11 +160,12 @@ impl State {
     }
 }
 
-/// Where the run in `folder` stood, and its optimizer.
+/// Where the run in `folder` stood, and its optimizer, with the moments that this process is to keep.
 pub(crate) fn restore<I: Managed>(
     folder: &Path,
     config: &Config,
     device: &I::Device,
+    owners: Owners,
 ) -> anyhow::Result<(Progress, Optimizer<I>)> {
     let state = State::read(folder)?;
     let wanted = config.train.optimizer;
@@ -167,10 +178,14 @@ pub(crate) fn restore<I: Managed>(
         .into());
     }
     let mut optimizer = Optimizer::placed(config, device);
+    optimizer.owners = owners;
     let mut stored = TensorFile::open(&folder.join(MOMENTS))?;
     check_moments(&state, folder, &stored)
         .with_context(|| format!("the checkpoint {} cannot be resumed", folder.display()))?;
     for (name, time) in state.times {
+        if !optimizer.owners.has(&name) {
+            continue;
+        }
         let [first, second] = PARTS.map(|part| format!("{name}.{part}"));
         let missing = || format!("{first} is missing");
         let rank = stored.rank(&first);
@@ -198,6 +213,7 @@ struct Moment<'m, I: Backend> {
 enum Source<'m, I: Backend> {
     Device(&'m FloatTensor<I>),
     Host(&'m HostState, fn(&HostState) -> Vec<f32>),
+    Lent(&'m dyn Fn(&str) -> anyhow::Result<Vec<f32>>),
 }
 
 /// Finds the moments on the host, in the shapes of their parameters.
@@ -244,11 +260,11 @@ impl<I: Backend> View for Moment<'_, I> {
             Source::Host(state, read) => {
                 Ok(TensorData::new(read(state), self.shape.clone()).into_bytes().to_vec())
             }
-            Source::Device(tensor) => match try_read_sync(I::float_into_data((*tensor).clone())) {
-                Some(Ok(data)) => Ok(data.convert_dtype(DType::F32).into_bytes().to_vec()),
-                Some(Err(error)) => Err(format!("`{}` cannot be read from the device: {error}", self.name)),
-                None => Err(format!("`{}` cannot be read at once", self.name)),
+            Source::Lent(fetch) => match fetch(&self.name) {
+                Ok(numbers) => Ok(bytemuck::cast_slice(&numbers).to_vec()),
+                Err(error) => Err(format!("{error:#}")),
             },
+            Source::Device(tensor) => read::<I>(&self.name, tensor).map(|data| data.into_bytes().to_vec()),
         };
         let usable = bytes.and_then(|bytes| finite(&self.name, &bytes).map(|()| bytes));
         Cow::Owned(usable.unwrap_or_else(|failure| {
@@ -259,6 +275,26 @@ impl<I: Backend> View for Moment<'_, I> {
 
     fn data_len(&self) -> usize {
         self.shape.iter().product::<usize>() * size_of::<f32>()
+    }
+}
+
+/// One moment of a parameter that this process steps.
+pub(super) fn moment<I: Backend>(
+    optimizer: &Optimizer<I>,
+    parameter: &str,
+    part: usize,
+) -> anyhow::Result<Vec<f32>> {
+    let kept = optimizer.moments.get(parameter);
+    let tensor = kept.and_then(|kept| [Some(&kept.first), kept.second.as_ref()][part]);
+    let tensor = tensor.with_context(|| format!("the moments of `{parameter}` are not here"))?;
+    Ok(read::<I>(parameter, tensor).map_err(|error| anyhow!(error))?.iter::<f32>().collect())
+}
+
+fn read<I: Backend>(name: &str, tensor: &FloatTensor<I>) -> Result<TensorData, String> {
+    match try_read_sync(I::float_into_data(tensor.clone())) {
+        Some(Ok(data)) => Ok(data.convert_dtype(DType::F32)),
+        Some(Err(error)) => Err(format!("`{name}` cannot be read from the device: {error}")),
+        None => Err(format!("`{name}` cannot be read at once")),
     }
 }
 

@@ -8,8 +8,11 @@ use std::time::Instant;
 use anyhow::anyhow;
 use backend_offload::{Offload, Offloadable, host_memory, mark_step, reset_peaks, stats};
 use burn::data::dataloader::DataLoader;
+use burn::optim::GradientsParams;
 use burn::tensor::backend::Backend;
 use burn_train::Interrupter;
+use models::Gpt;
+use serde_json::json;
 
 use super::strategy::{Events, Tape};
 use super::{Learner, Run};
@@ -49,7 +52,7 @@ impl<I: Offloadable> Run<I> {
             if report.is_usable() {
                 let stride = Stride::clipped(share, f64::from(report.gnorm), settings.grad_clip);
                 let stepped;
-                (model, stepped) = model.map_gpt(|gpt| self.optimizer.step(gpt, grads, stride));
+                (model, stepped) = model.map_gpt(|gpt| self.step(gpt, grads, stride));
                 if let Err(error) = stepped {
                     return (model, Err(anyhow!("the update of step {step} could not run: {error}")));
                 }
@@ -72,7 +75,33 @@ impl<I: Offloadable> Run<I> {
             }
         }
         let ending = self.finish(&model, events);
+        if self.optimizer.owners.are_divided() {
+            let (step, bytes) = (self.session.progress.step, self.optimizer.bytes());
+            self.tell("moments", &json!({ "step": step, "bytes": bytes }));
+        }
         (model, ending)
+    }
+
+    /// One step of what this process steps, and what the others have stepped.
+    fn step(
+        &mut self,
+        gpt: Gpt<Tape<I>>,
+        grads: GradientsParams,
+        stride: Stride,
+    ) -> (Gpt<Tape<I>>, anyhow::Result<()>) {
+        let (gpt, stepped) = self.optimizer.step(gpt, grads, stride);
+        match stepped {
+            Ok(()) => self.optimizer.owners.gathered(gpt, &mut self.ranks),
+            Err(error) => (gpt, Err(error.into())),
+        }
+    }
+
+    /// Whether rank 0 saves now. Others need to know where they keep moments for it.
+    fn rank_0_saves(&mut self, saves: bool) -> anyhow::Result<bool> {
+        if !self.optimizer.owners.are_divided() {
+            return Ok(saves);
+        }
+        Ok(self.ranks.led(|| Ok(vec![u8::from(saves)]))? == [1])
     }
 
     /// Evaluates, samples and saves where that is due; an ending if the step was the last one for whatever reason.
@@ -90,6 +119,10 @@ impl<I: Offloadable> Run<I> {
         let wishes = self.session.should_stop() || interrupter.should_stop();
         let stops = !last && !diverged && !self.ranks.all(!wishes)?;
         if !self.ranks.leads() {
+            let told = diverged || stops || self.rank_0_saves(false)?;
+            if told {
+                self.lend()?;
+            }
             let ending = if stops { Some(Ending::Interrupted) } else { None };
             return Ok(if diverged { Some(Ending::Diverged) } else { ending });
         }
@@ -106,7 +139,7 @@ impl<I: Offloadable> Run<I> {
             self.save_or_end(model, better)?;
             return Ok(Some(Ending::Interrupted));
         }
-        if (saves || better.is_some())
+        if self.rank_0_saves(saves || better.is_some())?
             && let Err(error) = self.save(model, better)
         {
             self.say(&format!("{error:#}; training goes on"));
@@ -116,7 +149,11 @@ impl<I: Offloadable> Run<I> {
 
     fn finish(&mut self, model: &Learner<Tape<I>>, events: &mut Events<I>) -> anyhow::Result<Ending> {
         if !self.ranks.leads() {
-            return self.optimizer.settle().map(|()| Ending::Done);
+            self.optimizer.settle()?;
+            if self.session.config.checkpoint.last {
+                self.lend()?;
+            }
+            return Ok(Ending::Done);
         }
         let better = self.evaluate(model, events)?;
         self.sample(model)?;

@@ -68,7 +68,7 @@ impl Work for Importing<'_> {
         let progress = Progress::start(config.train.seed);
         let bytes = models::Footprint::of(&config.model)?.weight_bytes();
         Checkpoints::in_run(&args.out).save(0, bytes, |folder| {
-            training::save(folder, &gpt, &optimizer, &config, &progress, &tokenizer)
+            training::save(folder, &gpt, &optimizer, None, &config, &progress, &tokenizer)
         })?;
         // Last: a folder without it is no run, and an interrupted import is begun again.
         let _lock = start.commit()?;

@@ -23,7 +23,7 @@ use crate::data::{self, Data, TrainingWindows, ValidationWindows};
 use crate::exit::Ending;
 use crate::journal::Journal;
 use crate::machine;
-use crate::optimizer::Optimizer;
+use crate::optimizer::{Optimizer, Owners};
 use crate::plan::{self, Plan};
 use crate::ranks::{self, RankArgs, Ranks};
 use crate::summary::{self, Summary};
@@ -162,7 +162,7 @@ impl Work for Training<'_> {
             describe(&training, &validation, &data);
         }
 
-        let (gpt, optimizer, mut progress) = first_state::<I>(&directory, device, ranks.leads())?;
+        let (gpt, optimizer, mut progress) = first_state::<I>(&directory, device, &ranks)?;
         same_data(&mut progress, &training)?;
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let session = Session {
@@ -283,18 +283,19 @@ type State<I> = (Gpt<Tape<I>>, Optimizer<Offload<I>>, Progress);
 fn first_state<I: Offloadable>(
     directory: &RunDirectory,
     device: &I::Device,
-    prints: bool,
+    ranks: &Ranks,
 ) -> anyhow::Result<State<I>> {
     let config = &directory.config;
     if let Some(checkpoint) = &directory.from {
-        if prints {
+        if ranks.leads() {
             eprintln!("resuming after step {} of {}", checkpoint.step, checkpoint.path.display());
             for change in &directory.changes {
                 eprintln!("changed {change}");
             }
         }
-        let (progress, mut optimizer) = training::restore(&checkpoint.path, config, device)?;
         let gpt = runs::weights::load(&checkpoint.path, &config.model, device)?;
+        let owners = owners(config, &gpt, ranks);
+        let (progress, mut optimizer) = training::restore(&checkpoint.path, config, device, owners)?;
         return Ok((optimizer.adopt(gpt)?, optimizer, progress));
     }
     let gpt = match &directory.pretrained {
@@ -302,7 +303,13 @@ fn first_state<I: Offloadable>(
         None => Gpt::new(&config.model, config.train.seed, device)?,
     };
     let mut optimizer = Optimizer::placed(config, device);
+    optimizer.owners = owners(config, &gpt, ranks);
     Ok((optimizer.adopt(gpt)?, optimizer, Progress::start(config.train.seed)))
+}
+
+/// Who steps which parameter.
+fn owners<I: Backend>(config: &Config, gpt: &Gpt<I>, ranks: &Ranks) -> Owners {
+    if config.memory.shard { Owners::divided(gpt, ranks) } else { Owners::default() }
 }
 
 /// What cannot work is not begun.

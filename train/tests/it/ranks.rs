@@ -161,6 +161,37 @@ fn a_run_goes_on_at_another_number_of_ranks_and_with_its_optimizer_elsewhere() {
 }
 
 #[test]
+fn divided_moments_change_no_bit_and_take_a_share_of_the_bytes() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let saving = ["memory.shard=true", "checkpoint.every=2"];
+    let moments = |run: &str| tiny.records(run, "moments")[0]["bytes"].as_u64().expect("a number");
+    for (n, optimizer) in ["adamw", "muon"].into_iter().enumerate() {
+        let optimizer = format!("train.optimizer={optimizer}");
+        let settings = [&SHARED[..], &[&optimizer, TIGHT, "model.n_layer=2"]].concat();
+        let whole = tiny.run(&format!("whole-{n}"), &[&settings[..], &["train.steps=6"]].concat());
+        let run = format!("run-{n}");
+        let four = tiny.run_on("4", &run, &[&settings[..], &saving].concat());
+        // An evaluation decides, at rank 0 alone, that there is something to save.
+        let often = [&settings[..], &saving, &["eval.every=1", "checkpoint.every=0"]].concat();
+        assert_eq!(tiny.run_on("2", &format!("often-{n}"), &often), four);
+        let each: Vec<_> =
+            ["", "/ranks/1", "/ranks/2", "/ranks/3"].map(|rank| moments(&format!("{run}{rank}"))).to_vec();
+        let parameters = whole["parameters"].as_u64().expect("a number");
+        if n == 0 {
+            assert_eq!(each.iter().sum::<u64>(), 8 * parameters, "{each:?}");
+            // The embedding and the head, a matrix each, are as large as a whole share.
+            assert!(each.iter().all(|bytes| bytes * 3 < 8 * parameters), "{each:?}");
+        }
+        assert_eq!(tiny.resume_on("2", &run, &["train.steps=5"]).len(), 2);
+        let one = tiny.resume(&run, &["train.steps=6", "memory.shard=false"]);
+        assert_eq!(bits(&one), bits(&whole), "{optimizer}");
+    }
+}
+
+#[test]
 fn a_step_that_diverges_is_withheld_by_all() {
     if !has_mpi() {
         return;

@@ -328,6 +328,10 @@ impl Refusals {
             );
             self.add(&["memory.optimizer_state", "memory.optimizer"], text);
         }
+        if memory.shard && memory.optimizer != PlacementKind::Device {
+            let text = "`memory.shard` divides moments on the device; set `memory.optimizer` to \"device\"";
+            self.add(&["memory.shard", "memory.optimizer"], text.to_owned());
+        }
         let (blocks, all) = (memory.device_blocks, model.n_layer);
         if blocks > 0 && memory.optimizer != PlacementKind::Host {
             let text = format!(

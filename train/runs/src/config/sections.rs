@@ -227,6 +227,8 @@ pub struct MemorySection {
     pub host_budget: String,
     /// Where `adamw` keeps its state and computes its steps. Numbers depend on it in their last digits.
     pub optimizer: PlacementKind,
+    /// Whether ranks divide the moments: each keeps and steps its share of the parameters, and tells the others their weights.
+    pub shard: bool,
     /// Of an optimizer on the host (`host`): parameters of this many first blocks are stepped on the device all the same.
     pub device_blocks: usize,
     /// Form of each parameter's state on the host (`host`).
@@ -338,6 +340,7 @@ impl Default for MemorySection {
             device_budget: "auto".to_owned(),
             host_budget: "auto".to_owned(),
             optimizer: PlacementKind::Device,
+            shard: false,
             device_blocks: 0,
             optimizer_state: StateKind::F32,
         }

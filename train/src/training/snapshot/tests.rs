@@ -23,7 +23,15 @@ fn write(folder: &Path, config: &Config) -> anyhow::Result<()> {
     let zeros = |shape: [usize; 2]| Tensor::<Flex, 2>::zeros(shape, &FlexDevice).into_primitive().tensor();
     let moments = Moments { time: 1, first: zeros([264, 4]), second: Some(zeros([264, 4])) };
     optimizer.moments.insert("wte".to_owned(), moments);
-    save(folder, &gpt, &optimizer, config, &Progress::start(1), &Tokenizer::bytes(&tokenizer::CHAT_SPECIALS))
+    save(
+        folder,
+        &gpt,
+        &optimizer,
+        None,
+        config,
+        &Progress::start(1),
+        &Tokenizer::bytes(&tokenizer::CHAT_SPECIALS),
+    )
 }
 
 /// A sealed checkpoint whose moments are `change` of what they were; what resuming and inspecting it say.
@@ -39,7 +47,7 @@ fn refused(change: impl Fn(&mut Vec<(String, TensorView<'_>)>)) -> [String; 2] {
         Ok(fs::write(folder.join(MOMENTS), serialize(tensors, None)?)?)
     });
     let path = Checkpoints::open(&saved.expect("saved").path).expect("every byte is as it was written").path;
-    let resumed = restore::<Flex>(&path, &config, &FlexDevice).map(|_| ());
+    let resumed = restore::<Flex>(&path, &config, &FlexDevice, Owners::default()).map(|_| ());
     [resumed, check(&path)].map(|outcome| format!("{:#}", outcome.expect_err("it cannot be resumed")))
 }
 
@@ -48,7 +56,8 @@ fn a_checkpoint_resumes_with_the_moments_it_was_saved_with() {
     let folder = tempfile::tempdir().expect("a folder");
     write(folder.path(), &config()).expect("saved");
     check(folder.path()).expect("it is whole");
-    let (_, optimizer) = restore::<Flex>(folder.path(), &config(), &FlexDevice).expect("restored");
+    let (_, optimizer) =
+        restore::<Flex>(folder.path(), &config(), &FlexDevice, Owners::default()).expect("restored");
     assert_eq!(optimizer.bytes(), 2 * 264 * 4 * 4);
 }
 
@@ -107,7 +116,7 @@ fn a_checkpoint_with_nan_weights_is_not_saved() {
     let optimizer = Optimizer::<Flex>::new(&config.train);
     let checkpoints = Checkpoints::in_run(run.path());
     let saved = checkpoints.save(1, 0, |folder| {
-        save(folder, &broken, &optimizer, &config, &Progress::start(1), &Tokenizer::bytes(&[]))
+        save(folder, &broken, &optimizer, None, &config, &Progress::start(1), &Tokenizer::bytes(&[]))
     });
     let said = saved.expect_err("it is broken").to_string();
     assert!(said.contains("tensor `wte` holds NaN"), "{said}");
@@ -124,7 +133,7 @@ fn moments_that_are_no_numbers_are_neither_saved_nor_resumed() {
     let moments = Moments { time: 1, first: moment(0.0), second: Some(moment(f32::INFINITY)) };
     optimizer.moments.insert("wte".to_owned(), moments);
     let words = Tokenizer::bytes(&tokenizer::CHAT_SPECIALS);
-    let saved = save(run.path(), &gpt, &optimizer, &config, &Progress::start(1), &words);
+    let saved = save(run.path(), &gpt, &optimizer, None, &config, &Progress::start(1), &words);
     let said = format!("{:#}", saved.expect_err("it is broken"));
     assert!(said.contains("`wte.second` holds NaN or infinity"), "{said}");
 
@@ -134,7 +143,7 @@ fn moments_that_are_no_numbers_are_neither_saved_nor_resumed() {
     let end = bytes.len();
     bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
     fs::write(&path, bytes).expect("written");
-    let resumed = restore::<Flex>(run.path(), &config, &FlexDevice).map(|_| ());
+    let resumed = restore::<Flex>(run.path(), &config, &FlexDevice, Owners::default()).map(|_| ());
     let said = format!("{:#}", resumed.expect_err("it is broken"));
     assert!(said.contains("`wte.second` holds NaN or infinity"), "{said}");
 }
