@@ -26,6 +26,9 @@ pub(crate) fn line(report: &Report) -> String {
         parts.push(format!("moved {}", Bytes(moved)));
         parts.push(format!("stall {:.0}%", 100.0 * report.stall_ms / report.ms.max(1e-9)));
     }
+    if let (Some(sent), Some(ms)) = (report.ranks_sent, report.ranks_ms) {
+        parts.push(format!("ranks {} {:.0}%", Bytes(sent), 100.0 * ms / report.ms.max(1e-9)));
+    }
     let waiting = 100.0 * report.data_ms / report.ms.max(1e-9);
     if waiting >= 1.0 {
         parts.push(format!("data {waiting:.0}%"));
@@ -76,6 +79,16 @@ mod tests {
             seconds: 97.4,
             ..Report::default()
         }
+    }
+
+    #[test]
+    fn one_of_several_ranks_tells_what_it_sent_and_waited() {
+        let report = Report { ranks_sent: Some(3 << 20), ranks_ms: Some(81.2), ..report() };
+        assert!(
+            line(&report).contains(" | device 5.80 GiB/6.00 GiB | ranks 3.00 MiB 10% | eta "),
+            "{}",
+            line(&report)
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use backend_offload::Stats;
 use burn_train::metric::{Adaptor, ItemLazy};
+use exchange::Costs;
 use serde::Serialize;
 
 /// One optimizer step.
@@ -39,6 +40,13 @@ pub(crate) struct Report {
     pub(crate) evictions: u64,
     pub(crate) restores: u64,
     pub(crate) stall_ms: f64,
+    /// Bytes that this rank sent to others and heard from them, and how long it waited for them; within `ms`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ranks_sent: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ranks_heard: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ranks_ms: Option<f64>,
     /// Since step 1, interruptions left out.
     pub(crate) seconds: f64,
     /// Why there are no numbers.
@@ -72,6 +80,13 @@ impl Report {
     pub(crate) fn time(&mut self, step: Duration, data: Duration) {
         self.ms = step.as_secs_f64() * 1e3;
         self.data_ms = data.as_secs_f64() * 1e3;
+    }
+
+    /// What talking to other ranks took between two readings of its meter.
+    pub(crate) fn ranks(&mut self, before: Costs, after: Costs) {
+        self.ranks_sent = Some(after.sent - before.sent);
+        self.ranks_heard = Some(after.received - before.received);
+        self.ranks_ms = Some((after.time - before.time).as_secs_f64() * 1e3);
     }
 
     /// Bytes held and moved between two readings of the counters, whose peaks began anew at the first, and the most that the

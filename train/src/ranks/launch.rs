@@ -134,7 +134,11 @@ impl Attendant {
         let attendant = Self { asked: Arc::default(), process: Arc::default() };
         let (asked, process) = (Arc::clone(&attendant.asked), Arc::clone(&attendant.process));
         ctrlc::set_handler(move || {
-            let signal = if asked.swap(true, Ordering::Relaxed) { Signal::TERM } else { Signal::USR1 };
+            let again = asked.swap(true, Ordering::Relaxed);
+            if !again {
+                eprintln!("\nstopping all ranks after this step; once more to stop at once");
+            }
+            let signal = if again { Signal::TERM } else { Signal::USR1 };
             if let Some(process) = *process.lock().unwrap_or_else(PoisonError::into_inner) {
                 // It may have ended by itself.
                 _ = kill_process(process, signal);

@@ -14,14 +14,25 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use exchange::launch::Place;
-use exchange::{Alone, Engine, Exact, Exchange, Pairwise, Share, Watchdog};
+use exchange::{Alone, Costs, Counted, Engine, Exact, Exchange, Pairwise, Share, Watchdog};
 use runs::config::Config;
 use runs::directory::RunDirectory;
+
+/// An engine with a meter.
+trait Metered: Engine {
+    fn costs(&self) -> Costs;
+}
+
+impl<E: Engine> Metered for Counted<E> {
+    fn costs(&self) -> Costs {
+        Self::costs(self)
+    }
+}
 
 /// This process among those of its run.
 pub(crate) struct Ranks {
     /// Until it is left: see [`Ranks::end`].
-    engine: ManuallyDrop<Box<dyn Engine>>,
+    engine: ManuallyDrop<Box<dyn Metered>>,
     exact: Exact,
     /// Ranks on this host, which share its memory, and the number of this one among them.
     local: (usize, usize),
@@ -35,14 +46,14 @@ impl Ranks {
     }
 
     fn over(engine: impl Engine + 'static, local: (usize, usize), watchdog: Option<Watchdog>) -> Self {
-        let engine: Box<dyn Engine> = Box::new(engine);
+        let engine: Box<dyn Metered> = Box::new(Counted::new(engine));
         Self { engine: ManuallyDrop::new(engine), exact: Exact::default(), local, _watchdog: watchdog }
     }
 
     /// Leaves the others, once all have come to the end. A process that ends otherwise must not: it would wait for the others, who
     /// wait for it, where its launcher ends them.
     pub(crate) fn end(mut self) {
-        let left: Box<dyn Engine> = Box::new(Alone);
+        let left: Box<dyn Metered> = Box::new(Counted::new(Alone));
         drop(ManuallyDrop::into_inner(std::mem::replace(&mut self.engine, ManuallyDrop::new(left))));
     }
 
@@ -65,6 +76,11 @@ impl Ranks {
     #[cfg(not(unix))]
     fn over_mpi(place: Place, _patience: Duration) -> anyhow::Result<Self> {
         anyhow::bail!("{} ranks were started, and this system's MPI is not known", place.world)
+    }
+
+    /// What talking to other ranks has cost so far; nothing where there are none.
+    pub(crate) fn costs(&self) -> Option<Costs> {
+        (!self.is_alone()).then(|| self.engine.costs())
     }
 
     pub(crate) fn world(&self) -> usize {

@@ -45,6 +45,14 @@ pub(super) fn charts(history: &History) -> Vec<Chart> {
         charts.push(moved(steps));
         charts.push(stall(steps));
     }
+    if steps.iter().any(|step| step.ranks_sent.is_some()) {
+        charts.push(exchanged(steps));
+        let waited = share(steps, |step| step.ranks_ms);
+        charts.push(Chart {
+            from_zero: true,
+            ..chart("Waiting for ranks", "percent of the step", smoothed("waiting", waited))
+        });
+    }
     charts.push(norm);
     charts.retain(|chart| !chart.is_empty());
     charts
@@ -78,9 +86,22 @@ fn moved(steps: &[Update]) -> Chart {
     sizes("Moved per step", curves)
 }
 
+fn exchanged(steps: &[Update]) -> Chart {
+    let curves = vec![
+        ("sent by rank 0", Look::First, bytes(steps, |step| step.ranks_sent)),
+        ("heard by it", Look::Second, bytes(steps, |step| step.ranks_heard)),
+    ];
+    sizes("Exchanged per step", curves)
+}
+
 fn stall(steps: &[Update]) -> Chart {
-    let share = of(steps, |step| Some(100.0 * step.stall_ms? / step.ms.filter(|ms| *ms > 0.0)?));
-    Chart { from_zero: true, ..chart("Waiting for copies", "percent of the step", smoothed("stall", share)) }
+    let waited = share(steps, |step| step.stall_ms);
+    Chart { from_zero: true, ..chart("Waiting for copies", "percent of the step", smoothed("stall", waited)) }
+}
+
+/// Percent of each step.
+fn share(steps: &[Update], ms: fn(&Update) -> Option<f64>) -> Vec<Point> {
+    of(steps, |step| Some(100.0 * ms(step)? / step.ms.filter(|ms| *ms > 0.0)?))
 }
 
 fn chart(title: &'static str, unit: &'static str, curves: Vec<Curve>) -> Chart {

@@ -67,6 +67,9 @@ pub(super) struct Update {
     pub(super) bytes_out: Option<u64>,
     pub(super) bytes_in: Option<u64>,
     pub(super) stall_ms: Option<f64>,
+    pub(super) ranks_sent: Option<u64>,
+    pub(super) ranks_heard: Option<u64>,
+    pub(super) ranks_ms: Option<f64>,
     pub(super) seconds: Option<f64>,
 }
 

@@ -41,7 +41,7 @@ fn step(step: u64, steps: u64) -> Value {
         "lr": 0.02 * step as f64 / steps as f64, "gnorm": 0.5 + wave, "ms": 80.0 + wave, "tokens": step * 1024,
         "tokens_per_second": 12_000.0 + 900.0 * wave, "mfu": 0.31, "device_bytes": (15 << 20) + step,
         "device_budget": 16 << 20, "host_bytes": 9 << 20, "bytes_out": (3 << 20) + ((step % 17) << 14),
-        "bytes_in": 4 << 20, "evictions": 12, "restores": 13, "stall_ms": 9.0 * wave, "seconds": step as f64 * 0.08})
+        "bytes_in": 4 << 20, "ranks_sent": 7 << 20, "ranks_heard": 7 << 20, "ranks_ms": 3.0 * wave, "evictions": 12, "restores": 13, "stall_ms": 9.0 * wave, "seconds": step as f64 * 0.08})
 }
 
 /// Every construct a page has: a resumed run with a withheld step and a failed save.
@@ -123,6 +123,8 @@ fn a_page_tells_what_happened() {
         "Memory",
         "Moved per step",
         "Waiting for copies",
+        "Exchanged per step",
+        "Waiting for ranks",
         "Gradient norm",
     ];
     assert_eq!(titles, expected);

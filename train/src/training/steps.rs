@@ -41,6 +41,7 @@ impl<I: Offloadable> Run<I> {
                 return (model, Err(error));
             };
             let waited = begun.elapsed();
+            let told = self.ranks.costs();
             let step = data.step;
             let (grads, mut report) = model.gradients(&data, self.optimizer.host.as_mut(), &mut self.ranks);
             if let Some(failure) = report.failure.take() {
@@ -64,6 +65,9 @@ impl<I: Offloadable> Run<I> {
                 return (model, Err(anyhow!("the update of step {step} could not run: {error}")));
             }
             report.time(begun.elapsed(), waited);
+            if let Some((before, after)) = told.zip(self.ranks.costs()) {
+                report.ranks(before, after);
+            }
             mark_step::<I>(&self.device);
             let host = host_memory::<I>(&self.device).usage().peak;
             report.memory(&before, &stats::<I>(&self.device), host);

@@ -118,6 +118,7 @@ impl Work for Training<'_> {
             Ok(directory.config.to_json().into_bytes())
         })?;
         if args.dry_run {
+            ranks.end();
             return Ok(Ending::Done);
         }
         if !ranks.leads() {

@@ -121,7 +121,7 @@ fn ranks_end_with_the_bits_of_one_process() {
     if !has_mpi() {
         return;
     }
-    let cases: [(&[&str], &[&str]); 4] = [
+    let cases: [(&[&str], &[&str]); 5] = [
         (&["train.optimizer=adamw", TIGHT], &["2", "4"]),
         (&["train.optimizer=muon", "train.recompute=1"], &["2", "3"]),
         (&["train.optimizer=sgd", TIGHT], &["4"]),
@@ -129,10 +129,12 @@ fn ranks_end_with_the_bits_of_one_process() {
             &["memory.optimizer=host", "memory.optimizer_state=compact", "model.compute=bf16", TIGHT],
             &["2", "3"],
         ),
+        // The second of four begins with an odd one of six.
+        (&["memory.optimizer=host", "train.accumulate=6"], &["4"]),
     ];
     let tiny = Tiny::new();
     for (n, (settings, worlds)) in cases.into_iter().enumerate() {
-        let settings = [settings, &SHARED].concat();
+        let settings = [&SHARED, settings].concat();
         let one = bits(&tiny.run(&format!("one-{n}"), &settings));
         for world in worlds {
             assert_eq!(
@@ -144,6 +146,28 @@ fn ranks_end_with_the_bits_of_one_process() {
     }
     let own = fs::read_to_string(tiny.join("of-3-1/ranks/2/metrics.jsonl")).expect("each rank has a journal");
     assert_eq!(own.lines().filter(|line| line.starts_with(r#"{"kind":"step""#)).count(), 4);
+}
+
+/// Of two, each sums half of all gradients and tells the other; beside them, losses and what is agreed on.
+#[test]
+fn a_rank_sends_each_gradient_once_in_all() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let output = tiny.attempt_on("2", "run", &SHARED);
+    assert_success(&output);
+    let gradients = 4 * json(&output)["parameters"].as_u64().expect("a number");
+    for journal in ["run", "run/ranks/1"] {
+        for step in tiny.records(journal, "step") {
+            let sent = step["ranks_sent"].as_u64().expect("a number");
+            assert!((gradients..gradients + 256).contains(&sent), "{sent} bytes, not {gradients}");
+        }
+    }
+    assert!(
+        tiny.attempt("alone", &[]).status.success()
+            && tiny.records("alone", "step")[0].get("ranks_sent").is_none()
+    );
 }
 
 #[test]
