@@ -83,6 +83,14 @@ impl HostState {
         Ok(Saved { time: self.time, weights: self.masters(weights)?, moments })
     }
 
+    /// The master weights, where none are [completed](Self::reads_weights) on the host; else nothing.
+    pub fn own_masters(&self) -> Vec<f32> {
+        match &self.kept {
+            Kept::F32 { masters, .. } | Kept::Bf16Moments { masters, .. } => wide::<f32>(masters),
+            Kept::Compact { .. } => Vec::new(),
+        }
+    }
+
     /// The master weights. `weights` are the parameter's own, as the device has them.
     ///
     /// # Errors
@@ -90,7 +98,7 @@ impl HostState {
     pub fn masters(&self, weights: Values<'_>) -> Result<Vec<f32>, HostOptimError> {
         matching(&self.name, "the parameter", self.len, weights.len())?;
         match (&self.kept, weights) {
-            (Kept::F32 { masters, .. } | Kept::Bf16Moments { masters, .. }, _) => Ok(wide::<f32>(masters)),
+            (Kept::F32 { .. } | Kept::Bf16Moments { .. }, _) => Ok(self.own_masters()),
             (Kept::Compact { low, .. }, Values::Bf16(weights)) => {
                 let low: &[i16] = bytemuck::cast_slice(low);
                 Ok(weights.iter().zip(low).map(|(weight, low)| completed(*weight, *low)).collect())

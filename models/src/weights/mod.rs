@@ -24,7 +24,7 @@ pub use hugging_face::{
     config_from_hugging_face, config_to_hugging_face, load_pretrained, pretrained_config, save_pretrained,
 };
 pub use report::Report;
-pub use store::{Stored, check_native, load, load_native, native_config, save, save_completed};
+pub use store::{Read, Stored, check_native, load, load_native, native_config, save, save_completed};
 
 /// How tensors are named and laid out in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -40,26 +40,24 @@ pub fn save<B: Backend>(
     layout: Layout,
     stored: Stored,
 ) -> Result<(), WeightsError> {
-    save_completed(model, path, layout, stored, |_, values| Ok(values))
+    save_completed(model, path, layout, stored, |_, _, read| read())
 }
 
-/// As [`save`], with what `complete` makes of each parameter's name and numbers: a model may compute with weights that are
-/// less precise than those it is trained by.
+/// As [`save`], with what `complete` makes of each parameter's name and shape, and of its numbers where it reads them: a model may
+/// compute with weights that are less precise than those it is trained by, or have them elsewhere, too.
 pub fn save_completed<B: Backend>(
     model: &Gpt<B>,
     path: &Path,
     layout: Layout,
     stored: Stored,
-    complete: impl Fn(&str, TensorData) -> Result<TensorData, String>,
+    complete: impl Fn(&str, &[usize], Read<'_>) -> Result<TensorData, WeightsError>,
 ) -> Result<(), WeightsError> {
     let unread = Rc::new(RefCell::new(None));
     let mut parts: BTreeMap<String, Outgoing<'_>> = BTreeMap::new();
     for (ours, (shape, read)) in parameters(model) {
         let (name, complete) = (ours.clone(), &complete);
-        let fetch = move || {
-            complete(&name, read()?).map_err(|reason| WeightsError::Unread { name: name.clone(), reason })
-        };
-        let values: Fetch<'_> = (shape, Box::new(fetch));
+        let own = shape.clone();
+        let values: Fetch<'_> = (shape, Box::new(move || complete(&name, &own, &*read)));
         let (theirs, lie) = place(&ours, &model.config, layout)?;
         let part = parts.entry(theirs.clone());
         part.or_insert_with(|| Outgoing::new(theirs, lie, stored, &unread)).add(lie, values);
@@ -80,6 +78,9 @@ pub fn save_completed<B: Backend>(
         Unwritten::File(error) => WeightsError::file("write weights to", path)(error),
     })
 }
+
+/// Reads a parameter's numbers from its device.
+pub type Read<'r> = &'r dyn Fn() -> Result<TensorData, WeightsError>;
 
 /// Why a file of weights was not written.
 enum Unwritten {

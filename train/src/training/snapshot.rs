@@ -25,7 +25,7 @@ use burn::tensor::{
 use host_optim::HostState;
 use models::{
     Gpt,
-    weights::{self, Layout, Stored},
+    weights::{self, Layout, Stored, WeightsError},
 };
 use runs::BadInput;
 use runs::checkpoint::{CONFIG, MOMENTS, STATE, TOKENIZER, WEIGHTS};
@@ -61,9 +61,12 @@ pub(crate) fn save<I: Backend, B: Backend>(
     tokenizer: &Tokenizer,
 ) -> anyhow::Result<()> {
     let on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();
-    let complete = |name: &str, weights: TensorData| match on_host.get(name) {
-        Some(state) => state.complete(weights).map_err(|error| error.to_string()),
-        None => Ok(weights),
+    let complete = |name: &str, shape: &[usize], read: weights::Read<'_>| match on_host.get(name) {
+        Some(state) if !state.reads_weights() => Ok(TensorData::new(state.own_masters(), shape.to_vec())),
+        Some(state) => state
+            .complete(read()?)
+            .map_err(|error| WeightsError::Unread { name: name.to_owned(), reason: error.to_string() }),
+        None => read(),
     };
     weights::save_completed(gpt, &folder.join(WEIGHTS), Layout::Native, Stored::F32, complete)?;
     let failure = RefCell::new(None);

@@ -131,6 +131,21 @@ fn a_checkpoint_holds_f32_whatever_the_device_computes_with() {
 }
 
 #[test]
+fn a_checkpoint_reads_nothing_from_the_device_that_is_on_the_host() {
+    let tiny = Tiny::new();
+    for (format, reads) in [("f32", false), ("bf16", false), ("compact", true)] {
+        let state = format!("memory.optimizer_state={format}");
+        let settings = [HOST, NARROW, &state, "checkpoint.last=false"];
+        let read = |run: &str, more: &[&str]| {
+            let run = tiny.run(&format!("{run}-{format}"), &[&settings[..], more].concat());
+            run["bytes_read"].as_u64().expect("a number")
+        };
+        let [never, often] = [read("never", &[]), read("often", &["checkpoint.every=1"])];
+        assert_eq!(often > never, reads, "{format}: {often} bytes after {never}");
+    }
+}
+
+#[test]
 fn settings_that_exclude_each_other_are_refused() {
     let tiny = Tiny::new();
     let sgd = tiny.attempt("run", &[HOST, "train.optimizer=sgd"]);
