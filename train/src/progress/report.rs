@@ -86,7 +86,7 @@ impl Report {
     pub(crate) fn ranks(&mut self, before: Costs, after: Costs) {
         self.ranks_sent = Some(after.sent - before.sent);
         self.ranks_heard = Some(after.received - before.received);
-        self.ranks_ms = Some((after.time - before.time).as_secs_f64() * 1e3);
+        self.ranks_ms = Some(after.time.saturating_sub(before.time).as_secs_f64() * 1e3);
     }
 
     /// Bytes held and moved between two readings of the counters, whose peaks began anew at the first, and the most that the

@@ -19,9 +19,10 @@ impl<I: Offloadable> Run<I> {
     pub(super) fn save(&mut self, model: &Learner<Tape<I>>, better: Option<Best>) -> anyhow::Result<()> {
         let begun = Instant::now();
         self.optimizer.settle()?;
-        let lending = match self.optimizer.owners.are_divided() {
-            true => Some(RefCell::new(Lending::begin(&self.optimizer, &mut self.ranks)?)),
-            false => None,
+        let lending = if self.optimizer.owners.are_divided() {
+            Some(RefCell::new(Lending::begin(&self.optimizer, &mut self.ranks)?))
+        } else {
+            None
         };
         let best_before = self.session.progress.best;
         if better.is_some() {
