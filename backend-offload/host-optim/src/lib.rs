@@ -33,7 +33,9 @@
 //! | `Compact` | 4: 16 bits that complete a bf16 weight to an f32 master, moments of 8 bits with a scale per 256 | 8 in all |
 //!
 //! `F32` computes what Burn's own AdamW computes on the CPU, operation by operation. Moments in the other two formats are
-//! rounded at random, from a counter, so that small changes survive on average and every run repeats.
+//! rounded at random, from a counter, so that small changes survive on average and every run repeats. Over 1,000 steps of a
+//! character model their validation loss stays within 0.0006 (`Bf16Moments`) and 0.003 (`Compact`) of `F32`'s
+//! (`benchmarks/runs/2026-11-23-cpu-state-formats`).
 //!
 //! # Promises
 //!
