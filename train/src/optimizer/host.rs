@@ -174,6 +174,7 @@ impl HostPart {
 
     /// Begins the steps that were prepared.
     pub(super) fn begin(&mut self, prepared: Vec<(ParamId, Update)>) -> Result<(), HostOptimError> {
+        assert!(self.stepping.is_none(), "the last update was waited for before gradients arrived");
         let (parameters, updates) = prepared.into_iter().unzip();
         self.stepping = Some(Stepping { parameters, updates: Updates::begin(updates)? });
         Ok(())

@@ -97,8 +97,14 @@ pub(crate) fn launch(
                 "the run of {ranks} ranks ended early: {status}; it goes on from its last checkpoint"
             ),
         }
-        if restart == 0 && out.is_some() {
-            arguments = without(arguments, "--from");
+        if let Some(out) = out.as_ref().filter(|_| restart == 0) {
+            let own = without(arguments.clone(), "--from");
+            if own.len() < arguments.len() && !out.join("checkpoints/latest").exists() {
+                return Err(anyhow!(
+                    "the run ended before its first checkpoint; begin it again in another --out"
+                ));
+            }
+            arguments = own;
             arguments.extend(["--resume".into(), "auto".into()]);
         }
     }

@@ -196,6 +196,13 @@ impl Ranks {
         self.engine.all_gather(&mut parts).with_context(|| format!("hearing rank {rank}"))
     }
 
+    /// Rank 0's number, for all.
+    pub(crate) fn number(&mut self, own: f32) -> anyhow::Result<f32> {
+        let mut bytes = own.to_le_bytes();
+        self.hear_lead(&mut bytes)?;
+        Ok(f32::from_le_bytes(bytes))
+    }
+
     /// What every rank has, in their order.
     pub(crate) fn gathered(&mut self, own: &[u8]) -> anyhow::Result<Vec<Vec<u8>>> {
         let mut all = Vec::with_capacity(self.world());

@@ -105,6 +105,8 @@ impl<I: Backend> Learner<Autodiff<I>> {
         sum: &mut Sum<'_, I>,
         ranks: &mut Ranks,
     ) -> anyhow::Result<(f32, f32)> {
+        // A rank without a micro-batch has not waited for its updates yet.
+        sum.settle();
         let own = if losses.is_empty() { Ok(Vec::new()) } else { read(losses) };
         let all_computed = ranks.all(own.is_ok() && sum.failure.is_none())?;
         let losses = own?;
@@ -112,7 +114,9 @@ impl<I: Backend> Learner<Autodiff<I>> {
         let losses = ranks.losses(losses, sum.share.count as usize)?;
         sum.meet(&self.gpt, ranks)?;
         let norm = sum.norms.take_global(&self.gpt).map(|norm| read(vec![norm])).transpose()?;
-        Ok((losses.iter().sum(), sum.norm(norm.map(|norm| norm[0]))?))
+        // One verdict and one factor for all, however each device adds up squares.
+        let norm = ranks.number(sum.norm(norm.map(|norm| norm[0]))?)?;
+        Ok((losses.iter().sum(), norm))
     }
 }
 
@@ -150,13 +154,18 @@ impl<'a, I: Backend> Sum<'a, I> {
     }
 
     fn add(&mut self, gpt: &Gpt<Autodiff<I>>, mut arrived: GradientsParams) {
-        // Every weight has been used by now; a failure in making one is told before anything that follows from it.
+        // Every weight has been used by now.
+        self.settle();
+        gpt.visit(&mut Arrival { arrived: &mut arrived, sum: self });
+    }
+
+    /// Waits for the last update. A failure in making a weight is told before anything that follows from it.
+    fn settle(&mut self) {
         if let Some(host) = &mut self.host
             && let Err(error) = host.settle()
         {
             self.failure.get_or_insert(format!("{error:#}"));
         }
-        gpt.visit(&mut Arrival { arrived: &mut arrived, sum: self });
     }
 
     /// Adds one parameter's gradient of the present micro-batch to what neighbours left.

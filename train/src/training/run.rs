@@ -98,7 +98,7 @@ impl<I: Offloadable> Run<I> {
         report.steps = session.steps();
         report.tokens = tokens * report.step;
         report.tokens_per_second = tokens as f64 / seconds;
-        let reached = session.flops_per_step / seconds;
+        let reached = session.flops_per_step / seconds / self.ranks.world() as f64;
         // A step that is faster than the measured peak has shown a higher one.
         session.flops_per_second = session.flops_per_second.map(|possible| possible.max(reached));
         report.mfu = session.flops_per_second.map(|possible| reached / possible);

@@ -143,9 +143,12 @@ impl<I: Offloadable> Run<I> {
             self.save_or_end(model, better)?;
             return Ok(Some(Ending::Interrupted));
         }
-        if self.rank_0_saves(saves || better.is_some())?
-            && let Err(error) = self.save(model, better)
-        {
+        let saves = self.rank_0_saves(saves || better.is_some())?;
+        if saves {
+            // An update that failed ends the run; a disk that is full does not.
+            self.optimizer.settle()?;
+        }
+        if saves && let Err(error) = self.save(model, better) {
             self.say(&format!("{error:#}; training goes on"));
         }
         Ok(None)

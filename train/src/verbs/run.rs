@@ -85,9 +85,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Ending> {
     }
     let stop = interrupt::flag("stopping after this step")?;
     let mut ranks = Ranks::open(&args.ranks)?;
-    if !ranks.is_alone() {
-        interrupt::hear_launcher(&stop)?;
-    }
+    interrupt::hear_launcher(&stop)?;
     if args.tui && !ranks.is_alone() {
         return Err(BadInput("--tui is for one process; leave it out for plain lines".to_owned()).into());
     }
@@ -198,10 +196,8 @@ impl Work for Training<'_> {
 
         let summary = Summary::of(&outcome, place, &stats::<I>(device))?;
         let theirs = outcome.ranks.led(|| Ok(summary.weights_sha256.clone().into_bytes()))?;
-        ensure!(
-            theirs == summary.weights_sha256.as_bytes(),
-            "this rank ended with other weights than rank 0"
-        );
+        let same = outcome.ranks.all(theirs == summary.weights_sha256.as_bytes())?;
+        ensure!(same, "the ranks ended with different weights, so their devices do not compute alike");
         if let Some((plan, _)) = planned {
             conclude(args, &run, &plan, &mut outcome, summary)?;
         }
