@@ -15,6 +15,7 @@ use std::any::TypeId;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
@@ -77,6 +78,31 @@ impl<C: Compiler> Compiler for NotingCompiler<C> {
 
     fn extension(&self) -> &'static str {
         self.inner.as_ref().map_or("", Compiler::extension)
+    }
+}
+
+/// The runtime's compiler while it notes: moved there and back, since one for SPIR-V cannot be cloned before it has compiled,
+/// although its type says so.
+struct Lent<'c, C: Compiler> {
+    place: &'c mut C,
+    noting: ManuallyDrop<NotingCompiler<C>>,
+}
+
+impl<'c, C: Compiler> Lent<'c, C> {
+    fn new(place: &'c mut C) -> Self {
+        // SAFETY: nobody sees the compiler in its place, which is borrowed, until `drop` has moved it back.
+        let inner = unsafe { ptr::read(place) };
+        Self { place, noting: ManuallyDrop::new(NotingCompiler { inner: Some(inner), writes: None }) }
+    }
+}
+
+impl<C: Compiler> Drop for Lent<'_, C> {
+    fn drop(&mut self) {
+        // SAFETY: it is taken once, here. Nothing outside of this file takes the compiler out of it.
+        let noting = unsafe { ManuallyDrop::take(&mut self.noting) };
+        let Some(inner) = noting.inner else { std::process::abort() };
+        // SAFETY: what lies in its place was moved out and is not to be dropped.
+        unsafe { ptr::write(self.place, inner) };
     }
 }
 
@@ -177,12 +203,10 @@ impl<C: Compiler> CubeTask<C> for Deputy<C> {
     ) -> Result<CompiledKernel<C>, CompilationError> {
         Self::on_task(|task| {
             task.compiled.set(true);
-            let mut noting = NotingCompiler { inner: Some(compiler.clone()), writes: None };
-            let compiled = task.task.compile(&mut noting, options, mode, address);
-            if let Some(inner) = noting.inner {
-                *compiler = inner;
-            }
-            task.noted.replace(noting.writes);
+            let mut lent = Lent::new(compiler);
+            let compiled = task.task.compile(&mut lent.noting, options, mode, address);
+            task.noted.replace(lent.noting.writes.take());
+            drop(lent);
             let kernel = compiled?;
             Ok(CompiledKernel {
                 entrypoint_name: kernel.entrypoint_name,
@@ -200,6 +224,87 @@ impl<C: Compiler> CubeTask<C> for Deputy<C> {
 mod tests {
     use super::*;
     use cubecl_core::ir::{FloatKind, Type};
+
+    /// As the one for SPIR-V: a clone of it panics. So does its work where it is told to.
+    #[derive(Debug)]
+    struct Unclonable(String);
+
+    impl Clone for Unclonable {
+        fn clone(&self) -> Self {
+            panic!("cloned")
+        }
+    }
+
+    impl Compiler for Unclonable {
+        type Representation = String;
+        type CompilationOptions = ();
+
+        fn compile(
+            &mut self,
+            _: KernelDefinition,
+            (): &(),
+            _: ExecutionMode,
+            _: StorageType,
+        ) -> Result<String, CompilationError> {
+            unreachable!("no kernel is compiled here")
+        }
+
+        fn elem_size(&self, elem: ElemType) -> usize {
+            elem.size()
+        }
+
+        fn extension(&self) -> &'static str {
+            "none"
+        }
+    }
+
+    struct Task;
+
+    impl KernelMetadata for Task {
+        fn name(&self) -> &'static str {
+            "a task"
+        }
+        fn id(&self) -> KernelId {
+            KernelId::new::<Self>()
+        }
+        fn address_type(&self) -> StorageType {
+            StorageType::Scalar(ElemType::Float(FloatKind::F32))
+        }
+    }
+
+    impl CubeTask<NotingCompiler<Unclonable>> for Task {
+        fn compile(
+            &self,
+            compiler: &mut NotingCompiler<Unclonable>,
+            (): &(),
+            _: ExecutionMode,
+            _: StorageType,
+        ) -> Result<CompiledKernel<NotingCompiler<Unclonable>>, CompilationError> {
+            let inner = compiler.inner.as_mut().expect("it is lent");
+            inner.0.push_str(" used");
+            assert!(inner.0.len() < 20, "the compiler panics");
+            Err(CompilationError::Generic { reason: inner.0.clone(), backtrace: Default::default() })
+        }
+    }
+
+    #[test]
+    fn the_runtimes_compiler_itself_is_used_and_given_back_also_by_a_panic() {
+        let task = NotingTask::new(Box::new(Task));
+        let mut compiler = Unclonable("a compiler".to_owned());
+        let compile = |compiler: &mut Unclonable| {
+            let mut outcome = None;
+            task.with_deputy(|deputy| {
+                let address = deputy.address_type();
+                let attempt = || deputy.compile(compiler, &(), ExecutionMode::Checked, address).map(|_| ());
+                outcome = Some(catch_unwind(AssertUnwindSafe(attempt)));
+            });
+            outcome.expect("it was called")
+        };
+        let refused = compile(&mut compiler).expect("no panic").expect_err("it refuses");
+        assert!(refused.to_string().contains("a compiler used"), "{refused}");
+        assert!(compile(&mut compiler).is_err(), "it panics");
+        assert_eq!(compiler.0, "a compiler used used");
+    }
 
     fn buffer(visibility: Access, ty: fn(ElemType) -> StorageType) -> KernelArg {
         let ty = Type::Scalar(ty(ElemType::Float(FloatKind::F32)));

@@ -1,20 +1,22 @@
-//! An optimizer whose state never takes device memory: `cargo run -p examples --bin host_optimizer`.
+//! An optimizer whose state never takes device memory: `cargo run -p examples --bin host_optimizer`, on a GPU with `--features
+//! vulkan`, `wgpu` or `cuda`.
 
 use backend_offload::{Offload, OffloadConfig, host_memory, stats};
-use burn::backend::{Autodiff, Flex, flex::FlexDevice};
+use burn::backend::Autodiff;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, Optimizer};
 use burn::tensor::{Distribution, Tensor};
+use examples::{Device, Inner};
 use host_optim::{Format, HostAdamWConfig};
 
-type B = Autodiff<Offload<Flex>>; // Autodiff<Offload<Cuda>> on a machine with a GPU
+type B = Autodiff<Offload<Inner>>;
 
 fn main() -> anyhow::Result<()> {
-    let device = FlexDevice;
+    let device = Device::default();
     // Weight and gradient of one layer. AdamW on the device would hold ten tensors of this size while it steps.
-    OffloadConfig::new().device_budget("9MiB".parse()?).install::<Flex>(&device)?;
+    OffloadConfig::new().device_budget("16MiB".parse()?).install::<Inner>(&device)?;
     let mut optimizer =
-        HostAdamWConfig::new().with_format(Format::Bf16Moments).init(host_memory::<Flex>(&device));
+        HostAdamWConfig::new().with_format(Format::Bf16Moments).init(host_memory::<Inner>(&device));
     let mut model: Linear<B> = LinearConfig::new(1024, 1024).init(&device);
     for step in 1..=3 {
         let input = Tensor::<B, 2>::random([16, 1024], Distribution::Default, &device);
@@ -23,6 +25,6 @@ fn main() -> anyhow::Result<()> {
         let gradients = GradientsParams::from_grads(loss.backward(), &model);
         model = optimizer.step(1e-3, model, gradients);
     }
-    println!("the optimizer holds {} bytes on the host\n{}", optimizer.host_bytes(), stats::<Flex>(&device));
+    println!("the optimizer holds {} bytes on the host\n{}", optimizer.host_bytes(), stats::<Inner>(&device));
     Ok(())
 }
