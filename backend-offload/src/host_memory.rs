@@ -77,7 +77,8 @@ impl HostMemory {
 
     /// Runs `make`. Tensors that it makes from data begin on the host where tensors of this device spill: they push nobody
     /// off the device, arrive when they are first used, and leave it again without a copy. Where everything fits they begin
-    /// on the device, as always. A hint: tensors that other threads make meanwhile may do the same.
+    /// on the device, as always. What spills is judged by the steps that [`mark_step`](crate::mark_step) counts; a program
+    /// that never calls it is judged by all it has done. A hint: tensors that other threads make meanwhile may do the same.
     pub fn first<T>(&self, make: impl FnOnce() -> T) -> T {
         struct After<'a>(&'a HostMemory);
         impl Drop for After<'_> {

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context, ensure};
+use anyhow::{anyhow, ensure};
 use backend_offload::{HostMemory, Managed, host_memory};
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{
@@ -29,6 +29,8 @@ pub(crate) struct HostPart {
     /// None of those that are being stepped.
     states: HashMap<ParamId, HostState>,
     stepping: Option<Stepping>,
+    /// Why an update failed. Weights and states that it lost are nowhere else.
+    failure: Option<String>,
     /// In the model's order, in which sums are the same in every run.
     order: Vec<ParamId>,
     /// Moments of a checkpoint, by name, before the model is there.
@@ -72,6 +74,7 @@ impl HostPart {
             config: config.clone(),
             states: HashMap::new(),
             stepping: None,
+            failure: None,
             order: Vec::new(),
             restored: HashMap::new(),
         })
@@ -180,12 +183,19 @@ impl HostPart {
         Ok(())
     }
 
-    /// Waits until every parameter is stepped. After a failure neither the model nor this is of any use.
+    /// Waits until every parameter is stepped. After a failure neither the model nor this is of any use, which is told
+    /// whenever it is asked.
     pub(crate) fn settle(&mut self) -> anyhow::Result<()> {
-        let Some(Stepping { parameters, updates }) = self.stepping.take() else { return Ok(()) };
-        let states = updates.finish().context("the last update could not run")?;
-        self.states.extend(parameters.into_iter().zip(states));
-        Ok(())
+        if let Some(Stepping { parameters, updates }) = self.stepping.take() {
+            match updates.finish() {
+                Ok(states) => self.states.extend(parameters.into_iter().zip(states)),
+                Err(failure) => self.failure = Some(failure.to_string()),
+            }
+        }
+        match &self.failure {
+            Some(failure) => Err(anyhow!("the last update could not run: {failure}")),
+            None => Ok(()),
+        }
     }
 
     /// Whether a gradient of this parameter waits for its step here.
@@ -201,6 +211,7 @@ impl HostPart {
     /// States by the names of their parameters, once all are [settled](Self::settle).
     pub(crate) fn by_name(&self) -> anyhow::Result<HashMap<&str, &HostState>> {
         ensure!(self.stepping.is_none(), "parameters that are being stepped have no state to save");
+        ensure!(self.failure.is_none(), "the last update could not run, so there is nothing to save");
         Ok(self.states.values().map(|state| (state.name(), state)).collect())
     }
 }
@@ -260,5 +271,36 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Adopt<'_> {
                 Param::from_mapped_value(id, weights, mapper)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use backend_offload::Offload;
+    use burn::backend::{Autodiff, Flex, flex::FlexDevice};
+
+    use super::*;
+
+    #[test]
+    fn an_update_that_failed_is_told_at_every_later_question_and_nothing_is_saved() {
+        let text = r#"{"model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 4, "vocab_size": 264},
+            "tokenizer": {"kind": "bytes"}, "memory": {"optimizer": "host"}}"#;
+        let config = Config::from_text(text, "a tiny run", &[]).expect("valid");
+        let gpt: Gpt<Autodiff<Offload<Flex>>> = Gpt::new(&config.model, 1, &FlexDevice).expect("valid");
+        let mut part = HostPart::new::<Offload<Flex>>(&config, &FlexDevice).expect("it is on the host");
+        let gpt = part.adopt(gpt).expect("there is room");
+        assert!(part.settle().is_ok() && part.by_name().is_ok());
+        // No gradient has arrived, so that the step itself fails.
+        let (id, weights) = (gpt.wte.id, gpt.wte.val().inner());
+        let stride = Stride { share: 1.0, scale: 1.0 };
+        let (update, updated) = part.prepare(id, weights, stride).expect("it can begin");
+        part.begin(vec![(id, update)]).expect("a thread");
+        let made: Vec<f32> = updated.tensor().into_data().iter().collect();
+        assert!(made.iter().all(|x| x.is_nan()), "{made:?}");
+        for _ in 0..2 {
+            let told = part.settle().expect_err("it failed").to_string();
+            assert!(told.contains("the last update could not run") && told.contains("wte"), "{told}");
+        }
+        assert!(part.by_name().is_err());
     }
 }
