@@ -44,9 +44,14 @@ impl Ending {
     }
 }
 
-/// 2 where the user can put it right by asking for something else, otherwise 1.
+/// 2 where the user can put it right, otherwise 1.
 pub(crate) fn code_of(error: &anyhow::Error) -> ExitCode {
-    let bad_input = error.chain().any(|cause| {
+    ExitCode::from(if is_bad_input(error) { 2 } else { 1 })
+}
+
+/// Whether the user can put it right by asking for something else.
+pub(crate) fn is_bad_input(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
         cause.is::<BadInput>()
             || cause.is::<ConfigError>()
             || cause.is::<backend_offload::BudgetError>()
@@ -59,8 +64,7 @@ pub(crate) fn code_of(error: &anyhow::Error) -> ExitCode {
                 Some(tokenizer::Error::Option { .. } | tokenizer::Error::NoTokenizer { .. })
             )
             || matches!(cause.downcast_ref(), Some(tokenizer::Error::Read { cause, .. }) if is_absent(cause))
-    });
-    ExitCode::from(if bad_input { 2 } else { 1 })
+    })
 }
 
 fn can_be_asked_differently(error: &models::GenerateError) -> bool {

@@ -4,7 +4,7 @@
 //! to that checkpoint. A resumed run drops the lines of steps it is about to repeat.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{BufRead, BufReader, BufWriter, Write},
     path::{Path, PathBuf},
 };
@@ -32,6 +32,7 @@ impl Journal {
         let path = run.join(FILE);
         let mut seconds = 0.0;
         let mut attempt = || -> std::io::Result<File> {
+            fs::create_dir_all(run)?;
             if path.exists() {
                 durable::write_with(&path, |shortened| {
                     let mut out = BufWriter::new(File::create(shortened)?);

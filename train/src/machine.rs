@@ -20,12 +20,14 @@ const MEASURED: f64 = 0.05;
 /// Products queued before the one wait, at most.
 const QUEUED: f64 = 64.0;
 
-/// Asks the operating system, and the device by a short product and a short copy.
+/// Asks the operating system, and the device by a short product and a short copy. The run is shared by `ranks`, of whom
+/// `ranks_here` share this host.
 pub(crate) fn survey<I: Offloadable>(
     device: &I::Device,
     place: &Place,
     compute: Compute,
     run: &Path,
+    [ranks, ranks_here]: [usize; 2],
 ) -> Machine {
     let room = place.budget.unwrap_or(u64::MAX);
     let (sides, copied) = if place.shares_host { ON_THE_CPU } else { ON_A_GPU };
@@ -47,9 +49,10 @@ pub(crate) fn survey<I: Offloadable>(
         shares_host: place.shares_host,
         link_bytes_per_second,
         flops_per_second,
-        host_free: available_host_memory(),
+        host_free: available_host_memory().map(|free| free / ranks_here as u64),
         host_budget: stats::<I>(device).host.budget,
         disk_free: free_disk(run),
+        other_ranks: ranks - 1,
     }
 }
 

@@ -31,6 +31,11 @@ impl<E: Engine> Counted<E> {
         Self { inner, costs: Costs::default() }
     }
 
+    /// The engine.
+    pub fn engine(&self) -> &E {
+        &self.inner
+    }
+
     /// Costs so far.
     pub fn costs(&self) -> Costs {
         self.costs

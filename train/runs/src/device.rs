@@ -17,8 +17,8 @@ pub enum DeviceChoice {
     /// CUDA where it is complete, else the CPU.
     #[default]
     Auto,
-    /// An NVIDIA GPU, by its number.
-    Cuda(usize),
+    /// An NVIDIA GPU: the one of this number, or the first. Processes that share a host take one each.
+    Cuda(Option<usize>),
     /// The default device of the system's Vulkan driver.
     Vulkan,
     /// The CPU, whose heap plays the device.
@@ -43,21 +43,22 @@ pub struct Place {
 pub struct Setup {
     memory: MemorySection,
     tf32: bool,
-    /// That share the host's memory.
-    processes: u64,
+    /// That share the host's memory, and the number of this one among them.
+    processes: usize,
+    process: usize,
 }
 
 impl From<&Config> for Setup {
     fn from(config: &Config) -> Self {
-        Self { memory: config.memory.clone(), tf32: config.train.tf32, processes: 1 }
+        Self { memory: config.memory.clone(), tf32: config.train.tf32, processes: 1, process: 0 }
     }
 }
 
 impl Setup {
-    /// The same for one of several processes that share this host's memory.
+    /// The same for one of several processes that share this host: its number, from 0, and how many they are.
     #[must_use]
-    pub fn among(mut self, processes: usize) -> Self {
-        self.processes = processes as u64;
+    pub fn among(mut self, process: usize, processes: usize) -> Self {
+        (self.process, self.processes) = (process, processes);
         self
     }
 
@@ -71,7 +72,7 @@ impl Setup {
         let own = match asked {
             None => Budget::Share(0.8 / processes),
             Some(Budget::Share(share)) => Budget::Share(share / processes),
-            Some(Budget::Bytes(bytes)) => Budget::Bytes(bytes / self.processes),
+            Some(Budget::Bytes(bytes)) => Budget::Bytes(bytes / self.processes as u64),
             Some(other) => other,
         };
         Ok([Some(own), Some(Budget::Share(0.4 / processes))])
@@ -79,29 +80,8 @@ impl Setup {
 
     /// Everything as the device would have it.
     pub fn unlimited() -> Self {
-        Self { memory: MemorySection::default(), tf32: true, processes: 1 }
+        Self { memory: MemorySection::default(), tf32: true, processes: 1, process: 0 }
     }
-}
-
-impl DeviceChoice {
-    /// The device of one of several processes on a host: each takes a GPU of its own where any may be taken.
-    #[must_use]
-    pub fn of_rank(self, rank: usize, processes: usize) -> Self {
-        match self {
-            Self::Auto | Self::Cuda(0) if processes > 1 && has_gpu() => Self::Cuda(rank),
-            other => other,
-        }
-    }
-}
-
-#[cfg(feature = "cuda")]
-fn has_gpu() -> bool {
-    backend_offload::cuda_driver_found()
-}
-
-#[cfg(not(feature = "cuda"))]
-fn has_gpu() -> bool {
-    false
 }
 
 /// Something to do on a device, whichever it is.
@@ -118,7 +98,7 @@ pub fn with<W: Work>(choice: DeviceChoice, setup: &Setup, work: W) -> anyhow::Re
     match choice {
         DeviceChoice::Auto => auto(setup, work),
         DeviceChoice::Cpu => cpu(setup, work),
-        DeviceChoice::Cuda(index) => cuda(index, setup, work),
+        DeviceChoice::Cuda(index) => cuda(index.unwrap_or(setup.process), setup, work),
         DeviceChoice::Vulkan => vulkan(setup, work),
     }
 }
@@ -134,7 +114,7 @@ fn auto<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     if !backend_offload::cuda_driver_found() {
         return cpu(setup, work);
     }
-    let device = CudaDevice::new(0);
+    let device = CudaDevice::new(setup.process);
     match probe::<Cuda>(&device) {
         Ok(facts) => open::<Cuda, W>(&device, facts, false, setup, work),
         Err(error) => {
@@ -211,12 +191,12 @@ impl FromStr for DeviceChoice {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             None if text == "auto" => Ok(Self::Auto),
-            None if text == "cuda" => Ok(Self::Cuda(0)),
+            None if text == "cuda" => Ok(Self::Cuda(None)),
             None if text == "vulkan" => Ok(Self::Vulkan),
             None if text == "cpu" => Ok(Self::Cpu),
             Some(("cuda", index)) => index
                 .parse()
-                .map(Self::Cuda)
+                .map(|index| Self::Cuda(Some(index)))
                 .map_err(|_| format!("`{index}` is not a device's number; write cuda:0, cuda:1 and so on")),
             _ => Err("the devices are auto, cuda, cuda:N, vulkan and cpu".to_owned()),
         }
@@ -227,7 +207,8 @@ impl fmt::Display for DeviceChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("auto"),
-            Self::Cuda(index) => write!(f, "cuda:{index}"),
+            Self::Cuda(None) => f.write_str("cuda"),
+            Self::Cuda(Some(index)) => write!(f, "cuda:{index}"),
             Self::Vulkan => f.write_str("vulkan"),
             Self::Cpu => f.write_str("cpu"),
         }

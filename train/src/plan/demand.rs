@@ -12,6 +12,7 @@
 //! With weights, gradients and two moments alone, of which half or a quarter fits, this gives the bytes that
 //! furthest-next-use eviction moves in a simulation of the same step.
 
+use exchange::Share;
 use models::{Chunks, Footprint};
 use runs::config::{Config, OptimizerKind};
 
@@ -49,16 +50,47 @@ pub(super) struct Demand {
     /// Bytes that some single operation needs beyond doubt.
     pub(super) least: u64,
     pub(super) placement: Placement,
+    pub(super) exchanged: Exchanged,
     rounds: u64,
+}
+
+/// Bytes of one step that ranks cost: sent by one to others, and over its link for that.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Exchanged {
+    pub(super) sent: u64,
+    pub(super) link_in: u64,
+    pub(super) link_out: u64,
+}
+
+impl Exchanged {
+    fn of(config: &Config, placement: &Placement, ranks: usize, sums: u64) -> Self {
+        let others = ranks as u64 - 1;
+        let share = |all: u64| all.div_ceil(ranks as u64);
+        let on_device = placement.on_device * WIDE;
+        // Everybody adds up a share of every gradient and tells it to the others.
+        let sent = 2 * others * share(on_device + placement.on_host() * WIDE);
+        let gradients = Self { sent, link_in: on_device, link_out: sums * on_device };
+        if !config.memory.shard {
+            return gradients;
+        }
+        let told = share(on_device);
+        Self {
+            sent: gradients.sent + others * told,
+            link_in: gradients.link_in + others * told,
+            link_out: gradients.link_out + told,
+        }
+    }
 }
 
 /// The weights whose new values come from the host in every step, whatever has room.
 const STREAMED: &str = "weights from the host";
 
 impl Demand {
-    pub(super) fn of(config: &Config, footprint: &Footprint) -> Self {
+    /// At one of so many ranks: at any, since which one has most of a part differs from part to part.
+    pub(super) fn of(config: &Config, footprint: &Footprint, ranks: usize) -> Self {
         let train = &config.train;
-        let (batch, sequence, rounds) = (train.micro_batch, config.sequence(), train.accumulate as u64);
+        let rounds = train.accumulate.div_ceil(ranks) as u64;
+        let (batch, sequence) = (train.micro_batch, config.sequence());
         let of_tokens = |each: u64| (batch as u64).saturating_mul(sequence as u64).saturating_mul(each);
         let hidden = of_tokens(config.model.inner() as u64 * WIDE);
         let chunks = footprint.working_bytes(batch, sequence, Chunks::default());
@@ -73,6 +105,7 @@ impl Demand {
             }
         };
         let placement = Placement::of(config, footprint);
+        let sums = sums_of_gradients(train.accumulate as u64, ranks);
         let largest = placement.largest_tensor(config, footprint);
         let (operands, kept_operands) = update_tensors(train.optimizer);
         let stepped = placement.largest_on_device(config, footprint);
@@ -88,11 +121,15 @@ impl Demand {
             }
         };
         let accumulated = if rounds > 1 { gradients } else { 0 };
-        // Sums of neighbours wait for each other, one more with each doubling of the micro-batches.
-        let waiting = gradients.saturating_mul(partial_sums(rounds - 1).saturating_sub(1));
+        let waiting = gradients.saturating_mul(sums.saturating_sub(1));
         // Without recomputation a micro-batch's gradients exist as a whole before they are added up.
         let apart = if train.recompute.is_none() { accumulated } else { 0 };
 
+        // Whole parameters are divided, so the largest one's are with somebody.
+        let state = match config.memory.shard {
+            true => (placement.device_state_bytes().div_ceil(ranks as u64)).max(2 * stepped),
+            false => placement.device_state_bytes(),
+        };
         let part = |what, at, returns, leaves| Part { what, at, returns, leaves };
         let parts = vec![
             part("working memory", [passing, passing.max(stepping)], rounds, rounds),
@@ -105,7 +142,7 @@ impl Demand {
             part("a micro-batch's gradients", [0, apart], rounds - 1, rounds - 1),
             part("activations", [kept, 0], rounds, rounds),
             part("narrow copies of weights", [kept_narrow, 0], rounds, rounds),
-            part("optimizer state", [placement.device_state_bytes(); 2], 1, 1),
+            part("optimizer state", [state; 2], 1, 1),
         ];
         Self {
             parts: parts.into_iter().filter(|part| part.bytes() > 0).collect(),
@@ -113,6 +150,11 @@ impl Demand {
             least: largest.max(hidden).saturating_mul(2),
             placement,
             rounds,
+            exchanged: if ranks > 1 {
+                Exchanged::of(config, &placement, ranks, sums)
+            } else {
+                Exchanged::default()
+            },
         }
     }
 
@@ -145,6 +187,20 @@ impl Demand {
         }
         spilled
     }
+}
+
+/// Most sums of neighbours that some rank holds at a time. A process that is alone adds up all that are left as the last
+/// micro-batch comes in.
+pub(super) fn sums_of_gradients(micro_batches: u64, ranks: usize) -> u64 {
+    if ranks == 1 {
+        return partial_sums(micro_batches - 1);
+    }
+    let held = |rank| {
+        let share = Share { count: micro_batches, world: ranks, rank };
+        let own = share.range();
+        (0..=own.end - own.start).map(|added| share.held(added)).max().unwrap_or(0) as u64
+    };
+    (0..ranks).map(held).max().unwrap_or(0)
 }
 
 /// Most sums of neighbours that are held while so many micro-batches come in, which are added pairwise.

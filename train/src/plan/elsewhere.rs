@@ -73,6 +73,7 @@ impl Elsewhere {
             host_free: Some(self.host_bytes),
             host_budget: limit(config.memory.host_budget()?, HOST_SHARE, self.host_bytes),
             disk_free: None,
+            other_ranks: 0,
         })
     }
 }

@@ -17,9 +17,19 @@ pub(crate) struct Machine {
     pub(crate) link_bytes_per_second: Option<f64>,
     /// Of matrix products.
     pub(crate) flops_per_second: Option<f64>,
+    /// Of it, what falls to one of the processes that share it.
     pub(crate) host_free: Option<u64>,
     /// What spilled tensors may take; `None` is no limit.
     pub(crate) host_budget: Option<u64>,
     /// Where the run directory will be.
     pub(crate) disk_free: Option<u64>,
+    /// Other processes that share a step's micro-batches, each with a device like this one.
+    pub(crate) other_ranks: usize,
+}
+
+impl Machine {
+    /// Processes that share a step's micro-batches.
+    pub(crate) fn ranks(&self) -> usize {
+        self.other_ranks + 1
+    }
 }

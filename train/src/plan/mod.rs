@@ -49,7 +49,9 @@ pub(crate) struct Plan {
     pub(crate) floor: u64,
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
-    /// A step at the machine's speed in matrix products, if nothing spilled.
+    /// By one rank to the others.
+    pub(crate) bytes_sent_per_step: u64,
+    /// A rank's share of a step at the machine's speed in matrix products, if nothing spilled.
     pub(crate) compute_seconds: Option<f64>,
     /// Times that, were all copies hidden behind arithmetic.
     pub(crate) slowdown_hidden: Option<f64>,
@@ -107,7 +109,8 @@ pub(crate) struct Held {
 
 impl Plan {
     pub(crate) fn new(config: &Config, footprint: &Footprint, machine: &Machine) -> Self {
-        let demand = Demand::of(config, footprint);
+        let ranks = machine.ranks();
+        let demand = Demand::of(config, footprint, ranks);
         let budget = machine.device_budget.unwrap_or(u64::MAX);
         let spilled = demand.spilled(budget);
         let moved = |times: &dyn Fn(&demand::Part) -> u64| {
@@ -115,14 +118,17 @@ impl Plan {
             each.fold(0_u64, |sum, (part, bytes)| sum.saturating_add(bytes.saturating_mul(times(part))))
         };
         let [streamed_in, streamed_out] = demand.streamed(&spilled);
-        let bytes_in = moved(&|part| part.returns).saturating_add(streamed_in);
+        let exchanged = demand.exchanged;
+        let bytes_in =
+            moved(&|part| part.returns).saturating_add(streamed_in).saturating_add(exchanged.link_in);
         // A weight that came back unchanged keeps its host copy.
         let weights = demand.parts.iter().zip(&spilled).filter(|(part, _)| part.what.starts_with("weights"));
         let copies: u64 = weights.map(|(part, &spills)| spills.min(part.bytes() - spills)).sum();
         // One that has such a copy is read from it: that takes neither the link nor more memory.
         let read = demand.placement.read_bytes(config).min(streamed_in.saturating_sub(copies));
         let bytes_out = moved(&|part| part.leaves).saturating_add(streamed_out).saturating_add(read);
-        let optimizer_host_bytes = demand.placement.host_bytes(config).saturating_add(read);
+        let bytes_out = bytes_out.saturating_add(exchanged.link_out);
+        let optimizer_host_bytes = demand.placement.host_bytes(config, ranks).saturating_add(read);
         let optimizer_step_bytes = demand.placement.step_bytes(config);
         let working_set = demand.working_set();
         let (stays, spills) = (working_set.min(budget), working_set.saturating_sub(budget));
@@ -140,7 +146,8 @@ impl Plan {
         let tokens_per_step = config.tokens_per_step();
         let flops_per_token = footprint.flops_per_token(config.sequence(), train.recompute.is_some());
         let flops_per_step = flops_per_token * tokens_per_step as f64;
-        let compute_seconds = machine.flops_per_second.map(|speed| flops_per_step / speed);
+        let own_share = train.accumulate.div_ceil(ranks) as f64 / train.accumulate as f64;
+        let compute_seconds = machine.flops_per_second.map(|speed| flops_per_step * own_share / speed);
         let times_compute = |bytes: u64| {
             let seconds = if bytes == 0 { 0.0 } else { bytes as f64 / machine.link_bytes_per_second? };
             Some(seconds / compute_seconds?)
@@ -170,6 +177,7 @@ impl Plan {
             floor: demand.largest_operation,
             bytes_in_per_step: bytes_in,
             bytes_out_per_step: bytes_out,
+            bytes_sent_per_step: exchanged.sent,
             compute_seconds,
             slowdown_hidden: hidden.map(|share| share.max(1.0)),
             slowdown_waiting: times_compute(bytes_in.saturating_add(bytes_out)).map(|share| 1.0 + share),

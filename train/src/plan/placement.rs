@@ -85,12 +85,15 @@ impl Placement {
 
     /// Bytes of host memory: the states, and one gradient of each parameter that waits for its step. Blocks that share scales
     /// end with a tensor, which this leaves out.
-    pub(super) fn host_bytes(&self, config: &Config) -> u64 {
+    pub(super) fn host_bytes(&self, config: &Config, ranks: usize) -> u64 {
         let format = format(config.memory.optimizer_state);
-        let waiting = partial_sums(config.train.accumulate as u64);
+        let micro_batches = config.train.accumulate.div_ceil(ranks);
+        let waiting = partial_sums(micro_batches as u64);
         // A single gradient is as wide as its weights; a sum is in f32.
-        let single = if waiting > 1 || config.train.accumulate == 1 { self.streamed_bytes() } else { 0 };
-        let sums = if config.train.accumulate > 1 { waiting.saturating_sub(1).max(1) } else { 0 };
+        let single = if waiting > 1 || micro_batches == 1 { self.streamed_bytes() } else { 0 };
+        let own_sums = if micro_batches > 1 { waiting.saturating_sub(1).max(1) } else { 0 };
+        // The sum of all ranks is in f32, too.
+        let sums = if ranks > 1 { own_sums.max(1) } else { own_sums };
         let gradients = single + sums * self.on_host() * WIDE;
         format.host_bytes(self.wide, false) + format.host_bytes(self.narrow, true) + gradients
     }

@@ -118,8 +118,9 @@ fn remedies(plan: &Plan, config: &Config, footprint: &Footprint) -> Vec<String> 
     let all = plan.working_set.saturating_add(plan.optimizer_host_bytes);
     for (change, config) in changes {
         let footprint = Footprint::of(&config.model).unwrap_or(*footprint);
-        let demand = Demand::of(&config, &footprint);
-        let left = demand.working_set().saturating_add(demand.placement.host_bytes(&config));
+        let ranks = plan.machine.ranks();
+        let demand = Demand::of(&config, &footprint, ranks);
+        let left = demand.working_set().saturating_add(demand.placement.host_bytes(&config, ranks));
         if left < all {
             let (left, all) = (Bytes(left), Bytes(all));
             remedies.push(format!("set {change} (the working set shrinks from {all} to {left})"));

@@ -115,6 +115,15 @@ impl Plan {
                 ),
             },
         ));
+        if machine.other_ranks > 0 {
+            let (ranks, sent) = (machine.ranks(), Bytes(self.bytes_sent_per_step));
+            let most = self.accumulate.div_ceil(ranks);
+            lines.push((
+                "ranks",
+                format!("{ranks}, each with at most {most} of {} micro-batches; {sent} sent by each per step, whose \
+                         time is not known here", self.accumulate),
+            ));
+        }
         let budget = machine.device_budget.map_or("unlimited".to_owned(), |budget| Bytes(budget).to_string());
         let (free, total) = (known(machine.device_free, "free"), known(machine.device_total, "in all"));
         lines.push(("device budget", format!("{budget}{free}{total}")));

@@ -33,6 +33,7 @@ fn card(budget: u64) -> Machine {
         host_budget: Some(96 * GIB),
         disk_free: Some(500 * GIB),
         shares_host: false,
+        other_ranks: 0,
     }
 }
 

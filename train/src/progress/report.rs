@@ -31,12 +31,13 @@ pub(crate) struct Report {
     /// Spilled bytes.
     pub(crate) bytes_out: u64,
     pub(crate) bytes_in: u64,
-    /// Bytes that the trainer itself read from the device and put there: gradients and weights of an optimizer on the host,
-    /// and little else.
+    /// Bytes that the trainer itself read from the device and put there: gradients and what is made of them, and little
+    /// else.
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
+    /// Whether gradients are read, for an optimizer on the host or for other ranks.
     #[serde(skip)]
-    pub(crate) optimizer_on_host: bool,
+    pub(crate) gradients_leave: bool,
     pub(crate) evictions: u64,
     pub(crate) restores: u64,
     pub(crate) stall_ms: f64,
@@ -69,10 +70,10 @@ impl Report {
         self.loss.is_finite() && self.gnorm.is_finite()
     }
 
-    /// Bytes in and out over the link. What the trainer itself reads and writes counts with the optimizer on the host; a run's
-    /// tokens and losses alone are next to nothing.
+    /// Bytes in and out over the link. What the trainer itself reads and writes counts where gradients are among it; a run's tokens and
+    /// losses alone are next to nothing.
     pub(crate) fn over_the_link(&self) -> [u64; 2] {
-        let own = if self.optimizer_on_host { [self.bytes_written, self.bytes_read] } else { [0; 2] };
+        let own = if self.gradients_leave { [self.bytes_written, self.bytes_read] } else { [0; 2] };
         [self.bytes_in + own[0], self.bytes_out + own[1]]
     }
 

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 #[cfg(unix)]
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 #[cfg(unix)]
 use std::sync::{
@@ -16,12 +15,14 @@ use std::sync::{
 use anyhow::{Context, anyhow};
 use exchange::launch::{Job, Place, find_mpirun, hosts, place, release};
 use runs::BadInput;
+use runs::checkpoint::Checkpoints;
+use runs::directory::RunDirectory;
 #[cfg(unix)]
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::exit::Ending;
 
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct RankArgs {
     /// Train in this many processes, which share every step's micro-batches and end with the numbers of one. Needs Open MPI.
     #[arg(long, value_name = "N")]
@@ -36,8 +37,27 @@ pub(crate) struct RankArgs {
     #[arg(long, value_name = "N", default_value_t = 0, requires = "ranks")]
     pub(crate) restarts: u32,
     /// End the run when another rank was not heard of for this long. An evaluation or a checkpoint takes its time, too.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1800, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = PATIENCE, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) rank_timeout: u64,
+}
+
+/// Seconds.
+const PATIENCE: u64 = 1800;
+
+impl RankArgs {
+    /// The options that were given, and their values.
+    pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
+        let changed = |value: u64, usual: u64| (value != usual && value > 0).then(|| value.to_string());
+        [
+            ("--ranks", self.ranks.map(|ranks| ranks.to_string())),
+            ("--hosts", self.hosts.clone()),
+            ("--interface", self.interface.clone()),
+            ("--restarts", changed(u64::from(self.restarts), 0)),
+            ("--rank-timeout", changed(self.rank_timeout, PATIENCE)),
+        ]
+        .into_iter()
+        .filter_map(|(option, value)| Some((option, value?)))
+    }
 }
 
 /// This process's place among those that a launcher has started.
@@ -49,10 +69,10 @@ pub(super) fn found() -> anyhow::Result<Option<Place>> {
 }
 
 /// Starts this program again, once a rank, and waits for how the run ends. `None` where this process is to train itself: nobody
-/// asked for ranks, or it is one of them. `out` is the directory of a run that begins, to be gone on with after a restart.
+/// asked for ranks, or it is one of them. `find` settles which run that is, for a restart to go on with.
 pub(crate) fn launch(
     args: &RankArgs,
-    out: impl FnOnce() -> anyhow::Result<Option<PathBuf>>,
+    find: impl FnOnce() -> anyhow::Result<RunDirectory>,
 ) -> anyhow::Result<Option<Ending>> {
     let Some(ranks) = args.ranks else { return Ok(None) };
     if found()?.is_some() {
@@ -73,56 +93,88 @@ pub(crate) fn launch(
     };
     let program = env::current_exe().context("finding this program")?;
     let mut arguments: Vec<OsString> = env::args_os().skip(1).collect();
-    let out = if args.restarts > 0 { out()? } else { None };
-    if let Some(out) = &out {
-        arguments = without(arguments, "--out");
-        arguments.extend(["--out".into(), out.clone().into_os_string()]);
+    let mut restart = None;
+    if args.restarts > 0 {
+        let run = find()?;
+        // A run that begins has its name from now on.
+        if run.from.is_none() {
+            arguments = with(arguments, &["--out"], &[OsStr::new("--out"), run.path.as_os_str()]);
+        }
+        restart = Some(Restart::of(run)?);
     }
     let attendant = Attendant::new()?;
-    for restart in 0..=args.restarts {
+    for left in (0..=args.restarts).rev() {
         let command = job.command(mpirun.clone(), program.as_os_str(), &arguments).map_err(bad_input)?;
         let mut mpirun = Command::new(&command.program);
         mpirun.args(&command.arguments).envs(command.environment).stdin(Stdio::null());
         let status = attendant.run(&mut mpirun);
         let status = status.with_context(|| format!("running {}", command.program.display()))?;
+        let Some(status) = status else {
+            return Err(anyhow!("stopped before the ranks were started again; go on with --resume"));
+        };
         match status.code() {
             Some(2) => {
                 return Err(BadInput("the ranks could not begin; rank 0 says why above".to_owned()).into());
             }
             Some(code) if let Some(ending) = Ending::of_code(code) => return Ok(Some(ending)),
-            _ if restart == args.restarts || attendant.was_asked() => {
+            _ if left == 0 || attendant.was_asked() => {
                 return Err(anyhow!("the run of {ranks} ranks ended early: {status}; go on with --resume"));
             }
             _ => eprintln!(
                 "the run of {ranks} ranks ended early: {status}; it goes on from its last checkpoint"
             ),
         }
-        if let Some(out) = out.as_ref().filter(|_| restart == 0) {
-            let own = without(arguments.clone(), "--from");
-            if own.len() < arguments.len() && !out.join("checkpoints/latest").exists() {
-                return Err(anyhow!(
-                    "the run ended before its first checkpoint; begin it again in another --out"
-                ));
-            }
-            arguments = own;
-            arguments.extend(["--resume".into(), "auto".into()]);
+        if let Some(restart) = &restart {
+            arguments = restart.arguments(arguments)?;
         }
     }
     unreachable!("the last restart has returned")
 }
 
-/// The arguments but for an option and its value.
-fn without(arguments: Vec<OsString>, option: &str) -> Vec<OsString> {
-    let joined = format!("{option}=");
-    let mut left = Vec::with_capacity(arguments.len());
+/// How a run goes on whose ranks have died.
+struct Restart {
+    run: RunDirectory,
+    /// The step of its latest checkpoint before this command.
+    before: Option<u64>,
+}
+
+impl Restart {
+    fn of(run: RunDirectory) -> anyhow::Result<Self> {
+        let before = Checkpoints::in_run(&run.path).latest()?;
+        Ok(Self { run, before })
+    }
+
+    fn arguments(&self, arguments: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
+        let now = Checkpoints::in_run(&self.run.path).latest()?;
+        if self.run.from.is_some() && now == self.before {
+            // Nothing was saved since it went on, perhaps from an earlier checkpoint than the latest.
+            return Ok(arguments);
+        }
+        if self.run.pretrained.is_some() && now.is_none() {
+            return Err(anyhow!(
+                "the run ended before its first checkpoint; begin it again in another --out"
+            ));
+        }
+        let path = self.run.path.as_os_str();
+        let auto = ["--out".as_ref(), path, "--resume".as_ref(), "auto".as_ref()];
+        Ok(with(arguments, &["--from", "--resume", "--out"], &auto))
+    }
+}
+
+/// The arguments with `added` in place of some options and their values.
+fn with(arguments: Vec<OsString>, options: &[&str], added: &[&OsStr]) -> Vec<OsString> {
+    let mut left = Vec::with_capacity(arguments.len() + added.len());
     let mut arguments = arguments.into_iter();
     while let Some(argument) = arguments.next() {
-        if argument == option {
+        let text = argument.to_string_lossy();
+        let is = |option: &&str| text.strip_prefix(*option).is_some_and(|rest| rest.starts_with('='));
+        if options.iter().any(|option| text == *option) {
             arguments.next();
-        } else if !argument.to_string_lossy().starts_with(&joined) {
+        } else if !options.iter().any(is) {
             left.push(argument);
         }
     }
+    left.extend(added.iter().map(|&added| added.to_owned()));
     left
 }
 
@@ -158,13 +210,22 @@ impl Attendant {
         self.asked.load(Ordering::Relaxed)
     }
 
-    fn run(&self, mpirun: &mut Command) -> std::io::Result<ExitStatus> {
-        let mut child = mpirun.process_group(0).spawn()?;
-        let running = |process| *self.process.lock().unwrap_or_else(PoisonError::into_inner) = process;
-        running(Some(Pid::from_child(&child)));
+    /// `None` where the wish to stop came first.
+    fn run(&self, mpirun: &mut Command) -> std::io::Result<Option<ExitStatus>> {
+        let process = || self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut child = {
+            // Who asks from here on waits until there is somebody to pass it on to.
+            let mut running = process();
+            if self.was_asked() {
+                return Ok(None);
+            }
+            let child = mpirun.process_group(0).spawn()?;
+            *running = Some(Pid::from_child(&child));
+            child
+        };
         let status = child.wait();
-        running(None);
-        status
+        *process() = None;
+        status.map(Some)
     }
 }
 
@@ -182,8 +243,8 @@ impl Attendant {
         false
     }
 
-    fn run(&self, mpirun: &mut Command) -> std::io::Result<ExitStatus> {
-        mpirun.status()
+    fn run(&self, mpirun: &mut Command) -> std::io::Result<Option<ExitStatus>> {
+        mpirun.status().map(Some)
     }
 }
 
@@ -202,9 +263,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_option_goes_with_its_value() {
+    fn an_option_is_replaced_with_its_value() {
         let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
-        let left = without(words("run --out a --set x=--out --out=b --ranks 2"), "--out");
-        assert_eq!(left, words("run --set x=--out --ranks 2"));
+        let added = words("--resume auto");
+        let added: Vec<&OsStr> = added.iter().map(OsString::as_os_str).collect();
+        let left = with(words("run --out a --set x=--out --out=b --outer c --ranks 2"), &["--out"], &added);
+        assert_eq!(left, words("run --set x=--out --outer c --ranks 2 --resume auto"));
     }
 }

@@ -7,27 +7,56 @@ mod launch;
 
 pub(crate) use launch::{RankArgs, launch};
 
-use std::fs;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use exchange::launch::Place;
 use exchange::{Alone, Costs, Counted, Engine, Exact, Exchange, Pairwise, Share, Watchdog};
+use runs::BadInput;
 use runs::config::Config;
 use runs::directory::RunDirectory;
 
+use crate::exit::is_bad_input;
+
+/// An engine that can be watched for ranks that do not arrive, where another process can fail to.
+trait Watched: Engine {
+    fn watchdog(&self, _patience: Duration) -> Option<Watchdog> {
+        None
+    }
+}
+
+impl Watched for Alone {}
+
+#[cfg(unix)]
+impl Watched for exchange::Mpi {
+    fn watchdog(&self, patience: Duration) -> Option<Watchdog> {
+        Some(Self::watchdog(self, patience))
+    }
+}
+
 /// An engine with a meter.
-trait Metered: Engine {
+trait Metered: Watched {
     fn costs(&self) -> Costs;
 }
 
-impl<E: Engine> Metered for Counted<E> {
+impl<E: Watched> Watched for Counted<E> {
+    fn watchdog(&self, patience: Duration) -> Option<Watchdog> {
+        self.engine().watchdog(patience)
+    }
+}
+
+impl<E: Watched> Metered for Counted<E> {
     fn costs(&self) -> Costs {
         Self::costs(self)
     }
 }
+
+/// How rank 0's work ended. All ranks end alike, since a launcher returns the code of whichever ends first.
+const SUCCEEDED: u8 = 0;
+const WAS_ASKED_WRONGLY: u8 = 1;
+const FAILED: u8 = 2;
 
 /// This process among those of its run.
 pub(crate) struct Ranks {
@@ -36,18 +65,18 @@ pub(crate) struct Ranks {
     exact: Exact,
     /// Ranks on this host, which share its memory, and the number of this one among them.
     local: (usize, usize),
-    _watchdog: Option<Watchdog>,
+    watchdog: Option<Watchdog>,
 }
 
 impl Ranks {
     /// The only one.
     pub(crate) fn alone() -> Self {
-        Self::over(Alone, (1, 0), None)
+        Self::over(Alone, (1, 0))
     }
 
-    fn over(engine: impl Engine + 'static, local: (usize, usize), watchdog: Option<Watchdog>) -> Self {
+    fn over(engine: impl Watched + 'static, local: (usize, usize)) -> Self {
         let engine: Box<dyn Metered> = Box::new(Counted::new(engine));
-        Self { engine: ManuallyDrop::new(engine), exact: Exact::default(), local, _watchdog: watchdog }
+        Self { engine: ManuallyDrop::new(engine), exact: Exact::default(), local, watchdog: None }
     }
 
     /// Leaves the others, once all have come to the end. A process that ends otherwise must not: it would wait for the others, who
@@ -58,23 +87,25 @@ impl Ranks {
     }
 
     /// As a launcher has started this process; alone where none has.
-    pub(crate) fn open(args: &RankArgs) -> anyhow::Result<Self> {
-        match launch::found()? {
-            Some(place) => Self::over_mpi(place, Duration::from_secs(args.rank_timeout)),
-            None => Ok(Self::alone()),
-        }
+    pub(crate) fn open() -> anyhow::Result<Self> {
+        launch::found()?.map_or_else(|| Ok(Self::alone()), Self::over_mpi)
+    }
+
+    /// Ends the run, from here on, when one rank waits for another for longer than this. Before the first step rank 0 may
+    /// prepare data for hours.
+    pub(crate) fn watch(&mut self, patience: Duration) {
+        self.watchdog = self.engine.watchdog(patience);
     }
 
     #[cfg(unix)]
-    fn over_mpi(place: Place, patience: Duration) -> anyhow::Result<Self> {
+    fn over_mpi(place: Place) -> anyhow::Result<Self> {
         let engine = exchange::Mpi::open().context("joining the other ranks")?;
         place.agrees_with(&engine)?;
-        let watchdog = engine.watchdog(patience);
-        Ok(Self::over(engine, (place.local_world, place.local_rank), Some(watchdog)))
+        Ok(Self::over(engine, (place.local_world, place.local_rank)))
     }
 
     #[cfg(not(unix))]
-    fn over_mpi(place: Place, _patience: Duration) -> anyhow::Result<Self> {
+    fn over_mpi(place: Place) -> anyhow::Result<Self> {
         anyhow::bail!("{} ranks were started, and this system's MPI is not known", place.world)
     }
 
@@ -128,13 +159,22 @@ impl Ranks {
     }
 
     /// Where this rank writes down its own steps: rank 0 in the run's directory, the others in one each within it.
-    pub(crate) fn folder(&self, run: &Path) -> anyhow::Result<PathBuf> {
-        if self.leads() {
-            return Ok(run.to_owned());
-        }
-        let folder = run.join("ranks").join(self.rank().to_string());
-        fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-        Ok(folder)
+    pub(crate) fn folder(&self, run: &Path) -> PathBuf {
+        if self.leads() { run.to_owned() } else { run.join("ranks").join(self.rank().to_string()) }
+    }
+
+    /// Refuses ranks that would not end with the same numbers, or not end: of other devices or another program.
+    pub(crate) fn must_be_alike(&mut self, device: &str) -> anyhow::Result<()> {
+        let own = format!("{device} with version {}", env!("CARGO_PKG_VERSION"));
+        let all = self.gathered(own.as_bytes())?;
+        let Some(other) = all.iter().position(|told| *told != all[0]) else { return Ok(()) };
+        let told = |rank: usize| String::from_utf8_lossy(&all[rank]).into_owned();
+        Err(BadInput(format!(
+            "rank 0 works on {} and rank {other} on {}; all have to be alike to end with the same numbers. Name a --device              that every rank has, or start fewer with --ranks",
+            told(0),
+            told(other)
+        ))
+        .into())
     }
 
     /// Says so where ranks have nothing to do.
@@ -160,13 +200,21 @@ impl Ranks {
 
     /// What rank 0 comes to by `work`, for all. Where it fails the others end, too.
     pub(crate) fn led(&mut self, work: impl FnOnce() -> anyhow::Result<Vec<u8>>) -> anyhow::Result<Vec<u8>> {
+        const GAVE_UP: &str = "rank 0 gave up; its own messages say why";
         if !self.leads() {
             let told = self.told(&[])?;
-            let said = told.strip_prefix(&[1]).context("rank 0 gave up; its own messages say why")?;
-            return Ok(said.to_owned());
+            return match told.split_first() {
+                Some((&SUCCEEDED, said)) => Ok(said.to_owned()),
+                Some((&WAS_ASKED_WRONGLY, _)) => Err(BadInput(GAVE_UP.to_owned()).into()),
+                _ => bail!(GAVE_UP),
+            };
         }
         let said = work();
-        let words = said.as_ref().map_or_else(|_| Vec::new(), |said| [&[1], said.as_slice()].concat());
+        let words = match &said {
+            Ok(said) => [&[SUCCEEDED], said.as_slice()].concat(),
+            Err(error) if is_bad_input(error) => vec![WAS_ASKED_WRONGLY],
+            Err(_) => vec![FAILED],
+        };
         self.told(&words)?;
         said
     }
@@ -241,13 +289,25 @@ impl Ranks {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use exchange::threads;
+    use exchange::threads::{self, Threads};
 
     use super::*;
 
+    impl Watched for Threads {}
+
     /// What each of several ranks, threads here, returns.
     pub(crate) fn on_each<T: Send>(world: usize, work: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
-        threads::on_each(world, |engine| work(Ranks::over(engine, (1, 0), None)))
+        threads::on_each(world, |engine| work(Ranks::over(engine, (1, 0))))
+    }
+
+    #[test]
+    fn ranks_on_other_devices_are_refused_by_all() {
+        let names = ["a card", "a card", "the CPU"];
+        assert!(on_each(2, |mut ranks| ranks.must_be_alike(names[ranks.rank()])).iter().all(Result::is_ok));
+        for outcome in on_each(3, |mut ranks| ranks.must_be_alike(names[ranks.rank()])) {
+            let error = outcome.expect_err("they differ");
+            assert!(is_bad_input(&error) && error.to_string().contains("rank 2 on the CPU"), "{error}");
+        }
     }
 
     #[test]
@@ -257,6 +317,8 @@ pub(crate) mod tests {
                 let told = ranks.led(|| Ok(b"begin".to_vec())).expect("no fault");
                 let failed = ranks.led(|| anyhow::bail!("no room")).expect_err("rank 0 fails").to_string();
                 assert_eq!(failed.contains("no room"), ranks.leads(), "{failed}");
+                let refused = ranks.led(|| Err(BadInput("no such file".to_owned()).into()));
+                assert!(is_bad_input(&refused.expect_err("rank 0 refuses")));
                 let own = ranks.share(5).range().map(|n| n as f32).collect();
                 let all = ranks.all(ranks.rank() != 1).expect("no fault");
                 let gathered = ranks.gathered(&vec![7; ranks.rank() * 3]).expect("no fault");

@@ -38,7 +38,8 @@ impl<I: Backend> Learner<Autodiff<I>> {
         host: Option<&mut HostPart>,
         ranks: &mut Ranks,
     ) -> (GradientsParams, Report) {
-        let mut report = Report { step: data.step, optimizer_on_host: host.is_some(), ..Report::default() };
+        let gradients_leave = host.is_some() || !ranks.is_alone();
+        let mut report = Report { step: data.step, gradients_leave, ..Report::default() };
         let share = ranks.share(data.micro_batches.len());
         let mut sum = Sum::new(share, host);
         let losses = self.own_losses(data, &mut sum);

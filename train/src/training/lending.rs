@@ -72,6 +72,12 @@ impl<'r> Lending<'r> {
         Ok(numbers)
     }
 
+    /// Bytes of all moments, wherever they are.
+    pub(super) fn bytes(&self) -> u64 {
+        let elements = self.lent.iter().map(|lent| lent.shape.iter().product::<usize>());
+        (elements.sum::<usize>() * size_of::<f32>()) as u64
+    }
+
     /// Fetches what nobody asked for.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
         while let Some(lent) = self.lent.get(self.next) {

@@ -30,7 +30,9 @@ impl<I: Offloadable> Run<I> {
         }
         let session = &self.session;
         let step = session.progress.step;
-        let bytes = self.optimizer.bytes() + session.parameters * size_of::<f32>() as u64;
+        let moments =
+            lending.as_ref().map_or_else(|| self.optimizer.bytes(), |lending| lending.borrow().bytes());
+        let bytes = moments + session.parameters * size_of::<f32>() as u64;
         let write = |folder: &Path| {
             let (config, progress) = (&session.config, &session.progress);
             let (gpt, tokenizer) = (&model.gpt, &session.data.tokenizer);

@@ -25,6 +25,9 @@ pub(crate) struct Args {
     /// link's and the arithmetic's speed (rtx-4090,64GiB or 24GiB,128GiB,25GB/s,80TFLOP/s).
     #[arg(long, value_name = "MACHINE", conflicts_with = "device")]
     on: Option<Elsewhere>,
+    /// Plan for this many processes that share a step's micro-batches: on this machine, or each on a machine --on describes.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    ranks: u16,
     /// Print the plan as JSON.
     #[arg(long)]
     json: bool,
@@ -32,16 +35,19 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let ConfigArgs { config, set } = &args.config;
+    let ranks = usize::from(args.ranks);
     let config = Config::load(config.as_deref().unwrap_or(DEFAULT), set)?;
     if let Some(elsewhere) = &args.on {
-        return show(&config, &elsewhere.machine(&config)?, args.json);
+        let machine = Machine { other_ranks: ranks - 1, ..elsewhere.machine(&config)? };
+        return show(&config, &machine, args.json);
     }
-    let setup = Setup::from(&config);
-    device::with(args.device, &setup, Planning { config, json: args.json })
+    let setup = Setup::from(&config).among(0, ranks);
+    device::with(args.device, &setup, Planning { config, ranks, json: args.json })
 }
 
 struct Planning {
     config: Config,
+    ranks: usize,
     json: bool,
 }
 
@@ -49,7 +55,8 @@ impl Work for Planning {
     type Output = ();
 
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<()> {
-        let machine = machine::survey::<I>(device, place, self.config.model.compute, Path::new("."));
+        let machine =
+            machine::survey::<I>(device, place, self.config.model.compute, Path::new("."), [self.ranks; 2]);
         show(&self.config, &machine, self.json)
     }
 }

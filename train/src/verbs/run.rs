@@ -4,6 +4,7 @@ use std::io::{IsTerminal, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use backend_offload::{Offload, Offloadable, stats};
@@ -74,32 +75,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Ending> {
     }
     let beginning = Beginning { resume: args.resume.as_ref(), pretrained: args.from.as_deref() };
     let find = |out: Option<&Path>| RunDirectory::find(config.as_deref(), &set, out, beginning);
-    let begins = || match args.resume {
-        Some(_) => Ok(None),
-        None => Ok(Some(find(args.out.as_deref())?.path)),
-    };
     if !args.dry_run
-        && let Some(ended) = ranks::launch(&args.ranks, begins)?
+        && let Some(ended) = ranks::launch(&args.ranks, || find(args.out.as_deref()))?
     {
         return Ok(ended);
     }
     let stop = interrupt::flag("stopping after this step")?;
-    let mut ranks = Ranks::open(&args.ranks)?;
+    let mut ranks = Ranks::open()?;
     interrupt::hear_launcher(&stop)?;
     if args.tui && !ranks.is_alone() {
         return Err(BadInput("--tui is for one process; leave it out for plain lines".to_owned()).into());
     }
     let directory = ranks.same_directory(args.out.as_deref(), find)?;
-    let (local_world, local_rank) = ranks.local();
-    let setup = Setup::from(&directory.config).among(local_world);
-    let device = args.device.of_rank(local_rank, local_world);
-    device::with(device, &setup, Training { args, directory, ranks, stop })
+    let shared = sharing(args, &ranks);
+    let setup = Setup::from(&directory.config).among(ranks.local().1, shared[1]);
+    device::with(args.device, &setup, Training { args, directory, ranks, shared, stop })
 }
 
 struct Training<'a> {
     args: &'a Args,
     directory: RunDirectory,
     ranks: Ranks,
+    /// Ranks that are planned for, and those of them on this host.
+    shared: [usize; 2],
     stop: Arc<AtomicBool>,
 }
 
@@ -107,11 +105,12 @@ impl Work for Training<'_> {
     type Output = Ending;
 
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<Ending> {
-        let Self { args, mut directory, mut ranks, stop } = self;
+        let Self { args, mut directory, mut ranks, shared, stop } = self;
         let run = directory.path.clone();
+        ranks.must_be_alike(&place.name)?;
         let mut planned = None;
         let config = ranks.led(|| {
-            let (plan, speed) = plan_of::<I>(args, &mut directory, device, place)?;
+            let (plan, speed) = plan_of::<I>(args, &mut directory, device, place, shared)?;
             planned = Some((plan, speed));
             Ok(directory.config.to_json().into_bytes())
         })?;
@@ -168,7 +167,7 @@ impl Work for Training<'_> {
             flops_per_step: flops_per_token * config.tokens_per_step() as f64,
             flops_per_second: planned.as_ref().and_then(|(_, speed)| *speed),
             parameters: footprint.parameters,
-            run: ranks.folder(&run)?,
+            run: ranks.folder(&run),
             config,
             data,
             training,
@@ -184,6 +183,7 @@ impl Work for Training<'_> {
             lock = start.take().map(Start::commit).transpose()?;
             Ok(Vec::new())
         })?;
+        ranks.watch(Duration::from_secs(args.ranks.rank_timeout));
         let journal = journal(&session, place, &directory)?;
         let display = match (ranks.leads(), args.tui) {
             (false, _) => Display::Silent,
@@ -207,15 +207,25 @@ impl Work for Training<'_> {
     }
 }
 
+/// Ranks of the run, and those of them on this host. A dry run is alone and plans for those that would be started.
+fn sharing(args: &Args, ranks: &Ranks) -> [usize; 2] {
+    match args.ranks.ranks {
+        Some(asked) if args.dry_run => [asked, if args.ranks.hosts.is_some() { 1 } else { asked }],
+        _ => [ranks.world(), ranks.local().0],
+    }
+}
+
 /// The plan of a run that may begin, which settles where its optimizer is; and the device's speed in products.
 fn plan_of<I: Offloadable>(
     args: &Args,
     directory: &mut RunDirectory,
     device: &I::Device,
     place: &Place,
+    shared: [usize; 2],
 ) -> anyhow::Result<(Plan, Option<f64>)> {
     let footprint = Footprint::of(&directory.config.model)?;
-    let machine = machine::survey::<I>(device, place, directory.config.model.compute, &directory.path);
+    let machine =
+        machine::survey::<I>(device, place, directory.config.model.compute, &directory.path, shared);
     directory.config = plan::placed(&directory.config, &footprint, &machine);
     let mut plan = Plan::new(&directory.config, &footprint, &machine);
     // With another run's weights comes its vocabulary, which is not there yet.
@@ -251,7 +261,7 @@ fn conclude<I: Offloadable>(
     eprintln!("{summary}");
     eprintln!("{}: checkpoints, metrics.jsonl and report.html", run.display());
     if outcome.ending == Ending::Interrupted {
-        eprintln!("resume with: {}", resuming(run, args.device, args.ranks.ranks));
+        eprintln!("resume with: {}", resuming(run, args.device, &args.ranks));
     }
     if args.json {
         println!("{}", summary.to_json()?);
@@ -338,15 +348,17 @@ fn journal(session: &Session, place: &Place, directory: &RunDirectory) -> anyhow
 }
 
 /// The command that resumes an interrupted run.
-fn resuming(run: &Path, device: DeviceChoice, ranks: Option<usize>) -> String {
-    let run = run.display().to_string();
-    let plain = run.chars().all(|letter| letter.is_alphanumeric() || "._-/".contains(letter));
-    let run = if plain { run } else { format!("'{}'", run.replace('\'', r"'\''")) };
-    let mut command = format!("train --resume {run}");
-    let device = (device != DeviceChoice::default()).then(|| format!(" --device {device}"));
-    let ranks = ranks.map(|ranks| format!(" --ranks {ranks}"));
-    command.extend(device.into_iter().chain(ranks));
-    command
+fn resuming(run: &Path, device: DeviceChoice, ranks: &RankArgs) -> String {
+    let device = (device != DeviceChoice::default()).then(|| ("--device", device.to_string()));
+    let run = ("--resume", run.display().to_string());
+    [run].into_iter().chain(device).chain(ranks.given()).fold(
+        "train".to_owned(),
+        |command, (option, value)| {
+            let plain = value.chars().all(|letter| letter.is_alphanumeric() || "._-/:,".contains(letter));
+            let value = if plain { value } else { format!("'{}'", value.replace('\'', r"'\''")) };
+            format!("{command} {option} {value}")
+        },
+    )
 }
 
 /// A run that goes on learns from what it learned from.
@@ -391,8 +403,18 @@ mod tests {
 
     #[test]
     fn the_command_that_resumes_a_run_can_be_pasted_into_a_shell() {
-        assert_eq!(resuming(Path::new("runs/toy-2"), DeviceChoice::Auto, None), "train --resume runs/toy-2");
-        let quoted = "train --resume 'my run'\\''s place' --device cpu --ranks 2";
-        assert_eq!(resuming(Path::new("my run's place"), DeviceChoice::Cpu, Some(2)), quoted);
+        assert_eq!(
+            resuming(Path::new("runs/toy-2"), DeviceChoice::Auto, &RankArgs::default()),
+            "train --resume runs/toy-2"
+        );
+        let ranks = RankArgs {
+            ranks: Some(4),
+            hosts: Some("a:2,b:2".to_owned()),
+            restarts: 3,
+            ..RankArgs::default()
+        };
+        let quoted =
+            "train --resume 'my run'\\''s place' --device cuda:1 --ranks 4 --hosts a:2,b:2 --restarts 3";
+        assert_eq!(resuming(Path::new("my run's place"), DeviceChoice::Cuda(Some(1)), &ranks), quoted);
     }
 }

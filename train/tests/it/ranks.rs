@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::program::{assert_code, assert_success, json, last_words, stderr};
+use crate::program::{PROGRAM, assert_code, assert_success, json, last_words, stderr};
 use crate::tiny::{TIGHT, Tiny, bits};
 
 /// Four micro-batches with targets that count and others that do not.
@@ -27,8 +27,7 @@ fn has_mpi() -> bool {
 
 impl Tiny {
     fn attempt_on(&self, ranks: &str, out: &str, settings: &[&str]) -> Output {
-        let begin = ["--config", "tiny.json", "--device", "cpu", "--json", "--out", out, "--ranks", ranks];
-        self.train(&[&begin[..], &set(settings)].concat())
+        self.train(&[&begin(out, ranks)[..], &set(settings)].concat())
     }
 
     fn run_on(&self, ranks: &str, out: &str, settings: &[&str]) -> [String; 2] {
@@ -57,15 +56,23 @@ impl Tiny {
         fs::read_to_string(self.join(&format!("{out}.log"))).expect("reading")
     }
 
+    fn journal(&self, out: &str) -> String {
+        fs::read_to_string(self.join(out).join("metrics.jsonl")).unwrap_or_default()
+    }
+
     fn steps_taken(&self, out: &str) -> u64 {
-        let journal = fs::read_to_string(self.join(out).join("metrics.jsonl")).unwrap_or_default();
-        journal.matches(r#"{"kind":"step""#).count() as u64
+        self.journal(out).matches(r#"{"kind":"step""#).count() as u64
     }
 
     /// The processes of a run's ranks, by their rank, once a checkpoint is there.
     fn processes(&self, out: &str) -> Vec<u32> {
         let latest = self.join(out).join("checkpoints/latest");
         wait_until(|| latest.exists(), "no checkpoint was saved");
+        self.ranks()
+    }
+
+    /// Processes that a launcher has started here, by their ranks.
+    fn ranks(&self) -> Vec<u32> {
         let of_run = |id: &u32| {
             let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
             let own = String::from_utf8_lossy(&fs::read(format!("/proc/{id}/environ")).unwrap_or_default())
@@ -83,6 +90,10 @@ impl Tiny {
         found.sort_unstable();
         found.into_iter().map(|(_, id)| id).collect()
     }
+}
+
+fn begin<'a>(out: &'a str, ranks: &'a str) -> [&'a str; 9] {
+    ["--config", "tiny.json", "--device", "cpu", "--json", "--out", out, "--ranks", ranks]
 }
 
 fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
@@ -160,6 +171,11 @@ fn a_rank_sends_each_gradient_once_in_all() {
     let output = tiny.attempt_on("2", "run", &SHARED);
     assert_success(&output);
     let gradients = 4 * json(&output)["parameters"].as_u64().expect("a number");
+    let planned = json(&tiny.train(&[&begin("planned", "2")[..], &["--dry-run"], &set(&SHARED)].concat()));
+    assert_eq!(
+        (&planned["bytes_sent_per_step"], &planned["machine"]["other_ranks"]),
+        (&gradients.into(), &1.into())
+    );
     for journal in ["run", "run/ranks/1"] {
         for step in tiny.records(journal, "step") {
             let sent = step["ranks_sent"].as_u64().expect("a number");
@@ -332,17 +348,86 @@ fn whoever_started_the_ranks_can_stop_them_all() {
         return;
     }
     let tiny = Tiny::new();
-    let mut child = tiny.start_on("2", "run", &[]);
-    tiny.processes("run");
-    signal("-INT", child.id());
-    assert_eq!(ended(&mut child), Some(3), "{}", tiny.said("run"));
-    let last = tiny.records("run", "step").len() as u64;
-    assert_eq!(tiny.whole_checkpoints("run").iter().max(), Some(&last));
+    for ranks in ["1", "2"] {
+        let run = format!("of-{ranks}");
+        let mut child = tiny.start_on(ranks, &run, &["--rank-timeout", "900"]);
+        tiny.processes(&run);
+        signal("-INT", child.id());
+        let code = ended(&mut child);
+        let said = tiny.said(&run);
+        assert_eq!(code, Some(3), "{said}");
+        let last = tiny.records(&run, "step").len() as u64;
+        assert_eq!(tiny.whole_checkpoints(&run).iter().max(), Some(&last));
+        let command = format!("train --resume {run} --device cpu --ranks {ranks} --rank-timeout 900");
+        assert!(said.contains(&command), "{said}");
+    }
+}
+
+/// Its ranks end at different moments, and a launcher returns the code of the first.
+#[test]
+fn what_rank_0_refuses_is_bad_input_and_leaves_nothing() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    for _ in 0..4 {
+        let output = tiny.attempt_on("2", "run", &["memory.device_budget=1MiB", "memory.host_budget=512KiB"]);
+        assert_code(&output, 2);
+        assert!(stderr(&output).contains("this run cannot work here"), "{}", stderr(&output));
+    }
+    assert!(!tiny.join("run").exists());
+}
+
+/// Once it has saved: before, it goes on from the checkpoint that was named, though a later one is there.
+#[test]
+fn a_run_that_went_on_from_a_named_checkpoint_is_restarted_from_its_own() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let steps = "train.steps=200";
+    let whole = bits(&tiny.run("whole", &[&SHARED[..], &[steps]].concat()));
+    tiny.run_on("2", "run", &[&SHARED[..], &["train.steps=20", "checkpoint.every=10"]].concat());
+    let log = fs::File::create(tiny.join("run.log")).expect("a file");
+    let mut command = Command::new(PROGRAM);
+    command.current_dir(tiny.path());
+    command.args(["--resume", "run/checkpoints/step-00000010", "--device", "cpu", "--ranks", "2"]);
+    command.args(["--restarts", "2"]).args(set(&[steps, "checkpoint.every=40"]));
+    let mut child = command.stdout(Stdio::null()).stderr(log).spawn().expect("the program starts");
+    // The first has a start at step 0 and one at step 10.
+    for (starts, step) in [(2, 11), (3, 41)] {
+        let begun = || tiny.journal("run").matches(r#"{"kind":"start""#).count() == starts;
+        wait_until(|| begun() && tiny.steps_taken("run") >= step, "the ranks did not get that far");
+        signal("-KILL", tiny.ranks()[1]);
+    }
+    let code = ended(&mut child);
+    let said = tiny.said("run");
+    assert_eq!(code, Some(0), "{said}");
+    let begun: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("resuming after step ")).collect();
+    assert_eq!(begun.len(), 3, "{said}");
     assert!(
-        tiny.said("run").contains("resume with: train --resume run --device cpu --ranks 2"),
-        "{}",
-        tiny.said("run")
+        begun[0].starts_with("10 ") && begun[1].starts_with("10 ") && begun[2].starts_with("40 "),
+        "{begun:?}"
     );
+    let summary = fs::read(tiny.join("run/summary.json")).expect("reading");
+    assert_eq!(bits(&serde_json::from_slice(&summary).expect("JSON")), whole);
+}
+
+#[test]
+fn a_run_with_weights_of_another_is_restarted_only_once_it_has_saved_its_own() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    tiny.run("other", &["train.steps=1"]);
+    let log = fs::File::create(tiny.join("run.log")).expect("a file");
+    let mut command = tiny.command("run", &["train.steps=4000", "checkpoint.every=0"]);
+    command.args(["--from", "other", "--ranks", "2", "--restarts", "3"]);
+    let mut child = command.stdout(Stdio::null()).stderr(log).spawn().expect("the program starts");
+    wait_until(|| tiny.steps_taken("run") > 0, "no step was taken");
+    signal("-KILL", tiny.ranks()[1]);
+    assert_eq!(ended(&mut child), Some(1), "{}", tiny.said("run"));
+    assert!(tiny.said("run").contains("before its first checkpoint"), "{}", tiny.said("run"));
 }
 
 #[test]
