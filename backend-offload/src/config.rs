@@ -16,6 +16,8 @@ pub struct OffloadConfig {
     pub(crate) device_budget: Option<Budget>,
     pub(crate) host_budget: Option<Budget>,
     pub(crate) pinned_budget: Option<Budget>,
+    pub(crate) disk_folder: Option<PathBuf>,
+    pub(crate) disk_budget: Option<Budget>,
     pub(crate) policy: Policy,
     pub(crate) oversized: Oversized,
     pub(crate) max_bindings: Option<u32>,
@@ -56,6 +58,16 @@ impl OffloadConfig {
     #[must_use]
     pub fn pinned_budget(mut self, budget: Budget) -> Self {
         self.pinned_budget = Some(budget);
+        self
+    }
+
+    /// Lets blocks sink to the disk that `folder` is on when the host budget is used up: to a file without a name, of which
+    /// nothing is left when the process ends. `budget` bytes are taken of the disk at once, so that a full disk is an
+    /// error now and not within a run. Without this, nothing is ever written to a disk. One file serves all devices of the
+    /// process. Also `OFFLOAD_DISK_DIR` with `OFFLOAD_DISK_BUDGET`. On Linux only.
+    #[must_use]
+    pub fn disk(mut self, folder: impl Into<PathBuf>, budget: Budget) -> Self {
+        (self.disk_folder, self.disk_budget) = (Some(folder.into()), Some(budget));
         self
     }
 
@@ -169,6 +181,11 @@ impl OffloadConfig {
         self.device_budget = or_variable(self.device_budget, "OFFLOAD_DEVICE_BUDGET")?;
         self.host_budget = or_variable(self.host_budget, "OFFLOAD_HOST_BUDGET")?;
         self.pinned_budget = or_variable(self.pinned_budget, "OFFLOAD_PINNED_BUDGET")?;
+        if self.disk_folder.is_none() {
+            self.disk_folder =
+                variable("OFFLOAD_DISK_DIR")?.filter(|path| !path.is_empty()).map(PathBuf::from);
+            self.disk_budget = or_variable(self.disk_budget, "OFFLOAD_DISK_BUDGET")?;
+        }
         self.overlap = or_switch(self.overlap, "OFFLOAD_OVERLAP", true)?;
         self.paranoid = or_switch(self.paranoid, "OFFLOAD_PARANOID", false)?;
         self.dry_run = or_switch(self.dry_run, "OFFLOAD_DRY_RUN", false)?;

@@ -157,16 +157,10 @@ fn look_ahead<M: Mover>(door: &mut M) {
         return;
     }
     complete_ended(door);
-    let pool = door.tiers().pool().clone();
-    while let Some(step) = door.pager().next_ahead(&|| pool.room()) {
+    let below = door.tiers().below();
+    while let Some(step) = door.pager().next_ahead(&|| below.rooms()) {
         if let Err(halt) = carry_out(door, step, &mut None) {
-            let error = match halt {
-                Halt::Stop(stop) => explained(door, stop, &|| "moving blocks ahead".to_owned(), None),
-                Halt::Move(MoveFailure::Lost(error)) => error,
-                Halt::Move(MoveFailure::Copy(message)) => {
-                    OffloadError::RuntimePanic { operation: "moving blocks ahead".to_owned(), message }
-                }
-            };
+            let error = told(door, halt, &|| "moving blocks ahead".to_owned(), None);
             tracing::debug!(target: TARGET, "nothing more is moved ahead of this operation: {error}");
             return;
         }
@@ -183,6 +177,24 @@ pub(crate) fn bring_ahead<M: Mover>(door: &mut M, blocks: &[BlockId]) {
     };
     if let Err(error) = brought {
         tracing::debug!(target: TARGET, "{error}");
+    }
+}
+
+/// Brings a block that is on the disk alone to the host, to be read there.
+#[cfg_attr(not(feature = "router"), expect(dead_code, reason = "another door reads by the device"))]
+pub(crate) fn raise<M: Mover>(
+    door: &mut M,
+    block: BlockId,
+    operation: &dyn Fn() -> String,
+) -> Result<(), OffloadError> {
+    let below = door.tiers().below();
+    loop {
+        let step = door.pager().step_to_host(block, &|| below.rooms()).map_err(Halt::Stop);
+        match step.and_then(|step| carry_out(door, step, &mut None)) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(halt) => return Err(told(door, halt, operation, None)),
+        }
     }
 }
 
@@ -241,18 +253,14 @@ fn take_steps<M: Mover>(
     let mut copy_failure = None;
     let mut reclaimed = false;
     loop {
-        match take_step(door, operation, copying_since, &mut copy_failure) {
+        match take_step(door, operation, copying_since, &mut copy_failure, &mut reclaimed) {
             Ok(false) => {}
             Ok(true) => return Ok(()),
             Err(Halt::Stop(Stop::Shortage(Shortage::TierFull { .. }))) if !reclaimed => {
                 reclaimed = true;
                 door.reclaim_host();
             }
-            Err(Halt::Stop(stop)) => return Err(explained(door, stop, operation, copy_failure.as_deref())),
-            Err(Halt::Move(MoveFailure::Lost(error))) => return Err(error),
-            Err(Halt::Move(MoveFailure::Copy(message))) => {
-                return Err(OffloadError::RuntimePanic { operation: operation(), message });
-            }
+            Err(halt) => return Err(told(door, halt, operation, copy_failure.as_deref())),
         }
     }
 }
@@ -275,11 +283,23 @@ fn take_step<M: Mover>(
     operation: &dyn Fn() -> String,
     copying_since: &mut Option<Instant>,
     copy_failure: &mut Option<String>,
+    reclaimed: &mut bool,
 ) -> Result<bool, Halt> {
     complete_all_ended(door, copy_failure)?;
-    let pool = door.tiers().pool().clone();
-    let step = door.pager().next_step(&|| pool.room()).map_err(Halt::Stop)?;
-    if matches!(step, Step::Evict { copy: Some(_), .. } | Step::Bring { from: Some(_), .. } | Step::Wait(_)) {
+    let below = door.tiers().below();
+    let step = door.pager().next_step(&|| below.rooms()).map_err(Halt::Stop)?;
+    if matches!(step, Step::Sink { .. }) && !std::mem::replace(reclaimed, true) {
+        // No block sinks for memory that only finished uploads hold.
+        door.reclaim_host();
+        return Ok(false);
+    }
+    let copies = match step {
+        Step::Evict { copy, .. } => copy.is_some(),
+        Step::Bring { from, .. } => from.is_some(),
+        Step::Sink { .. } | Step::Raise { .. } | Step::Wait(_) => true,
+        Step::Ready | Step::Sweep | Step::Trim | Step::DropCopy { .. } => false,
+    };
+    if copies {
         copying_since.get_or_insert_with(|| {
             tracing::debug!(target: TARGET, operation = operation(), "moving blocks");
             Instant::now()
@@ -297,8 +317,23 @@ fn carry_out<M: Mover>(door: &mut M, step: Step, copy_failure: &mut Option<Strin
         Step::DropCopy { block, .. } => {
             let bytes = bytes_of(door, block)?;
             door.pager().copy_dropped(block)?;
-            door.tiers().remove(block);
+            door.tiers().drop_host_copy(block);
             door.journal().record(Event::CopyDropped { bytes });
+        }
+        Step::Sink { block } if door.forget_if_dead(block) => {}
+        Step::Sink { block } => {
+            let bytes = bytes_of(door, block)?;
+            let before = door.pager().counters().bytes_to_disk;
+            door.tiers().sink(block).map_err(|error| Halt::Move(error.into()))?;
+            door.pager().sunk(block)?;
+            let written = door.pager().counters().bytes_to_disk > before;
+            door.journal().record(Event::Sunk { bytes, written });
+        }
+        Step::Raise { block } => {
+            let bytes = bytes_of(door, block)?;
+            door.tiers().raise(block, bytes).map_err(|error| Halt::Move(error.into()))?;
+            door.pager().raised(block)?;
+            door.journal().record(Event::Raised { bytes });
         }
         Step::Evict { block, .. } if door.forget_if_dead(block) => {}
         Step::Evict { block, copy } => {
@@ -391,6 +426,21 @@ fn complete<M: Mover>(
         _ => {}
     }
     Ok(())
+}
+
+fn told<M: Mover>(
+    door: &mut M,
+    halt: Halt,
+    operation: &dyn Fn() -> String,
+    copy_failure: Option<&str>,
+) -> OffloadError {
+    match halt {
+        Halt::Stop(stop) => explained(door, stop, operation, copy_failure),
+        Halt::Move(MoveFailure::Lost(error)) => error,
+        Halt::Move(MoveFailure::Copy(message)) => {
+            OffloadError::RuntimePanic { operation: operation(), message }
+        }
+    }
 }
 
 fn explained<M: Mover>(

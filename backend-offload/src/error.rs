@@ -11,6 +11,8 @@ pub enum Tier {
     Device,
     /// Host memory.
     Host,
+    /// The disk below it.
+    Disk,
 }
 
 /// One of the blocks that hold most memory.
@@ -190,6 +192,18 @@ pub enum OffloadError {
         /// Checksum when it was to come back.
         found: u64,
     },
+    /// The disk below the host refuses. Nothing is lost but what could not be read back.
+    #[error(
+        "{attempted} on the disk at {folder} failed: {reason}; name another place by OFFLOAD_DISK_DIR or less of it by OFFLOAD_DISK_BUDGET, or raise the host budget"
+    )]
+    Disk {
+        /// What was to be done, and to how many bytes.
+        attempted: String,
+        /// The folder the program named.
+        folder: String,
+        /// What the system said.
+        reason: String,
+    },
     /// The books on where blocks are contradict themselves. A defect of this crate: please report it.
     #[error("{operation} did not run: {fault}; this is a defect of backend-offload, please report it")]
     Bookkeeping {
@@ -245,6 +259,7 @@ impl fmt::Display for Holder {
         let tier = match self.tier {
             Tier::Device => "on the device",
             Tier::Host => "on the host",
+            Tier::Disk => "on the disk",
         };
         write!(f, "{} {tier}, used {} operations ago", Bytes(self.bytes), self.age)
     }

@@ -24,6 +24,18 @@ pub enum Event {
         /// Its size.
         bytes: u64,
     },
+    /// A block sank from the host to the disk; `written` unless the disk had it already.
+    Sunk {
+        /// Its size.
+        bytes: u64,
+        /// Whether its contents had to be written.
+        written: bool,
+    },
+    /// A block was read from the disk to the host.
+    Raised {
+        /// Its size.
+        bytes: u64,
+    },
     /// Spare memory went back to the driver.
     Trimmed,
     /// The driver refused memory the budget allows.
@@ -91,6 +103,10 @@ impl Journal {
             }
             Event::Restored { bytes } => tracing::debug!(target: TARGET, bytes, "restored"),
             Event::CopyDropped { bytes } => tracing::debug!(target: TARGET, bytes, "host copy dropped"),
+            Event::Sunk { bytes, written } => {
+                tracing::debug!(target: TARGET, bytes, written, "sunk to the disk")
+            }
+            Event::Raised { bytes } => tracing::debug!(target: TARGET, bytes, "raised from the disk"),
             Event::Trimmed => tracing::debug!(target: TARGET, "spare memory returned to the driver"),
             Event::DeviceRefused { bytes } => {
                 tracing::warn!(target: TARGET, "the driver refused {} within the budget", Bytes(*bytes));

@@ -4,12 +4,13 @@ use crate::bytes::Budget;
 use crate::config::OffloadConfig;
 use crate::error::OffloadError;
 use crate::faults::Injector;
-use crate::tiers::{HostPool, available_memory};
+use crate::tiers::{Disk, HostPool, available_memory};
 use crate::trace_file::TraceFile;
 use burn_backend::DeviceId;
 use pager::{Limit, Oversized, Pager, Policy};
 use std::any::TypeId;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A configuration with every question answered.
@@ -30,6 +31,7 @@ pub(crate) struct Settings {
     #[cfg_attr(not(feature = "router"), expect(dead_code, reason = "only the CPU door runs dry"))]
     pub dry_run: bool,
     pub host: Arc<HostPool>,
+    pub disk: Option<Arc<Disk>>,
     /// Bytes the device has in all, where it can be asked.
     #[cfg_attr(
         all(feature = "cube", not(feature = "cuda")),
@@ -89,6 +91,7 @@ enum Entry {
 struct Registry {
     devices: HashMap<DeviceKey, Entry>,
     host: Option<InstalledHost>,
+    disk: Option<InstalledDisk>,
     traces: u32,
 }
 
@@ -98,6 +101,12 @@ struct InstalledHost {
     /// The budgets somebody named, host and page-locked. A share is compared as it was written: what is free changes
     /// with every device that starts.
     named: [Option<Budget>; 2],
+}
+
+#[derive(Clone)]
+struct InstalledDisk {
+    disk: Arc<Disk>,
+    named: (PathBuf, Budget),
 }
 
 static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
@@ -164,6 +173,7 @@ impl Registry {
                 reason: "what its kernels take is known only by running them; use the CPU door",
             });
         }
+        let disk = self.disk(config.disk_folder, config.disk_budget)?;
         let trace = config.trace.map(|path| TraceFile::create(path, self.traces)).transpose()?;
         self.traces += u32::from(trace.is_some());
         Ok(Settings {
@@ -178,6 +188,7 @@ impl Registry {
             trace,
             dry_run,
             host: self.host([config.host_budget, config.pinned_budget])?,
+            disk,
             device_memory: facts.memory.map(|memory| memory.total),
             #[cfg(feature = "test-util")]
             injector: Injector::new(config.faults),
@@ -186,6 +197,35 @@ impl Registry {
             #[cfg(feature = "test-util")]
             watch_runtime: config.watch_runtime,
         })
+    }
+
+    /// The disk that was named, by this device or an earlier one.
+    fn disk(
+        &mut self,
+        folder: Option<PathBuf>,
+        budget: Option<Budget>,
+    ) -> Result<Option<Arc<Disk>>, OffloadError> {
+        let Some(folder) = folder else {
+            return Ok(self.disk.as_ref().map(|installed| installed.disk.clone()));
+        };
+        let refused = |reason: &str| OffloadError::Disk {
+            attempted: "taking space".to_owned(),
+            folder: folder.display().to_string(),
+            reason: reason.to_owned(),
+        };
+        let budget = budget.ok_or_else(|| refused("no disk budget says how much of it may be taken"))?;
+        budget.checked()?;
+        if let Some(installed) = &self.disk {
+            if installed.named != (folder.clone(), budget) {
+                return Err(refused("all devices of a process share one disk, and another one is in use"));
+            }
+            return Ok(Some(installed.disk.clone()));
+        }
+        let limit = budget.resolve(crate::tiers::free_on(&folder)).and_then(Limit::get);
+        let len = limit.ok_or_else(|| refused("give its budget in bytes (\"100GiB\") or as a share"))?;
+        let disk = Disk::open(&folder, len)?;
+        self.disk = Some(InstalledDisk { disk: disk.clone(), named: (folder, budget) });
+        Ok(Some(disk))
     }
 
     fn host(&mut self, wanted: [Option<Budget>; 2]) -> Result<Arc<HostPool>, OffloadError> {
@@ -340,6 +380,28 @@ mod tests {
         assert_eq!(pool.usage().limit, Limit::bytes(7), "and does not change what is in force");
         let other = registry.host([Some(Budget::Bytes(3)), None]).expect_err("another budget");
         assert!(other.to_string().contains("50 %"), "{other}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_disk_is_taken_once_for_all_devices_and_never_without_being_asked() {
+        let mut registry = Registry::default();
+        let folder = tempfile::tempdir().expect("a folder");
+        let named = |bytes| (Some(folder.path().to_owned()), Some(Budget::Bytes(bytes)));
+        assert!(registry.disk(None, None).expect("nobody asks").is_none());
+        let (path, budget) = named(1 << 20);
+        let told = registry.disk(path.clone(), None).expect_err("how much of it?").to_string();
+        assert!(told.contains("no disk budget"), "{told}");
+        assert!(registry.disk(path.clone(), Some(Budget::Unlimited)).is_err());
+        let disk = registry.disk(path.clone(), budget).expect("there is room").expect("a disk");
+        assert_eq!(disk.usage().len, 1 << 20);
+        for again in [(path, budget), (None, None)] {
+            let second = registry.disk(again.0, again.1).expect("the same").expect("a disk");
+            assert!(Arc::ptr_eq(&disk, &second));
+        }
+        let (path, budget) = named(2 << 20);
+        let told = registry.disk(path, budget).expect_err("another").to_string();
+        assert!(told.contains("share one disk"), "{told}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::error::{Holder, OffloadError, Situation, Tier};
 use crate::stats::{Stats, TierStats};
-use crate::tiers::HostPool;
+use crate::tiers::{Below, HostPool};
 use pager::{Block, BlockId, Pager, Place, Shortage, Stop, TierIndex};
 use std::time::Duration;
 
@@ -20,8 +20,9 @@ pub(crate) struct Counts {
 }
 
 /// The counters of the pager, the host tier and the door.
-pub(crate) fn stats(pager: &Pager, host: &HostPool, counts: &Counts) -> Stats {
-    let (ledger, counters, host) = (pager.ledger(), pager.counters(), host.usage());
+pub(crate) fn stats(pager: &Pager, below: &Below, counts: &Counts) -> Stats {
+    let (ledger, counters, host) = (pager.ledger(), pager.counters(), below.pool.usage());
+    let disk = below.disk.as_ref().map(|disk| disk.usage()).unwrap_or_default();
     Stats {
         device: TierStats {
             in_use: ledger.resident(),
@@ -37,6 +38,17 @@ pub(crate) fn stats(pager: &Pager, host: &HostPool, counts: &Counts) -> Stats {
             peak_reserved: host.reserved_peak,
             budget: host.limit.get(),
         },
+        disk: TierStats {
+            in_use: ledger.held(TierIndex::DISK),
+            reserved: disk.in_use,
+            peak: ledger.held_peak(TierIndex::DISK),
+            peak_reserved: disk.peak,
+            budget: Some(disk.len),
+        },
+        sunk: counters.sunk,
+        bytes_to_disk: counters.bytes_to_disk,
+        raised: counters.raised,
+        bytes_from_disk: counters.bytes_from_disk,
         launches: counts.launches,
         allocations: counts.allocations,
         bytes_written: counts.bytes_written,
@@ -67,7 +79,11 @@ pub(crate) fn stats(pager: &Pager, host: &HostPool, counts: &Counts) -> Stats {
 pub(crate) fn largest_holders(pager: &Pager, count: usize) -> Vec<Holder> {
     let holder = |id: BlockId| {
         let Block { bytes, place, .. } = pager.get(id)?;
-        let tier = if matches!(place, Place::Away(_)) { Tier::Host } else { Tier::Device };
+        let tier = match place {
+            Place::Away(TierIndex::DISK) => Tier::Disk,
+            Place::Away(_) => Tier::Host,
+            _ => Tier::Device,
+        };
         Some(Holder { bytes: *bytes, tier, age: pager.age(id)? })
     };
     pager.largest(count).into_iter().filter_map(holder).collect()

@@ -28,6 +28,9 @@ pub struct Stats {
     pub device: TierStats,
     /// Host memory of this device's blocks; the budget is shared with all other devices.
     pub host: TierStats,
+    /// The disk that holds this device's blocks when the host is full; the budget is shared with all other devices, and
+    /// is 0 where no disk was named.
+    pub disk: TierStats,
     /// Kernel launches (or, through the router, operations).
     pub launches: u64,
     /// Steps the program marked with [`mark_step`](crate::mark_step).
@@ -44,6 +47,14 @@ pub struct Stats {
     pub bytes_out: u64,
     /// Bytes copied from host to device by restores.
     pub bytes_in: u64,
+    /// Blocks that sank from the host to the disk, those that the disk had already among them.
+    pub sunk: u64,
+    /// Bytes written to the disk.
+    pub bytes_to_disk: u64,
+    /// Blocks that were read from the disk to the host.
+    pub raised: u64,
+    /// Bytes read from the disk.
+    pub bytes_from_disk: u64,
     /// Bytes of tensors that the program itself put on the device from its own memory. What it put on the host, because
     /// the device had no room, arrives by restores.
     pub bytes_written: u64,
@@ -95,6 +106,10 @@ impl Stats {
             restores: self.restores.saturating_sub(earlier.restores),
             bytes_out: self.bytes_out.saturating_sub(earlier.bytes_out),
             bytes_in: self.bytes_in.saturating_sub(earlier.bytes_in),
+            sunk: self.sunk.saturating_sub(earlier.sunk),
+            bytes_to_disk: self.bytes_to_disk.saturating_sub(earlier.bytes_to_disk),
+            raised: self.raised.saturating_sub(earlier.raised),
+            bytes_from_disk: self.bytes_from_disk.saturating_sub(earlier.bytes_from_disk),
             bytes_written: self.bytes_written.saturating_sub(earlier.bytes_written),
             bytes_read: self.bytes_read.saturating_sub(earlier.bytes_read),
             stall: self.stall.saturating_sub(earlier.stall),
@@ -133,6 +148,19 @@ impl fmt::Display for Stats {
             Bytes(self.host.peak),
             OrUnlimited(self.host.budget)
         )?;
+        if self.disk.budget != Some(0) {
+            writeln!(
+                f,
+                "disk    {} in use, peak {} of {}; {} sank with {} written, {} raised with {} read",
+                Bytes(self.disk.in_use),
+                Bytes(self.disk.peak),
+                OrUnlimited(self.disk.budget),
+                self.sunk,
+                Bytes(self.bytes_to_disk),
+                self.raised,
+                Bytes(self.bytes_from_disk)
+            )?;
+        }
         writeln!(
             f,
             "moved   {} out in {} evictions ({} more left without a copy), {} in by {} restores, {:.1} ms waited",

@@ -8,11 +8,11 @@
 //! Leaving early and coming back early both take memory from others, which costs copies elsewhere. So a copy starts when
 //! the time until it is needed becomes short for all that has to be copied until then, and not before.
 
-use crate::block::{BlockId, Place};
-use crate::limit::Limit;
+use crate::block::{BlockId, Place, TierIndex};
 use crate::operation::Garbage;
 use crate::planner::{Coming, Future};
 use crate::residency::Pager;
+use crate::sinking::Rooms;
 use crate::steps::Step;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -89,8 +89,8 @@ impl Pager {
     }
 
     /// The next step worth taking for operations still to come, while the one begun last runs. A hint: it may be
-    /// taken or left. `room` as for [`next_step`](Self::next_step).
-    pub fn next_ahead(&mut self, room: &dyn Fn() -> Limit) -> Option<Step> {
+    /// taken or left. `rooms` as for [`next_step`](Self::next_step).
+    pub fn next_ahead(&mut self, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         if !self.is_looking_ahead() || self.operation.driver.refuses() {
             return None;
         }
@@ -99,7 +99,7 @@ impl Pager {
             self.find_ending(now);
             self.ahead.looks_far = !self.ahead.returning.is_empty();
         }
-        let step = self.look_near(now, room).or_else(|| self.look_far(room))?;
+        let step = self.look_near(now, rooms).or_else(|| self.look_far(rooms))?;
         match step {
             Step::Evict { .. } => self.counters.left_ahead += 1,
             Step::Bring { block, .. } => {
@@ -111,11 +111,11 @@ impl Pager {
         Some(step)
     }
 
-    fn look_near(&mut self, now: u64, room: &dyn Fn() -> Limit) -> Option<Step> {
+    fn look_near(&mut self, now: u64, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         if now < self.ahead.quiet_until {
             return None;
         }
-        match self.look_along(NEAR, room) {
+        match self.look_along(NEAR, rooms) {
             Found::Step(step) => Some(step),
             Found::Later => None,
             Found::Nothing => {
@@ -125,29 +125,29 @@ impl Pager {
         }
     }
 
-    fn look_far(&mut self, room: &dyn Fn() -> Limit) -> Option<Step> {
+    fn look_far(&mut self, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         if !self.ahead.looks_far {
             return None;
         }
-        if let Found::Step(step) = self.look_along(FAR, room) {
+        if let Found::Step(step) = self.look_along(FAR, rooms) {
             return Some(step);
         }
         self.ahead.looks_far = false;
         None
     }
 
-    fn look_along(&mut self, operations: u64, room: &dyn Fn() -> Limit) -> Found {
+    fn look_along(&mut self, operations: u64, rooms: &dyn Fn() -> Rooms) -> Found {
         let mut let_go = std::mem::take(&mut self.ahead.let_go);
         let_go.clear();
         let_go.resize(operations as usize + 1, 0);
-        let found = self.look(&mut let_go, room);
+        let found = self.look(&mut let_go, rooms);
         let Ahead { returning, met, .. } = &mut self.ahead;
         returning.extend(met.drain(..));
         self.ahead.let_go = let_go;
         found
     }
 
-    fn look(&mut self, let_go: &mut [u64], room: &dyn Fn() -> Limit) -> Found {
+    fn look(&mut self, let_go: &mut [u64], rooms: &dyn Fn() -> Rooms) -> Found {
         let (Some(planner), Some(budget)) = (&self.planner, self.ledger.budget().get()) else {
             return Found::Nothing;
         };
@@ -167,7 +167,7 @@ impl Pager {
             let is_urgent = |bytes: i128| after <= HERE || bytes >= time;
             if free + departing < 0 {
                 if is_urgent(-free) {
-                    return self.leave_ahead(now + after, room);
+                    return self.leave_ahead(now + after, rooms);
                 }
                 found = Found::Later;
             }
@@ -180,7 +180,7 @@ impl Pager {
                     return self.bring_ahead(id);
                 }
                 if free + departing < 0 && is_urgent(-free + bytes) {
-                    return self.leave_ahead(now + after, room);
+                    return self.leave_ahead(now + after, rooms);
                 }
                 least_free = least_free.min(free);
                 found = Found::Later;
@@ -249,7 +249,9 @@ impl Pager {
         let (planner, block) = (self.planner.as_ref()?, self.get(id)?);
         match (block.place, planner.future(id)) {
             // One that could not come back now is left to its operation.
-            (Place::Away(_), Future::Used(after)) if block.stuck_in != self.operation.number => {
+            (Place::Away(TierIndex::HOST), Future::Used(after))
+                if block.stuck_in != self.operation.number =>
+            {
                 Some((planner.now() + after, block.bytes))
             }
             _ => None,
@@ -257,8 +259,8 @@ impl Pager {
     }
 
     /// The victim of the policy, unless it is needed before operation `due`, or let go of until then.
-    fn leave_ahead(&mut self, due: u64, room: &dyn Fn() -> Limit) -> Found {
-        let Some(id) = self.planned_victim(room()) else { return Found::Later };
+    fn leave_ahead(&mut self, due: u64, rooms: &dyn Fn() -> Rooms) -> Found {
+        let Some(id) = self.planned_victim(rooms().host) else { return Found::Later };
         let (Some(planner), Some(block)) = (&self.planner, self.get(id)) else { return Found::Later };
         let stays = match planner.future(id) {
             Future::Used(after) | Future::Freed(after) => planner.now() + after <= due,

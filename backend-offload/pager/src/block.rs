@@ -25,6 +25,8 @@ pub struct TierIndex(pub u8);
 impl TierIndex {
     /// Host memory.
     pub const HOST: Self = Self(0);
+    /// The disk, below host memory.
+    pub const DISK: Self = Self(1);
 }
 
 /// Where a block's bytes are. Only [`Pager`](crate::Pager) changes it.
@@ -88,6 +90,8 @@ pub struct Block {
     pub defined: bool,
     /// Number of the operation in which it was last an operand.
     pub last_use: u64,
+    /// The disk holds the same contents, too, beside the tier that its place names.
+    pub below: bool,
     /// Code outside any operation may use its memory at any time, so it stays on the device.
     pub pinned: bool,
     /// Where the program would like it to be.

@@ -15,6 +15,14 @@ pub struct Counters {
     pub bytes_out: u64,
     /// Bytes copied onto the device.
     pub bytes_in: u64,
+    /// Blocks that sank from the host to the disk, and bytes of those that had to be written for it.
+    pub sunk: u64,
+    /// See above.
+    pub bytes_to_disk: u64,
+    /// Blocks that were raised from the disk to the host.
+    pub raised: u64,
+    /// Bytes of these.
+    pub bytes_from_disk: u64,
     /// Times spare memory was given back to the driver.
     pub trims: u64,
     /// Operands brought although the budget has no room for them.

@@ -37,6 +37,7 @@ mod policy;
 mod recording;
 mod residency;
 mod simulate;
+mod sinking;
 mod step;
 mod steps;
 #[cfg(test)]
@@ -57,6 +58,7 @@ pub use policy::Policy;
 pub use recording::{BadRecording, Event, Operand, Recording};
 pub use residency::Pager;
 pub use simulate::{Moved, Replay};
+pub use sinking::Rooms;
 pub use steps::Step;
 pub use timeline::{Elapsed, Machine};
 

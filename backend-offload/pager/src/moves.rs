@@ -32,7 +32,7 @@ pub(crate) enum Fate {
     /// As before, and it was written since: the copy being made is of no use.
     Overwritten,
     /// The program dropped it; a tier may hold a copy from before the move.
-    Removed { clean: Option<TierIndex> },
+    Removed { clean: Option<TierIndex>, below: bool },
 }
 
 /// How a move ended, for the door to follow.
@@ -149,7 +149,7 @@ impl Move {
     pub fn held_by(&self) -> Option<TierIndex> {
         match (self.direction, self.fate) {
             (Direction::Out { copy: Some(tier) }, _) => Some(tier),
-            (_, Fate::Removed { clean }) => clean,
+            (_, Fate::Removed { clean, .. }) => clean,
             _ => None,
         }
     }

@@ -144,7 +144,7 @@ impl Pager {
         self.get(id).ok_or(Fault::UnknownBlock(id))
     }
 
-    fn block_mut(&mut self, id: BlockId) -> Result<&mut Block, Fault> {
+    pub(crate) fn block_mut(&mut self, id: BlockId) -> Result<&mut Block, Fault> {
         let slot = self.slots.get_mut(id.index as usize).ok_or(Fault::UnknownBlock(id))?;
         slot.block.as_mut().filter(|_| slot.generation == id.generation).ok_or(Fault::UnknownBlock(id))
     }
@@ -170,6 +170,7 @@ impl Pager {
             place: Place::Nowhere,
             defined: false,
             last_use: self.operation.number,
+            below: false,
             pinned: false,
             preference: Preference::default(),
             stuck_in: 0,
@@ -196,11 +197,12 @@ impl Pager {
     pub fn remove(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
         if let Some(token) = block.moving {
-            self.moves.set_fate(token, Fate::Removed { clean: block.place.tier() });
+            self.moves.set_fate(token, Fate::Removed { clean: block.place.tier(), below: block.below });
         } else {
             let posting = Posting::of(block.bytes, block.arena).loses(block.place.tier());
             let on_device = block.place.is_on_device();
             self.ledger.post(if on_device { posting.departs() } else { posting })?;
+            self.forget_below(id)?;
         }
         self.slots[id.index as usize].block = None;
         self.free.push(id.index);
@@ -332,7 +334,7 @@ impl Pager {
         let block = *self.block(id)?;
         let from = match block.place {
             Place::Nowhere => None,
-            Place::Away(tier) => Some(tier),
+            Place::Away(tier @ TierIndex::HOST) => Some(tier),
             _ => return Err(illegal("returned", id, &block)),
         };
         self.ledger.post(Posting::of(block.bytes, block.arena).arrives())?;
@@ -348,8 +350,9 @@ impl Pager {
         let (block, bytes) = (moving.block, moving.bytes);
         let posting = Posting::of(bytes, moving.arena);
         let outcome = match (moving.direction, moving.fate) {
-            (_, Fate::Removed { .. }) => {
+            (_, Fate::Removed { below, .. }) => {
                 self.ledger.post(posting.departs().loses(moving.held_by()))?;
+                self.ledger.post(posting.loses(below.then_some(TierIndex::DISK)))?;
                 Outcome::Removed { block }
             }
             (Direction::Out { copy }, Fate::Awaited) => {
@@ -395,8 +398,9 @@ impl Pager {
         let block = moving.block;
         let posting = Posting::of(moving.bytes, moving.arena);
         let outcome = match (moving.direction, moving.fate) {
-            (_, Fate::Removed { .. }) => {
+            (_, Fate::Removed { below, .. }) => {
                 self.ledger.post(posting.departs().loses(moving.held_by()))?;
+                self.ledger.post(posting.loses(below.then_some(TierIndex::DISK)))?;
                 Outcome::Removed { block }
             }
             (Direction::Out { copy }, _) => {
@@ -429,6 +433,7 @@ impl Pager {
         let block = *self.block(id)?;
         let Place::Device { clean } = block.place else { return Err(illegal("written", id, &block)) };
         self.ledger.post(Posting::of(block.bytes, block.arena).loses(clean))?;
+        self.forget_below(id)?;
         if let Some(token) = block.moving {
             self.moves.overwritten(token);
         }
@@ -447,7 +452,8 @@ impl Pager {
         let posting = Posting::of(block.bytes, block.arena);
         match block.place {
             Place::Nowhere => self.ledger.post(posting.gains(Some(tier)))?,
-            Place::Away(there) if there == tier => {}
+            Place::Away(there) if there == tier => self.forget_below(id)?,
+            Place::Away(there) => self.ledger.post(posting.gains(Some(tier)).loses(Some(there)))?,
             _ => return Err(illegal("written in a tier", id, &block)),
         }
         if let Some(recorder) = &mut self.recorder {
@@ -459,14 +465,15 @@ impl Pager {
         Ok(())
     }
 
-    /// The tier's copy of a block on the device was thrown away.
+    /// The host's copy of a block on the device was thrown away.
     pub fn copy_dropped(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
-        let Place::Device { clean: clean @ Some(_) } = block.place else {
+        let Place::Device { clean: clean @ Some(TierIndex::HOST) } = block.place else {
             return Err(illegal("stripped of its copy", id, &block));
         };
         self.ledger.post(Posting::of(block.bytes, block.arena).loses(clean))?;
-        self.set(id, Place::Device { clean: None }, block.moving)
+        self.block_mut(id)?.below = false;
+        self.set(id, Place::Device { clean: block.below.then_some(TierIndex::DISK) }, block.moving)
     }
 
     fn set(&mut self, id: BlockId, place: Place, moving: Option<Token>) -> Result<(), Fault> {
@@ -481,6 +488,6 @@ impl Pager {
     }
 }
 
-fn illegal(attempted: &'static str, block: BlockId, found: &Block) -> Fault {
+pub(crate) fn illegal(attempted: &'static str, block: BlockId, found: &Block) -> Fault {
     Fault::Illegal { attempted, block, place: found.place }
 }

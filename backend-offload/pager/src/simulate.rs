@@ -11,7 +11,7 @@ use crate::recording::{Event, Recording};
 use crate::residency::Pager;
 use crate::steps::Step;
 use crate::timeline::{Elapsed, Machine, Timeline};
-use crate::{Fault, Oversized, Stop, TierIndex};
+use crate::{Fault, Oversized, Rooms, Stop, TierIndex};
 
 /// Bytes moved in one step of a program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -181,7 +181,7 @@ impl<'r> Replay<'r> {
     fn take_steps(&mut self) -> Result<(), Stop> {
         loop {
             self.land()?;
-            let step = self.pager.next_step(&|| Limit::NONE)?;
+            let step = self.pager.next_step(&|| Rooms::ENDLESS)?;
             if step == Step::Ready {
                 return Ok(());
             }
@@ -195,7 +195,7 @@ impl<'r> Replay<'r> {
         timeline.waits_for(&self.operands);
         self.pager.set_pace(timeline.pace());
         self.land()?;
-        while let Some(step) = self.pager.next_ahead(&|| Limit::NONE) {
+        while let Some(step) = self.pager.next_ahead(&|| Rooms::ENDLESS) {
             self.take(step)?;
         }
         let bytes = self.operands.iter().filter_map(|id| self.pager.get(*id)).map(|block| block.bytes).sum();
@@ -211,6 +211,8 @@ impl<'r> Replay<'r> {
             Step::Sweep => self.pager.swept(),
             Step::Trim => self.pager.trimmed(),
             Step::DropCopy { block, .. } => self.pager.copy_dropped(block)?,
+            Step::Sink { block } => self.pager.sunk(block)?,
+            Step::Raise { block } => self.pager.raised(block)?,
             Step::Evict { block, copy } => {
                 let bytes = self.pager.block(block)?.bytes;
                 let token = self.pager.evict_started(block)?;

@@ -6,6 +6,7 @@ use crate::fault::{Fault, Shortage, Stop};
 use crate::limit::Limit;
 use crate::operation::{Copies, Driver, Garbage, Target};
 use crate::residency::Pager;
+use crate::sinking::Rooms;
 
 /// The door's next task for the current operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,10 +25,21 @@ pub enum Step {
     /// Throw away the tier's copy of `block`, which is on the device too; then report
     /// [`Pager::copy_dropped`].
     DropCopy {
-        /// The block, which becomes dirty by it.
+        /// The block, which becomes dirty by it where the disk has no copy.
         block: BlockId,
         /// The tier.
         tier: TierIndex,
+    },
+    /// Write the contents of `block`, which are on the host alone, to the disk unless they are there already, and give up its
+    /// host memory; then report [`Pager::sunk`].
+    Sink {
+        /// The block.
+        block: BlockId,
+    },
+    /// Read the contents of `block` from the disk into host memory; then report [`Pager::raised`].
+    Raise {
+        /// An operand, which comes to the device from there.
+        block: BlockId,
     },
     /// Take device memory for `block`, report [`Pager::return_started`] or [`Pager::device_refused`], and
     /// copy its contents in.
@@ -47,19 +59,19 @@ pub enum Step {
 const SLACK: u64 = 64 << 20;
 
 impl Pager {
-    /// The next step of the operation begun last. `room` tells the bytes left in the tier that evictions copy to; it
-    /// is asked only where a block has to leave. Called again after every report.
-    pub fn next_step(&mut self, room: &dyn Fn() -> Limit) -> Result<Step, Stop> {
+    /// The next step of the operation begun last. `rooms` tells the bytes left in the tiers below the device; it is
+    /// asked only where a block has to leave. Called again after every report.
+    pub fn next_step(&mut self, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
         if let Target::Room { bytes, arena } = self.operation.target {
-            return Ok(self.make_room(bytes, arena, room)?.unwrap_or(Step::Ready));
+            return Ok(self.make_room(bytes, arena, rooms)?.unwrap_or(Step::Ready));
         }
-        let mut awaited = None;
+        let (mut awaited, mut sunk) = (None, None);
         let mut position = self.arrived();
         while let Some(&id) = self.operation.operands().get(position) {
             let block = self.block(id)?;
             match block.place {
                 Place::Device { .. } => {
-                    if awaited.is_none() {
+                    if awaited.is_none() && sunk.is_none() {
                         self.set_arrived(position + 1);
                     }
                 }
@@ -72,9 +84,14 @@ impl Pager {
                     }
                     .into());
                 }
-                Place::Nowhere | Place::Away(_) => return self.step_towards(id, room),
+                // It needs the host's memory on its way, of which the other operands leave more once they are on the device.
+                Place::Away(TierIndex::DISK) => sunk = sunk.or(Some(id)),
+                Place::Nowhere | Place::Away(_) => return self.step_towards(id, rooms),
             }
             position += 1;
+        }
+        if let Some(id) = sunk {
+            return self.step_towards(id, rooms);
         }
         Ok(awaited.map_or(Step::Ready, Step::Wait))
     }
@@ -92,12 +109,23 @@ impl Pager {
         }
     }
 
-    fn step_towards(&mut self, id: BlockId, room: &dyn Fn() -> Limit) -> Result<Step, Stop> {
+    fn step_towards(&mut self, id: BlockId, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
         let block = self.block(id)?;
         let (bytes, arena) = (block.bytes, block.arena);
-        let bring = Step::Bring { block: id, from: block.place.tier() };
-        match self.make_room(bytes, arena, room) {
-            Ok(step) => Ok(step.unwrap_or(bring)),
+        let from = block.place.tier();
+        let bring = Step::Bring { block: id, from };
+        match self.make_room(bytes, arena, rooms) {
+            Ok(Some(step)) => Ok(step),
+            Ok(None) if from == Some(TierIndex::DISK) => self.raise(id, rooms()),
+            Ok(None) => Ok(bring),
+            // What comes from the disk comes to the host before anything is asked of the driver for the last time.
+            Err(Stop::Shortage(Shortage::WorkingSet { .. }))
+                if from == Some(TierIndex::DISK)
+                    && (self.operation.driver == Driver::Refused
+                        || self.oversized == Oversized::RunAlone) =>
+            {
+                self.raise(id, rooms())
+            }
             Err(Stop::Shortage(Shortage::WorkingSet { .. })) if self.operation.driver == Driver::Refused => {
                 self.operation.driver = Driver::LastRequest;
                 Ok(bring)
@@ -119,7 +147,7 @@ impl Pager {
         &mut self,
         bytes: u64,
         arena: Arena,
-        room: &dyn Fn() -> Limit,
+        rooms: &dyn Fn() -> Rooms,
     ) -> Result<Option<Step>, Stop> {
         let refused = self.operation.driver.refuses();
         if !refused && self.has_room(bytes, arena) {
@@ -136,7 +164,7 @@ impl Pager {
         {
             return Ok(Some(Step::Wait(token)));
         }
-        match self.give_way(bytes, room()) {
+        match self.give_way(bytes, rooms()) {
             Ok(Step::Evict { copy: Some(_), .. }) if self.operation.garbage == Garbage::Unsearched => {
                 Ok(Some(Step::Sweep))
             }
@@ -152,16 +180,29 @@ impl Pager {
         self.operation.number - self.swept_at > (self.slots.len() as u64) / 64
     }
 
-    fn give_way(&mut self, wanted: u64, room: Limit) -> Result<Step, Stop> {
-        if let Some(block) = self.victim(room) {
-            let copy = self.block(block)?.copied_to();
-            return Ok(Step::Evict { block, copy });
+    fn give_way(&mut self, wanted: u64, rooms: Rooms) -> Result<Step, Stop> {
+        if let Some(id) = self.victim(self.room_for_victims(rooms)) {
+            let block = self.block(id)?;
+            let copy = block.copied_to();
+            if copy.is_none() || rooms.host.allows(block.bytes) {
+                return Ok(Step::Evict { block: id, copy });
+            }
+            if let Ok(Some(step)) = self.make_host_room(block.bytes, rooms) {
+                return Ok(step);
+            }
+            // Nobody can sink for it. Somebody else may still find room.
+            if let Some(block) = self.victim(rooms.host) {
+                let copy = self.block(block)?.copied_to();
+                return Ok(Step::Evict { block, copy });
+            }
+            return Err(Shortage::TierFull { wanted }.into());
         }
-        if self.victim(Limit::NONE).is_some() {
-            return match self.largest_duplicate() {
-                Some((block, tier)) => Ok(Step::DropCopy { block, tier }),
-                None => Err(Shortage::TierFull { wanted }.into()),
+        if let Some(block) = self.victim(Limit::NONE) {
+            let bytes = self.block(block)?.bytes;
+            let Ok(Some(step)) = self.make_host_room(bytes, rooms) else {
+                return Err(Shortage::TierFull { wanted }.into());
             };
+            return Ok(step);
         }
         let now = self.operation.number;
         if self.live().any(|(_, block)| self.may_leave(block) && block.stuck_in == now) {
@@ -170,22 +211,13 @@ impl Pager {
             }
             self.operation.copies = Copies::SecondTry;
             self.slots.iter_mut().filter_map(|slot| slot.block.as_mut()).for_each(|block| block.stuck_in = 0);
-            return self.give_way(wanted, room);
+            return self.give_way(wanted, rooms);
         }
         let operands = self.operation.operands().iter();
         let wanted = operands.map(|id| self.block(*id).map(|block| block.bytes)).sum::<Result<u64, _>>()?;
         let idle_pins = self.live().filter(|(_, block)| block.pinned && block.last_use != now);
         let pinned = idle_pins.map(|(_, block)| block.bytes).sum();
         Err(Shortage::WorkingSet { wanted, pinned }.into())
-    }
-
-    /// A tier's copy that saves a future transfer, and can be given up to make a present one possible.
-    fn largest_duplicate(&self) -> Option<(BlockId, TierIndex)> {
-        let duplicates = self.live().filter_map(|(id, block)| match block.place {
-            Place::Device { clean: Some(tier) } if block.moving.is_none() => Some((block.bytes, id, tier)),
-            _ => None,
-        });
-        duplicates.max_by_key(|(bytes, ..)| *bytes).map(|(_, id, tier)| (id, tier))
     }
 
     // ---- reports --------------------------------------------------------------------------------------

@@ -6,29 +6,40 @@ use super::*;
 mod bounds;
 mod planning;
 mod recordings;
+mod sinking;
 
 /// Takes every step of the operation begun last, completing each at once; returns them.
 fn take_steps(pager: &mut Pager) -> Result<Vec<Step>, Stop> {
     let mut steps = Vec::new();
     loop {
-        let step = pager.next_step(&|| Limit::NONE)?;
-        match step {
-            Step::Ready => return Ok(steps),
-            Step::Sweep => pager.swept(),
-            Step::Trim => pager.trimmed(),
-            Step::Evict { block, .. } => {
-                let token = pager.evict_started(block)?;
-                pager.landed(token)?;
-            }
-            Step::DropCopy { block, .. } => pager.copy_dropped(block)?,
-            Step::Bring { block, .. } => {
-                let token = pager.return_started(block)?;
-                pager.landed(token)?;
-            }
-            Step::Wait(_) => panic!("every move landed at once"),
+        let step = pager.next_step(&|| Rooms::ENDLESS)?;
+        if step == Step::Ready {
+            return Ok(steps);
         }
+        take(pager, step)?;
         steps.push(step);
     }
+}
+
+fn take(pager: &mut Pager, step: Step) -> Result<(), Fault> {
+    match step {
+        Step::Ready => {}
+        Step::Sweep => pager.swept(),
+        Step::Trim => pager.trimmed(),
+        Step::Evict { block, .. } => {
+            let token = pager.evict_started(block)?;
+            pager.landed(token)?;
+        }
+        Step::DropCopy { block, .. } => pager.copy_dropped(block)?,
+        Step::Sink { block } => pager.sunk(block)?,
+        Step::Raise { block } => pager.raised(block)?,
+        Step::Bring { block, .. } => {
+            let token = pager.return_started(block)?;
+            pager.landed(token)?;
+        }
+        Step::Wait(_) => panic!("every move landed at once"),
+    }
+    Ok(())
 }
 
 fn operate(pager: &mut Pager, operands: &[BlockId]) -> Vec<Step> {
@@ -186,7 +197,7 @@ fn a_leaving_block_is_no_victim_again() {
     assert_eq!(pager.begin(&[more]), Ok(false));
     pager.swept();
     let leaving = pager.evict_started(blocks[0]).expect("idle");
-    assert_eq!(pager.next_step(&|| Limit::NONE), Ok(Step::Wait(leaving)), "its only copy is being made");
+    assert_eq!(pager.next_step(&|| Rooms::ENDLESS), Ok(Step::Wait(leaving)), "its only copy is being made");
     pager.failed(leaving).expect("under way");
     assert_eq!(pager.get(blocks[0]).map(|block| block.place), Some(Place::Device { clean: None }));
 }

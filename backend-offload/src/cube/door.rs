@@ -150,7 +150,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         Stats {
             autotune_discards: self.profile.discards,
             autotune_unmeasured: self.profile.unmeasured,
-            ..report::stats(&self.pager, self.tiers.pool(), &self.counts)
+            ..report::stats(&self.pager, &self.tiers.below(), &self.counts)
         }
     }
 }

@@ -129,7 +129,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
             utilities,
             device,
             pager: settings.pager(),
-            tiers: Tiers::new(settings.host.clone(), R::slabs(), settings.paranoid),
+            tiers: Tiers::new(settings.host.clone(), R::slabs(), settings.paranoid)
+                .above(settings.disk.clone()),
             table: Table::new(theirs.logger.clone(), settings.smallest_block),
             visibility: Visibility::default(),
             streams: Streams::new(),

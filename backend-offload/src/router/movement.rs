@@ -26,6 +26,7 @@ impl<B: SharedStorage> State<B> {
 
     /// The contents on the host. If they changed there, the storage is lost, and all its tensors say so.
     pub(super) fn verified_copy(&mut self, block: BlockId) -> Result<Lease, Arc<OffloadError>> {
+        drive::raise(self, block, &|| "reading a tensor".to_owned()).map_err(|error| self.report(error))?;
         self.tiers.verified(block).map_err(|error| {
             let error = self.report(error);
             self.lose(block, &error);
@@ -134,6 +135,7 @@ mod tests {
             trace: None,
             dry_run: false,
             host: HostPool::new(Limit::NONE, Limit::NONE),
+            disk: None,
             device_memory: None,
             injector: Injector::default(),
             #[cfg(feature = "test-util")]

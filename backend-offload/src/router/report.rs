@@ -12,6 +12,6 @@ impl<B: SharedStorage> State<B> {
     }
 
     pub fn stats(&self) -> Stats {
-        report::stats(&self.pager, self.tiers.pool(), &self.counts)
+        report::stats(&self.pager, &self.tiers.below(), &self.counts)
     }
 }

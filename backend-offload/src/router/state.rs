@@ -53,7 +53,7 @@ impl<B: SharedStorage> State<B> {
             device,
             pager: settings.pager(),
             table: Table::new(),
-            tiers: Tiers::new(settings.host, SlabSource::Heap, settings.paranoid),
+            tiers: Tiers::new(settings.host, SlabSource::Heap, settings.paranoid).above(settings.disk),
             journal: Journal::new(settings.trace),
             paranoid: settings.paranoid,
             dry: settings.dry_run,

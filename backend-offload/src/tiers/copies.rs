@@ -1,10 +1,11 @@
-//! One device's copies on the host, by block.
+//! One device's copies on the host and on the disk, by block.
 
 use super::checksum::checksum;
+use super::disk::{Disk, Sunk};
 use super::pool::{Draft, HostPool, Lease};
 use super::slab::SlabSource;
 use crate::error::OffloadError;
-use pager::BlockId;
+use pager::{BlockId, Limit, Rooms};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -15,7 +16,24 @@ pub(crate) struct Tiers {
     source: SlabSource,
     /// Take a checksum of every copy and compare it before the copy is used.
     distrust: bool,
+    disk: Option<Arc<Disk>>,
     copies: HashMap<BlockId, Kept>,
+    sunk: HashMap<BlockId, Sunk>,
+}
+
+/// The tiers below a device, which other devices share.
+#[derive(Debug, Clone)]
+pub(crate) struct Below {
+    pub pool: Arc<HostPool>,
+    pub disk: Option<Arc<Disk>>,
+}
+
+impl Below {
+    /// Bytes that can still be taken.
+    pub fn rooms(&self) -> Rooms {
+        let disk = self.disk.as_ref().map_or(Limit::bytes(0), |disk| disk.room());
+        Rooms { host: self.pool.room(), disk }
+    }
 }
 
 #[derive(Debug)]
@@ -26,7 +44,17 @@ struct Kept {
 
 impl Tiers {
     pub fn new(pool: Arc<HostPool>, source: SlabSource, distrust: bool) -> Self {
-        Self { pool, source, distrust, copies: HashMap::new() }
+        Self { pool, source, distrust, disk: None, copies: HashMap::new(), sunk: HashMap::new() }
+    }
+
+    /// With a disk below the host, if there is one.
+    pub fn above(self, disk: Option<Arc<Disk>>) -> Self {
+        Self { disk, ..self }
+    }
+
+    /// What is below the device, to be asked for its room.
+    pub fn below(&self) -> Below {
+        Below { pool: self.pool.clone(), disk: self.disk.clone() }
     }
 
     /// The memory behind the host tier, shared with other devices.
@@ -43,6 +71,38 @@ impl Tiers {
     pub fn keep(&mut self, block: BlockId, draft: Draft) {
         let copy = self.seal(draft.seal());
         self.copies.insert(block, copy);
+        self.sunk.remove(&block);
+    }
+
+    /// Gives the block's host memory up, once its contents are on the disk.
+    pub fn sink(&mut self, block: BlockId) -> Result<(), OffloadError> {
+        if !self.sunk.contains_key(&block) {
+            // What changed in host memory must not be taken for the contents from now on.
+            let lease = self.verified(block)?;
+            let disk =
+                self.disk.as_ref().ok_or_else(|| missing("sinking a block", block, "there is no disk"))?;
+            self.sunk.insert(block, disk.write(lease.bytes())?);
+        }
+        self.copies.remove(&block);
+        Ok(())
+    }
+
+    /// Reads the block from the disk into host memory. The disk keeps it, too.
+    pub fn raise(&mut self, block: BlockId, len: u64) -> Result<(), OffloadError> {
+        let Some(sunk) = self.sunk.get(&block) else {
+            return Err(missing("raising a block", block, "it is not on the disk"));
+        };
+        let mut draft =
+            self.draft(len as usize).map_err(|reason| missing("raising a block", block, &reason))?;
+        sunk.read(&mut draft)?;
+        let copy = self.seal(draft.seal());
+        self.copies.insert(block, copy);
+        Ok(())
+    }
+
+    /// Throws away what the host has of the block, which is on the device too. The disk keeps what it has.
+    pub fn drop_host_copy(&mut self, block: BlockId) {
+        self.copies.remove(&block);
     }
 
     fn seal(&self, lease: Lease) -> Kept {
@@ -57,10 +117,10 @@ impl Tiers {
 
     /// The block's copy for putting it back on the device, after comparing it with its checksum.
     pub fn verified(&self, block: BlockId) -> Result<Lease, OffloadError> {
-        let copy = self.copies.get(&block).ok_or_else(|| OffloadError::Bookkeeping {
-            operation: "a restore".to_owned(),
-            fault: format!("block {}.{} has no copy on the host", block.index, block.generation),
-        })?;
+        let copy = self
+            .copies
+            .get(&block)
+            .ok_or_else(|| missing("a restore", block, "it has no copy on the host"))?;
         if let Some(expected) = copy.checksum {
             let bytes = copy.lease.bytes();
             let found = checksum(bytes);
@@ -71,9 +131,10 @@ impl Tiers {
         Ok(copy.lease.clone())
     }
 
-    /// Throws the block's copy away, if it has one.
+    /// Throws the block's copies away, if it has any.
     pub fn remove(&mut self, block: BlockId) {
         self.copies.remove(&block);
+        self.sunk.remove(&block);
     }
 
     /// Changes the block's copy of `len` bytes by `edit`: in place, in a duplicate if an upload still reads it,
@@ -84,16 +145,37 @@ impl Tiers {
         {
             edit(bytes);
             copy.checksum = self.distrust.then(|| checksum(copy.lease.bytes()));
+            self.sunk.remove(&block);
             return true;
         }
         let Ok(mut draft) = self.draft(len) else { return false };
-        match self.get(block) {
-            Some(lease) => draft.copy_from_slice(lease.bytes()),
-            None => draft.fill(0),
+        match (self.get(block), self.sunk.get(&block)) {
+            (Some(lease), _) => draft.copy_from_slice(lease.bytes()),
+            (None, Some(sunk)) if sunk.read(&mut draft).is_err() => return false,
+            (None, Some(_)) => {}
+            (None, None) => draft.fill(0),
         }
         edit(&mut draft);
         self.keep(block, draft);
         true
+    }
+
+    /// What the disk has of the block.
+    #[cfg(test)]
+    pub fn on_disk(&self, block: BlockId) -> Option<Vec<u8>> {
+        let sunk = self.sunk.get(&block)?;
+        let mut bytes = vec![0; sunk.len()];
+        // What is broken on purpose is so for the program alone.
+        while let Err(error) = sunk.read(&mut bytes) {
+            assert!(error.to_string().contains("broken on purpose"), "{error}");
+        }
+        Some(bytes)
+    }
+
+    /// Bytes of all blocks on the disk.
+    #[cfg(test)]
+    pub fn held_on_disk(&self) -> u64 {
+        self.sunk.values().map(|sunk| sunk.len() as u64).sum()
     }
 
     /// A copy's bytes, to be damaged on purpose.
@@ -101,6 +183,13 @@ impl Tiers {
     pub fn corrupt(&mut self, block: BlockId) {
         let copy = self.copies.get_mut(&block).expect("a copy");
         copy.lease.bytes_mut().expect("nobody else reads it")[7] ^= 1;
+    }
+}
+
+fn missing(attempted: &str, block: BlockId, what: &str) -> OffloadError {
+    OffloadError::Bookkeeping {
+        operation: attempted.to_owned(),
+        fault: format!("block {}.{}: {what}", block.index, block.generation),
     }
 }
 

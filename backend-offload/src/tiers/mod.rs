@@ -5,17 +5,24 @@
 //! when room runs short. Pinned slabs (page-locked memory, several times faster over the link) come from the
 //! device's own allocator; when it refuses, ordinary memory serves, which is counted and said once.
 //!
+//! Below the host is the [`Disk`], if the program named one: space in a file of its own, taken before anything sinks to it.
+//!
 //! Each device has its [`Tiers`]: its blocks' copies by block id, with checksums where it distrusts them. *That*
 //! a block is in a tier is for the pager to say; here are only the bytes.
 
 mod books;
 mod checksum;
 mod copies;
+mod disk;
+mod extents;
 mod machine;
 mod pool;
 mod slab;
 
-pub(crate) use copies::Tiers;
+pub(crate) use copies::{Below, Tiers};
+#[cfg(test)]
+pub(crate) use disk::in_memory;
+pub(crate) use disk::{Disk, free_on};
 pub use machine::available_memory;
 pub(crate) use pool::{Draft, HostPool, Lease};
 #[cfg(feature = "cuda")]

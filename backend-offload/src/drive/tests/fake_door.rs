@@ -6,7 +6,7 @@
 use crate::drive::{MoveFailure, Mover, Progress, complete, make_resident, make_room};
 use crate::error::OffloadError;
 use crate::journal::Journal;
-use crate::tiers::{Draft, HostPool, Lease, SlabSource, Tiers};
+use crate::tiers::{Draft, HostPool, Lease, SlabSource, Tiers, in_memory};
 use pager::{Arena, BlockId, Limit, Outcome, Oversized, Pager, Place, Policy, TierIndex, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
@@ -97,9 +97,22 @@ impl FakeDoor {
         oversized: Oversized,
         (takes_time, distrust): (bool, bool),
     ) -> Self {
+        Self::above_a_disk(budget, host, 0, policy, oversized, (takes_time, distrust))
+    }
+
+    /// With so many pages of a disk below the host.
+    pub fn above_a_disk(
+        budget: Limit,
+        host: Limit,
+        pages: u64,
+        policy: Policy,
+        oversized: Oversized,
+        (takes_time, distrust): (bool, bool),
+    ) -> Self {
         Self {
             pager: pager_of(budget, policy, oversized, takes_time),
-            tiers: Tiers::new(HostPool::new(host, Limit::NONE), SlabSource::Heap, distrust),
+            tiers: Tiers::new(HostPool::new(host, Limit::NONE), SlabSource::Heap, distrust)
+                .above(in_memory(pages)),
             journal: Journal::default(),
             oversized,
             shadows: Vec::new(),
@@ -285,6 +298,7 @@ impl FakeDoor {
         let host = self.tiers.pool().usage();
         assert_eq!(ledger.held(TierIndex::HOST), host.in_use, "the tier's account is the sum of its copies");
         assert!(host.limit.allows(host.in_use), "the host limit is a limit");
+        assert_eq!(ledger.held(TierIndex::DISK), self.tiers.held_on_disk(), "and so is the disk's");
         if self.oversized == Oversized::Refuse {
             assert!(ledger.budget().allows(ledger.reserved_peak()), "the budget holds at every moment");
         }
@@ -302,7 +316,12 @@ impl FakeDoor {
                 Place::Nowhere => None,
             };
             // That there is no copy elsewhere follows from the sums.
-            let copy = tier.map(|_| self.tiers.get(shadow.id).expect("a copy where the pager says").bytes());
+            let below = self.tiers.on_disk(shadow.id);
+            assert_eq!(below.is_some(), block.below || tier == Some(TierIndex::DISK), "{block:?}");
+            let copy = tier.map(|tier| match (&below, tier) {
+                (Some(below), TierIndex::DISK) => below,
+                _ => self.tiers.get(shadow.id).expect("a copy where the pager says").bytes(),
+            });
             let takes_memory = !matches!(block.place, Place::Nowhere | Place::Away(_));
             assert_eq!(shadow.memory.is_some(), takes_memory, "{block:?}");
             let returning = matches!(block.place, Place::Returning { .. });
@@ -310,6 +329,7 @@ impl FakeDoor {
             if let Some(written) = shadow.written.as_deref() {
                 assert_eq!(current, Some(written), "contents are where the pager says: {block:?}");
                 assert!(copy.is_none_or(|copy| copy == written), "a copy is current: {block:?}");
+                assert!(below.as_ref().is_none_or(|below| below == written), "so is the disk's: {block:?}");
             }
         }
     }
@@ -333,10 +353,9 @@ impl FakeDoor {
             self.forget(id);
         }
         let host = self.tiers.pool().usage().in_use;
-        assert_eq!(
-            (self.pager.ledger().resident(), self.pager.ledger().held(TierIndex::HOST), host),
-            (0, 0, 0)
-        );
+        let ledger = self.pager.ledger();
+        assert_eq!((ledger.resident(), ledger.held(TierIndex::HOST), host), (0, 0, 0));
+        assert_eq!((ledger.held(TierIndex::DISK), self.tiers.held_on_disk()), (0, 0));
     }
 }
 
@@ -383,7 +402,7 @@ impl Mover for FakeDoor {
             let (pinned, written) = (shadow.pinned, shadow.written.is_some());
             door.promise(!pinned, "a pinned block stays");
             door.promise(copy.is_none() || written, "only contents are copied");
-            let has_copy = door.tiers.get(block).is_some();
+            let has_copy = door.tiers.get(block).is_some() || door.tiers.on_disk(block).is_some();
             door.promise(copy.is_some() || !written || has_copy, "a block drops free only if it was copied");
             let dead = door.shadows.iter().flatten().any(|shadow| shadow.dead);
             door.promise(

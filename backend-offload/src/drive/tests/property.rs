@@ -5,6 +5,7 @@ use crate::drive::{make_room, sweep};
 use pager::{Arena, Limit, Oversized, Policy};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use std::sync::atomic::Ordering;
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -44,6 +45,10 @@ enum Op {
     Refuse {
         times: u8,
     },
+    /// The next reads and writes of the disk fail.
+    BreakDisk {
+        times: u8,
+    },
     /// The next copies fail, each in the next way of [`Break`].
     BreakCopies {
         times: u8,
@@ -63,6 +68,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => any::<u8>().prop_map(|number| Op::Complete { number }),
         2 => (1u8..4).prop_map(|times| Op::Refuse { times }),
         2 => (1u8..4).prop_map(|times| Op::BreakCopies { times }),
+        1 => (1u8..4).prop_map(|times| Op::BreakDisk { times }),
     ]
 }
 
@@ -113,6 +119,11 @@ impl FakeDoor {
             }
             Op::Refuse { times } => self.refusals = times,
             Op::BreakCopies { times } => self.broken_copies = times,
+            Op::BreakDisk { times } => {
+                if let Some(disk) = self.tiers.below().disk {
+                    disk.broken.store(times, Ordering::Relaxed);
+                }
+            }
         }
         self.check();
     }
@@ -134,10 +145,11 @@ proptest! {
         host in prop_oneof![Just(Limit::bytes(0)), (1u64..4000).prop_map(Limit::bytes), Just(Limit::NONE)],
         policy in prop_oneof![Just(Policy::Planned), Just(Policy::Recency), Just(Policy::LeastRecentlyUsed)],
         oversized in prop_oneof![Just(Oversized::Refuse), Just(Oversized::RunAlone)],
+        disk in prop_oneof![Just(0), 1u64..20, Just(1000)],
         modes in (any::<bool>(), any::<bool>()),
         program in vec(op(), PROGRAM),
     ) {
-        let mut door = FakeDoor::new(budget, host, policy, oversized, modes);
+        let mut door = FakeDoor::above_a_disk(budget, host, disk, policy, oversized, modes);
         for op in program {
             door.run(op);
         }
@@ -149,12 +161,14 @@ proptest! {
     fn any_repeated_program_reads_what_it_wrote_while_moves_are_ahead(
         budget in 600u64..4000,
         host in prop_oneof![(1u64..4000).prop_map(Limit::bytes), Just(Limit::NONE)],
+        disk in prop_oneof![Just(0), 1u64..20, Just(1000)],
         distrust in any::<bool>(),
         kept in vec(1u16..300, 1..12),
         step in vec(op(), 16..96),
     ) {
-        let limits = (Limit::bytes(budget), host);
-        let mut door = FakeDoor::new(limits.0, limits.1, Policy::Planned, Oversized::Refuse, (true, distrust));
+        let budget = Limit::bytes(budget);
+        let mut door =
+            FakeDoor::above_a_disk(budget, host, disk, Policy::Planned, Oversized::Refuse, (true, distrust));
         for bytes in kept {
             door.insert(u64::from(bytes), 0);
         }

@@ -73,7 +73,7 @@ pub fn scenarios() -> Vec<Scenario> {
     .concat()
 }
 
-/// Installs what the parameters ask for: `budget`, `alone`, `smallest`, `bindings`, `plain fusion`, `paranoid`, `watch`.
+/// Installs what the parameters ask for: `budget`, `host`, `disk`, `alone`, `smallest`, `bindings`, `plain fusion`, `paranoid`, `watch`.
 fn install<T: Target>(parameters: &Facts, device: &T::Device) {
     let mut config = OffloadConfig::new();
     let value = |name| parameters.find(name);
@@ -82,6 +82,9 @@ fn install<T: Target>(parameters: &Facts, device: &T::Device) {
     }
     if let Some(budget) = value("host") {
         config = config.host_budget(budget.parse().expect("a budget"));
+    }
+    if let Some(budget) = value("disk") {
+        config = config.disk(std::env::temp_dir(), budget.parse().expect("a budget"));
     }
     if value("alone").is_some() {
         config = config.oversized(Oversized::RunAlone);
@@ -116,6 +119,8 @@ fn counted<T: Target>(device: &T::Device, report: Facts) -> Facts {
         .with("host in use", host.in_use)
         .with("host peak", host.peak)
         .with("host peak reserved", host.peak_reserved)
+        .with("sunk", all.sunk)
+        .with("raised", all.raised)
         .with("evictions", all.evictions)
         .with("clean drops", all.clean_drops)
         .with("restores", all.restores)

@@ -44,6 +44,7 @@ promises! {
     a_recurrent_net_trains_to_the_same_bits_at_every_budget,
     a_transformer_trains_to_the_same_bits_at_every_budget,
     an_mlp_trains_to_the_same_bits_when_nothing_is_trusted,
+    an_mlp_trains_to_the_same_bits_above_a_disk,
 }
 
 /// In the default configuration all budgets give the same bits; with plain's fusion these are plain's.
@@ -154,4 +155,17 @@ fn an_mlp_trains_to_the_same_bits_when_nothing_is_trusted(machine: &Machine) {
     );
     assert!(paranoid.number("restores") > 0);
     assert_eq!(paranoid.text("fingerprint"), plain.text("fingerprint"));
+}
+
+fn an_mlp_trains_to_the_same_bits_above_a_disk(machine: &Machine) {
+    let largest = machine.run(spilling(machine, "mlp", 5)).number("largest launch");
+    let tight = || spilling(machine, "mlp", 5).with("budget", largest + largest / 20);
+    let roomy = machine.run(tight());
+    // A quarter, and room for one of its largest blocks.
+    let host = (roomy.number("host peak") / 4).max(5 << 18);
+    let sinking = machine.run(tight().with("host", host).with("disk", "256MiB"));
+    assert!(sinking.number("sunk") > 0 && sinking.number("raised") > 0);
+    assert!(sinking.number("host peak reserved") <= host);
+    assert_eq!((sinking.number("failures"), roomy.number("sunk")), (0, 0));
+    assert_eq!(sinking.text("fingerprint"), roomy.text("fingerprint"));
 }

@@ -62,6 +62,33 @@ fn a_tied_transformer_trains_to_the_same_bits_under_any_budget() {
     any_budget_gives_the_same_bits("tied transformer");
 }
 
+/// Device and host both too small for the rest of the program.
+#[test]
+fn a_disk_below_a_quarter_of_the_host_changes_no_bit() {
+    for program in ["mlp", "conv", "transformer", "tied transformer"] {
+        let free = training(program, STEPS).run();
+        let budget = (free.number("peak") * 3 / 10).max(free.number("largest launch"));
+        let tight = || training(program, STEPS).with("budget", budget);
+        let roomy = tight().run();
+        let host = roomy.number("host peak") / 4;
+        let full = tight().with("host budget", host).run();
+        assert!(full.find("error").is_some_and(|error| error.contains("raise the host budget")), "{program}");
+        let sinking = tight().with("host budget", host).with("disk", "256MiB").with("paranoid", true).run();
+        println!(
+            "{program}: host {host} bytes; {} sank, {} bytes written; {} raised, {} bytes read",
+            sinking.number("sunk"),
+            sinking.number("bytes to disk"),
+            sinking.number("raised"),
+            sinking.number("bytes from disk")
+        );
+        assert_eq!(sinking.find("error"), None, "{program}");
+        assert_eq!(sinking.number("fingerprint"), free.number("fingerprint"), "{program}");
+        assert!(sinking.number("raised") > 0 && sinking.number("host peak") <= host, "{program}");
+        assert!(sinking.number("bytes to disk") < sinking.number("bytes out"), "only what has no room sinks");
+        assert_eq!(roomy.number("sunk"), 0, "{program}");
+    }
+}
+
 #[test]
 fn buffers_too_small_to_be_managed_take_no_part() {
     let tiny = training("transformer", 3).with("size", "tiny").with("budget", "64KiB").run();

@@ -30,6 +30,9 @@ pub fn install<B: Offloadable>(facts: &Facts, device: &B::Device) {
     if let Some(budget) = budget("host budget") {
         config = config.host_budget(budget);
     }
+    if let Some(budget) = budget("disk") {
+        config = config.disk(std::env::temp_dir(), budget);
+    }
     if facts.find("smallest block").is_some() {
         config = config.smallest_block(facts.number("smallest block"));
     }
@@ -66,6 +69,11 @@ pub fn report(stats: &Stats) -> Facts {
         .with("peak reserved", stats.device.peak_reserved)
         .with("host in use", stats.host.in_use)
         .with("host peak", stats.host.peak)
+        .with("disk in use", stats.disk.in_use)
+        .with("sunk", stats.sunk)
+        .with("raised", stats.raised)
+        .with("bytes to disk", stats.bytes_to_disk)
+        .with("bytes from disk", stats.bytes_from_disk)
         .with("launches", stats.launches)
         .with("allocations", stats.allocations)
         .with("evictions", stats.evictions)

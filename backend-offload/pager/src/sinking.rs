@@ -1,0 +1,152 @@
+//! Below the host is the disk: who sinks to it when the host is full, and who is raised from it.
+//!
+//! Blocks pass the host in both directions, so that a door moves bytes between device and host alone. What sinks is needed
+//! last; what the program lets go of before its next use sinks only when nothing else can, since it would be written for
+//! nothing. A block that was raised keeps its place on the disk until it is written, and sinks again for free.
+
+use crate::block::{Block, BlockId, Place, TierIndex};
+use crate::fault::{Fault, Shortage, Stop};
+use crate::ledger::Posting;
+use crate::limit::Limit;
+use crate::operation::Garbage;
+use crate::planner::Future;
+use crate::residency::{Pager, illegal};
+use crate::steps::Step;
+
+/// Bytes that the tiers below the device can still take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rooms {
+    /// In host memory.
+    pub host: Limit,
+    /// On the disk.
+    pub disk: Limit,
+}
+
+impl Rooms {
+    /// Of a host that is never full.
+    pub const ENDLESS: Self = Self::without_disk(Limit::NONE);
+
+    /// Of a host with nothing below it.
+    pub const fn without_disk(host: Limit) -> Self {
+        Self { host, disk: Limit::bytes(0) }
+    }
+
+    fn has_disk(self) -> bool {
+        self.disk.allows(1)
+    }
+}
+
+impl Pager {
+    /// The room on the host that a victim has to find for its contents: any, where others can sink for it.
+    pub(crate) fn room_for_victims(&self, rooms: Rooms) -> Limit {
+        if rooms.has_disk() { Limit::NONE } else { rooms.host }
+    }
+
+    /// The next step that brings a block from the disk to the host; [`Step::Ready`] for one that is not on the disk alone.
+    pub fn step_to_host(&self, block: BlockId, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
+        if self.block(block)?.place == Place::Away(TierIndex::DISK) {
+            return self.raise(block, rooms());
+        }
+        Ok(Step::Ready)
+    }
+
+    /// The step before an operand can come from the disk.
+    pub(crate) fn raise(&self, block: BlockId, rooms: Rooms) -> Result<Step, Stop> {
+        let bytes = self.block(block)?.bytes;
+        match self.make_host_room(bytes, rooms) {
+            // What lands may leave a copy on the host that can be given up.
+            Err(Stop::Shortage(_)) if let Some(token) = self.moves.oldest() => Ok(Step::Wait(token)),
+            step => Ok(step?.unwrap_or(Step::Raise { block })),
+        }
+    }
+
+    /// The next step towards room for `wanted` bytes on the host; `None` once it is there.
+    pub(crate) fn make_host_room(&self, wanted: u64, rooms: Rooms) -> Result<Option<Step>, Stop> {
+        if rooms.host.allows(wanted) {
+            return Ok(None);
+        }
+        // A copy that is on the device too costs at most a copy over the link, and nothing where it is on the disk as well.
+        if let Some((block, tier)) = self.largest_duplicate() {
+            return Ok(Some(Step::DropCopy { block, tier }));
+        }
+        match self.deepest(rooms.disk) {
+            Some((_, true)) if self.operation.garbage == Garbage::Unsearched => Ok(Some(Step::Sweep)),
+            Some((block, _)) => Ok(Some(Step::Sink { block })),
+            None => Err(Shortage::TierFull { wanted }.into()),
+        }
+    }
+
+    /// Who sinks, and whether that takes a write.
+    fn deepest(&self, room: Limit) -> Option<(BlockId, bool)> {
+        let now = self.operation.number;
+        let able = self.live().filter(|(_, block)| {
+            let rests = block.place == Place::Away(TierIndex::HOST) && block.moving.is_none();
+            rests && block.last_use != now && (block.below || room.allows(block.bytes))
+        });
+        let last = able.max_by_key(|(id, block)| (self.depth(*id, block), block.bytes, id.index))?;
+        Some((last.0, !last.1.below))
+    }
+
+    /// How much later than others the block is needed, as far as anybody knows.
+    fn depth(&self, id: BlockId, block: &Block) -> u64 {
+        let age = self.operation.number - block.last_use;
+        match self.planner.as_ref().filter(|_| self.is_planning()).map(|planner| planner.future(id)) {
+            Some(Future::Used(after)) => after,
+            Some(Future::Freed(_)) => 0,
+            Some(Future::Unknown) => u64::MAX / 2 + age,
+            None => age,
+        }
+    }
+
+    /// A tier's copy that saves a future transfer, and can be given up to make a present one possible; one that the disk
+    /// has as well before all others.
+    fn largest_duplicate(&self) -> Option<(BlockId, TierIndex)> {
+        let duplicates = self.live().filter_map(|(id, block)| match block.place {
+            Place::Device { clean: Some(TierIndex::HOST) } if block.moving.is_none() => {
+                Some(((block.below, block.bytes), id))
+            }
+            _ => None,
+        });
+        duplicates.max_by_key(|(rank, _)| *rank).map(|(_, id)| (id, TierIndex::HOST))
+    }
+
+    /// The block's contents are on the disk, and its host memory is free.
+    pub fn sunk(&mut self, id: BlockId) -> Result<(), Fault> {
+        let block = *self.block(id)?;
+        if block.place != Place::Away(TierIndex::HOST) || block.moving.is_some() {
+            return Err(illegal("sunk", id, &block));
+        }
+        let written = (!block.below).then_some(TierIndex::DISK);
+        self.ledger
+            .post(Posting::of(block.bytes, block.arena).loses(Some(TierIndex::HOST)).gains(written))?;
+        self.counters.sunk += 1;
+        self.counters.bytes_to_disk += if written.is_some() { block.bytes } else { 0 };
+        let block = self.block_mut(id)?;
+        (block.place, block.below) = (Place::Away(TierIndex::DISK), false);
+        Ok(())
+    }
+
+    /// The block's contents are on the host again. The disk keeps them, too.
+    pub fn raised(&mut self, id: BlockId) -> Result<(), Fault> {
+        let block = *self.block(id)?;
+        if block.place != Place::Away(TierIndex::DISK) {
+            return Err(illegal("raised", id, &block));
+        }
+        self.ledger.post(Posting::of(block.bytes, block.arena).gains(Some(TierIndex::HOST)))?;
+        self.counters.raised += 1;
+        self.counters.bytes_from_disk += block.bytes;
+        let block = self.block_mut(id)?;
+        (block.place, block.below) = (Place::Away(TierIndex::HOST), true);
+        Ok(())
+    }
+
+    /// What the disk holds beside another tier is not current any more.
+    pub(crate) fn forget_below(&mut self, id: BlockId) -> Result<(), Fault> {
+        let block = *self.block(id)?;
+        if block.below {
+            self.ledger.post(Posting::of(block.bytes, block.arena).loses(Some(TierIndex::DISK)))?;
+            self.block_mut(id)?.below = false;
+        }
+        Ok(())
+    }
+}

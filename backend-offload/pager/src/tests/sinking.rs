@@ -1,0 +1,119 @@
+//! The disk below a host that is full.
+
+use super::*;
+
+const HOST: TierIndex = TierIndex::HOST;
+const DISK: TierIndex = TierIndex::DISK;
+
+/// Operations on a device and a host of `device` and `host` bytes; what is held below is looked at after each step.
+fn operate_above_a_disk(
+    pager: &mut Pager,
+    operands: &[BlockId],
+    [host, disk]: [u64; 2],
+) -> Result<Vec<Step>, Stop> {
+    pager.begin(operands).expect("legal operands");
+    let mut steps = Vec::new();
+    loop {
+        let held = [HOST, DISK].map(|tier| pager.ledger().held(tier));
+        assert!(held[0] <= host && held[1] <= disk, "{held:?} after {steps:?}");
+        let rooms = Rooms { host: Limit::bytes(host - held[0]), disk: Limit::bytes(disk - held[1]) };
+        match pager.next_step(&|| rooms)? {
+            Step::Ready => return Ok(steps),
+            step => {
+                take(pager, step)?;
+                steps.push(step);
+            }
+        }
+    }
+}
+
+fn place(pager: &Pager, id: BlockId) -> (Place, bool) {
+    let block = pager.get(id).expect("it lives");
+    (block.place, block.below)
+}
+
+#[test]
+fn what_was_used_longest_ago_sinks_and_is_raised_when_it_is_wanted() {
+    let (mut pager, blocks) = written(Limit::bytes(20), Policy::LeastRecentlyUsed, 2);
+    let room = [20, 100];
+    for _ in 0..4 {
+        let block = pager.insert(10, Arena(0));
+        operate_above_a_disk(&mut pager, &[block], room).expect("the disk takes it");
+        pager.wrote(block).expect("on the device");
+    }
+    assert_eq!(place(&pager, blocks[0]), (Place::Away(DISK), false));
+    assert_eq!(place(&pager, blocks[1]), (Place::Away(DISK), false));
+    let steps = operate_above_a_disk(&mut pager, &[blocks[0]], room).expect("it comes back");
+    let raised = steps.iter().position(|step| *step == Step::Raise { block: blocks[0] }).expect("raised");
+    assert_eq!(steps[raised + 1], Step::Bring { block: blocks[0], from: Some(HOST) }, "{steps:?}");
+    assert_eq!(place(&pager, blocks[0]), (Place::Device { clean: Some(HOST) }, true));
+    let counters = pager.counters();
+    assert_eq!((counters.bytes_to_disk, counters.bytes_from_disk), (40, 10));
+}
+
+#[test]
+fn a_block_sinks_again_for_free_until_it_is_written() {
+    let (mut pager, blocks) = written(Limit::bytes(20), Policy::LeastRecentlyUsed, 2);
+    let more: Vec<_> = (0..3).map(|_| pager.insert(10, Arena(0))).collect();
+    let room = [10, 100];
+    for block in &more {
+        operate_above_a_disk(&mut pager, &[*block], room).expect("the disk takes it");
+        pager.wrote(*block).expect("on the device");
+    }
+    let written = |pager: &Pager| pager.counters().bytes_to_disk;
+    let read = |pager: &mut Pager, id| {
+        operate_above_a_disk(pager, &[id], room).expect("it comes back");
+    };
+    for block in blocks.iter().chain(&more) {
+        read(&mut pager, *block);
+    }
+    let all_below = written(&pager);
+    for block in blocks.iter().chain(&more) {
+        read(&mut pager, *block);
+    }
+    assert_eq!(written(&pager), all_below, "nothing was written to a block, so nothing is written for it");
+    pager.wrote(more[2]).expect("it was read last");
+    assert_eq!(place(&pager, more[2]), (Place::Device { clean: None }, false));
+    for block in blocks.iter().chain(&more) {
+        read(&mut pager, *block);
+    }
+    assert_eq!(written(&pager), all_below + 10);
+    for block in blocks.into_iter().chain(more) {
+        pager.remove(block).expect("it lives");
+    }
+    assert_eq!([HOST, DISK].map(|tier| pager.ledger().held(tier)), [0, 0]);
+}
+
+#[test]
+fn a_full_disk_is_a_full_tier_and_no_disk_is_no_step() {
+    for disk in [0, 10] {
+        let (mut pager, _) = written(Limit::bytes(20), Policy::LeastRecentlyUsed, 2);
+        let outcome: Result<Vec<_>, Stop> = (0..4)
+            .map(|_| {
+                let block = pager.insert(10, Arena(0));
+                let steps = operate_above_a_disk(&mut pager, &[block], [10, disk])?;
+                pager.wrote(block).expect("on the device");
+                Ok(steps)
+            })
+            .collect();
+        assert_eq!(outcome, Err(Stop::Shortage(Shortage::TierFull { wanted: 10 })));
+        assert_eq!(pager.counters().sunk, disk / 10);
+    }
+}
+
+#[test]
+fn what_is_written_on_the_host_is_no_more_on_the_disk() {
+    let mut pager = Pager::new(Limit::bytes(10), Policy::LeastRecentlyUsed, Oversized::Refuse);
+    let block = pager.insert(10, Arena(0));
+    pager.wrote_in_tier(block, HOST).expect("it is nowhere");
+    pager.sunk(block).expect("it is on the host");
+    assert_eq!(pager.sunk(block).map_err(|fault| matches!(fault, Fault::Illegal { .. })), Err(true));
+    pager.wrote_in_tier(block, HOST).expect("it is away");
+    assert_eq!((place(&pager, block), pager.ledger().held(DISK)), ((Place::Away(HOST), false), 0));
+    pager.sunk(block).expect("it is on the host");
+    pager.raised(block).expect("it is on the disk");
+    assert_eq!((place(&pager, block), pager.ledger().held(DISK)), ((Place::Away(HOST), true), 10));
+    pager.wrote_in_tier(block, HOST).expect("it is away");
+    assert_eq!((place(&pager, block), pager.ledger().held(DISK)), ((Place::Away(HOST), false), 0));
+    assert!(pager.raised(block).is_err() && pager.return_started(block).is_ok());
+}

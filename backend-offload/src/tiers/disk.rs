@@ -1,0 +1,379 @@
+//! The disk below host memory: one file without a name, all of whose space is taken before the first block sinks.
+//!
+//! Nothing is left of it when the process ends, however it ends. Reads and writes go around the system's cache where the
+//! file system allows it: what is cached there would take the memory that the host budget leaves to others.
+
+use super::checksum::checksum;
+use super::extents::{ALIGNMENT, Extents};
+use crate::error::OffloadError;
+use crate::journal::TARGET;
+use pager::Limit;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes of one read or write, through memory of the disk's own that is aligned as it wants.
+const PIECE: usize = 4 << 20;
+
+/// The file and who has which part of it. One for all devices of a process.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    folder: PathBuf,
+    file: File,
+    len: u64,
+    books: Mutex<Books>,
+    bounce: Mutex<Bounce>,
+    /// So many reads and writes fail from now on.
+    #[cfg(test)]
+    pub(crate) broken: std::sync::atomic::AtomicU8,
+}
+
+#[derive(Debug)]
+struct Books {
+    extents: Extents,
+    peak: u64,
+}
+
+/// A block's contents on the disk; its part of the file is free when this is dropped.
+#[derive(Debug)]
+pub(super) struct Sunk {
+    disk: Arc<Disk>,
+    parts: Vec<Range<u64>>,
+    len: usize,
+    checksum: u64,
+}
+
+/// Bytes on the disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct DiskUsage {
+    pub in_use: u64,
+    pub peak: u64,
+    pub len: u64,
+}
+
+struct Bounce(Box<[Page]>);
+
+#[derive(Clone)]
+#[repr(C, align(4096))]
+struct Page([u8; ALIGNMENT as usize]);
+
+impl Bounce {
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: pages are plain bytes without padding, and `&mut self` makes the access exclusive.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.0.len() * size_of::<Page>())
+        }
+    }
+}
+
+impl fmt::Debug for Bounce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Bounce")
+    }
+}
+
+/// Bytes that are free on the disk of `folder`.
+pub(crate) fn free_on(folder: &Path) -> Option<u64> {
+    system::free_on(folder)
+}
+
+impl Disk {
+    /// Takes `len` bytes of the disk that `folder` is on.
+    pub(crate) fn open(folder: &Path, len: u64) -> Result<Arc<Self>, OffloadError> {
+        let failed = |attempted: &'static str| {
+            move |error: io::Error| OffloadError::Disk {
+                attempted: attempted.to_owned(),
+                folder: folder.display().to_string(),
+                reason: error.to_string(),
+            }
+        };
+        let file = system::open(folder).map_err(failed("making a file without a name"))?;
+        let len = len / ALIGNMENT * ALIGNMENT;
+        if len == 0 {
+            return Err(failed("taking space")(io::Error::other("the disk budget is below one page")));
+        }
+        system::reserve(&file, len).map_err(|error| OffloadError::Disk {
+            attempted: format!("taking {}", crate::Bytes(len)),
+            folder: folder.display().to_string(),
+            reason: error.to_string(),
+        })?;
+        if let Some(kind) = system::no_disk(&file) {
+            tracing::warn!(target: TARGET, "{} is on {kind}: it is no disk below host memory", folder.display());
+        }
+        Ok(Arc::new(Self {
+            folder: folder.to_owned(),
+            file,
+            len,
+            #[cfg(test)]
+            broken: 0.into(),
+            books: Mutex::new(Books { extents: Extents::new(len), peak: 0 }),
+            bounce: Mutex::new(Bounce(
+                vec![Page([0; ALIGNMENT as usize]); PIECE / ALIGNMENT as usize].into(),
+            )),
+        }))
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn room(&self) -> Limit {
+        Limit::bytes(self.books().extents.left())
+    }
+
+    pub(crate) fn usage(&self) -> DiskUsage {
+        let books = self.books();
+        DiskUsage { in_use: self.len - books.extents.left(), peak: books.peak, len: self.len }
+    }
+
+    /// Writes `bytes` somewhere.
+    pub(super) fn write(self: &Arc<Self>, bytes: &[u8]) -> Result<Sunk, OffloadError> {
+        let taken = {
+            let mut books = self.books();
+            let taken = books.extents.take(bytes.len() as u64);
+            books.peak = books.peak.max(self.len - books.extents.left());
+            taken
+        };
+        let parts =
+            taken.ok_or_else(|| self.failed("finding room for", bytes.len(), "all of it is in use"))?;
+        let sunk = Sunk { disk: self.clone(), parts, len: bytes.len(), checksum: checksum(bytes) };
+        let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rest = bytes;
+        for (place, len) in sunk.pieces() {
+            let (now, later) = rest.split_at(len.min(rest.len()));
+            let piece = &mut bounce.bytes()[..len];
+            piece[..now.len()].copy_from_slice(now);
+            piece[now.len()..].fill(0);
+            self.attempt(|| system::write(&self.file, piece, place))
+                .map_err(|error| self.failed("writing", bytes.len(), &error.to_string()))?;
+            rest = later;
+        }
+        Ok(sunk)
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "a test breaks the disk it is about")]
+    fn attempt(&self, transfer: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        transfer()
+    }
+
+    #[cfg(test)]
+    fn attempt(&self, transfer: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        use std::sync::atomic::Ordering::Relaxed;
+        let broken = self.broken.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+        if broken { Err(io::Error::other("broken on purpose")) } else { transfer() }
+    }
+
+    fn failed(&self, attempted: &str, len: usize, reason: &str) -> OffloadError {
+        OffloadError::Disk {
+            attempted: format!("{attempted} a block of {}", crate::Bytes(len as u64)),
+            folder: self.folder.display().to_string(),
+            reason: reason.to_owned(),
+        }
+    }
+}
+
+impl Sunk {
+    /// Reads the contents back, and compares them with their checksum.
+    pub(super) fn read(&self, into: &mut [u8]) -> Result<(), OffloadError> {
+        let disk = &self.disk;
+        let mut bounce = disk.bounce.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rest = &mut into[..];
+        for (place, len) in self.pieces() {
+            let piece = &mut bounce.bytes()[..len];
+            disk.attempt(|| system::read(&disk.file, piece, place))
+                .map_err(|error| disk.failed("reading", self.len, &error.to_string()))?;
+            let (now, later) = rest.split_at_mut(len.min(rest.len()));
+            now.copy_from_slice(&piece[..now.len()]);
+            rest = later;
+        }
+        drop(bounce);
+        if checksum(into) != self.checksum {
+            return Err(disk.failed("reading", self.len, "its bytes are not those that were written"));
+        }
+        Ok(())
+    }
+
+    /// Places in the file and lengths, in order.
+    fn pieces(&self) -> impl Iterator<Item = (u64, usize)> {
+        let pieces = |part: &Range<u64>| {
+            let end = part.end;
+            part.clone().step_by(PIECE).map(move |begin| (begin, (end - begin).min(PIECE as u64) as usize))
+        };
+        self.parts.iter().flat_map(pieces)
+    }
+
+    /// Bytes of the contents.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Sunk {
+    fn drop(&mut self) {
+        self.disk.books().extents.give_back(&self.parts);
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstatfs, open as open_file, statvfs};
+    use std::fs::File;
+    use std::io;
+    use std::os::unix::fs::FileExt;
+    use std::path::Path;
+
+    /// A file that has no name, read and written around the cache where that is possible.
+    pub(super) fn open(folder: &Path) -> io::Result<File> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file =
+            open_file(folder, flags | OFlags::DIRECT, mode).or_else(|_| open_file(folder, flags, mode));
+        Ok(File::from(file?))
+    }
+
+    pub(super) fn free_on(folder: &Path) -> Option<u64> {
+        let facts = statvfs(folder).ok()?;
+        Some(facts.f_bavail * facts.f_frsize)
+    }
+
+    pub(super) fn reserve(file: &File, len: u64) -> io::Result<()> {
+        Ok(fallocate(file, FallocateFlags::empty(), 0, len)?)
+    }
+
+    /// What the file lies on, if that is memory or another machine.
+    pub(super) fn no_disk(file: &File) -> Option<&'static str> {
+        match fstatfs(file).ok()?.f_type as u64 & 0xffff_ffff {
+            0x0102_1994 | 0x8584_58f6 => Some("a file system in memory"),
+            0x6969 | 0xff53_4d42 | 0xfe53_4d42 => Some("a network mount"),
+            _ => None,
+        }
+    }
+
+    pub(super) fn write(file: &File, bytes: &[u8], place: u64) -> io::Result<()> {
+        file.write_all_at(bytes, place)
+    }
+
+    pub(super) fn read(file: &File, bytes: &mut [u8], place: u64) -> io::Result<()> {
+        file.read_exact_at(bytes, place)
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use std::fs::File;
+    use std::io;
+    use std::path::Path;
+
+    fn unsupported() -> io::Error {
+        io::Error::other("files without a name are known on Linux only")
+    }
+
+    pub(super) fn open(_: &Path) -> io::Result<File> {
+        Err(unsupported())
+    }
+
+    pub(super) fn free_on(_: &Path) -> Option<u64> {
+        None
+    }
+
+    pub(super) fn reserve(_: &File, _: u64) -> io::Result<()> {
+        Err(unsupported())
+    }
+
+    pub(super) fn no_disk(_: &File) -> Option<&'static str> {
+        None
+    }
+
+    pub(super) fn write(_: &File, _: &[u8], _: u64) -> io::Result<()> {
+        Err(unsupported())
+    }
+
+    pub(super) fn read(_: &File, _: &mut [u8], _: u64) -> io::Result<()> {
+        Err(unsupported())
+    }
+}
+
+/// A disk of so many pages in memory, if there can be one: tests of what becomes of blocks wait for no drive.
+#[cfg(test)]
+pub(crate) fn in_memory(pages: u64) -> Option<Arc<Disk>> {
+    let folder = Path::new("/dev/shm");
+    let folder = if folder.is_dir() { folder.to_owned() } else { std::env::temp_dir() };
+    (pages > 0).then(|| Disk::open(&folder, pages * ALIGNMENT).expect("there is room"))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    fn disk(len: u64) -> (tempfile::TempDir, Arc<Disk>) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let disk = Disk::open(folder.path(), len).expect("there is room");
+        (folder, disk)
+    }
+
+    fn contents(len: usize, seed: usize) -> Vec<u8> {
+        (0..len).map(|n| (n * 31 + n / 251 + seed) as u8).collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_whatever_its_size() {
+        let (folder, disk) = disk(64 << 20);
+        let sizes = [1, 4095, 4096, 4097, PIECE, PIECE + 1, 2 * PIECE + 4096 * 3 + 5];
+        let sunk: Vec<_> = sizes.map(|len| disk.write(&contents(len, len)).expect("room")).into();
+        for (len, sunk) in sizes.into_iter().zip(&sunk) {
+            let mut read = vec![0; len];
+            sunk.read(&mut read).expect("as it was written");
+            assert_eq!(read, contents(len, len));
+        }
+        let names = std::fs::read_dir(folder.path()).expect("a folder").count();
+        assert_eq!(names, 0, "the file has no name");
+        let used: u64 = sizes.into_iter().map(|len| (len as u64).next_multiple_of(ALIGNMENT)).sum();
+        assert_eq!((disk.usage().in_use, disk.usage().peak), (used, used));
+        drop(sunk);
+        assert_eq!(disk.room(), Limit::bytes(64 << 20));
+    }
+
+    #[test]
+    fn a_block_in_several_parts_is_read_in_their_order() {
+        let (_folder, disk) = disk(8 * ALIGNMENT);
+        let mut pages: Vec<_> = (0..8).map(|n| Some(disk.write(&contents(4096, n)).expect("room"))).collect();
+        for n in [6, 1, 4] {
+            pages[n] = None;
+        }
+        let sunk = disk.write(&contents(3 * 4096 - 9, 99)).expect("three pages are free");
+        assert_eq!(sunk.parts.len(), 3);
+        let mut read = vec![0; 3 * 4096 - 9];
+        sunk.read(&mut read).expect("as it was written");
+        assert_eq!(read, contents(3 * 4096 - 9, 99));
+        let told = disk.write(&[1]).expect_err("no page is free").to_string();
+        assert!(told.contains("a block of 1 B") && told.contains("in use"), "{told}");
+    }
+
+    #[test]
+    fn a_byte_that_changed_on_the_disk_is_no_contents() {
+        let (_folder, disk) = disk(1 << 20);
+        let sunk = disk.write(&contents(10_000, 3)).expect("room");
+        let place = sunk.parts[0].start + 4096;
+        let mut page = Bounce(vec![Page([0; ALIGNMENT as usize])].into());
+        system::read(&disk.file, page.bytes(), place).expect("a page");
+        page.bytes()[7] ^= 1;
+        system::write(&disk.file, page.bytes(), place).expect("a page");
+        let told = sunk.read(&mut vec![0; 10_000]).expect_err("changed").to_string();
+        assert!(told.contains("9.77 KiB") && told.contains("not those that were written"), "{told}");
+    }
+
+    #[test]
+    fn a_disk_that_cannot_be_had_is_refused_when_it_is_opened() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let absent = Disk::open(&folder.path().join("nowhere"), 1 << 20).expect_err("no such folder");
+        assert!(absent.to_string().contains("nowhere"), "{absent}");
+        let endless = Disk::open(folder.path(), 8 << 40).expect_err("no disk here is so large");
+        assert!(endless.to_string().contains("taking 8.00 TiB"), "{endless}");
+        assert!(Disk::open(folder.path(), 4095).is_err());
+    }
+}

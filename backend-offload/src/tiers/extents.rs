@@ -1,0 +1,132 @@
+//! Which parts of a file are free. Pure: no file is touched here.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Parts begin and end at multiples of this, as direct reads and writes want it.
+pub(super) const ALIGNMENT: u64 = 4096;
+
+/// Bytes of the file that `len` bytes take.
+fn padded(len: u64) -> u64 {
+    len.next_multiple_of(ALIGNMENT)
+}
+
+/// The free parts of a file, neighbours joined.
+#[derive(Debug)]
+pub(super) struct Extents {
+    /// Ends by beginnings.
+    free: BTreeMap<u64, u64>,
+    left: u64,
+}
+
+impl Extents {
+    /// All of a file of `len` bytes.
+    pub(super) fn new(len: u64) -> Self {
+        let len = len / ALIGNMENT * ALIGNMENT;
+        Self { free: (len > 0).then_some((0, len)).into_iter().collect(), left: len }
+    }
+
+    /// Bytes that are free.
+    pub(super) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Parts that hold `len` bytes together, in their order: one where any is large enough, the smallest such; otherwise the
+    /// largest ones. `None` where all together are too small.
+    pub(super) fn take(&mut self, len: u64) -> Option<Vec<Range<u64>>> {
+        let mut wanted = padded(len);
+        if wanted > self.left {
+            return None;
+        }
+        let mut taken = Vec::new();
+        while wanted > 0 {
+            let sizes = self.free.iter().map(|(begin, end)| (end - begin, *begin));
+            let enough = sizes.clone().filter(|(size, _)| *size >= wanted).min();
+            let (size, begin) = enough.or_else(|| sizes.max())?;
+            let end = begin + size.min(wanted);
+            let rest = self.free.remove(&begin).filter(|rest| *rest > end);
+            self.free.extend(rest.map(|rest| (end, rest)));
+            self.left -= end - begin;
+            wanted -= end - begin;
+            taken.push(begin..end);
+        }
+        Some(taken)
+    }
+
+    /// Takes parts back.
+    pub(super) fn give_back(&mut self, parts: &[Range<u64>]) {
+        for part in parts {
+            self.left += part.end - part.start;
+            let (mut begin, mut end) = (part.start, part.end);
+            if let Some((&before, &its_end)) = self.free.range(..begin).next_back()
+                && its_end == begin
+            {
+                begin = before;
+            }
+            if let Some(its_end) = self.free.remove(&end) {
+                end = its_end;
+            }
+            self.free.insert(begin, end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PAGE: u64 = ALIGNMENT;
+
+    #[test]
+    fn the_smallest_part_that_is_large_enough_is_taken_and_neighbours_join() {
+        let mut extents = Extents::new(10 * PAGE + 1);
+        let parts: Vec<_> = [3, 2, 4].map(|pages| extents.take(pages * PAGE).expect("room")).to_vec();
+        assert_eq!(parts, [vec![0..3 * PAGE], vec![3 * PAGE..5 * PAGE], vec![5 * PAGE..9 * PAGE]]);
+        extents.give_back(&parts[0]);
+        assert_eq!(extents.take(1).expect("room"), [9 * PAGE..10 * PAGE], "the smallest hole");
+        extents.give_back(&parts[1]);
+        assert_eq!(extents.take(5 * PAGE).expect("room"), [0..5 * PAGE], "both as one");
+        assert_eq!((extents.left(), extents.take(1)), (0, None));
+    }
+
+    #[test]
+    fn what_fits_nowhere_at_once_is_taken_in_parts() {
+        let mut extents = Extents::new(4 * PAGE);
+        let parts: Vec<_> = (0..4).map(|_| extents.take(PAGE).expect("room")).collect();
+        extents.give_back(&parts[0]);
+        extents.give_back(&parts[2]);
+        assert_eq!(extents.take(2 * PAGE + 1), None);
+        assert_eq!(extents.take(2 * PAGE - 7).expect("room").len(), 2);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+        #[test]
+        fn parts_never_overlap_and_nothing_is_lost(
+            steps in prop::collection::vec((any::<bool>(), 0..20_u64, any::<prop::sample::Index>()), 1..200)
+        ) {
+            let all = 64 * PAGE;
+            let mut extents = Extents::new(all);
+            let mut held: Vec<Vec<Range<u64>>> = Vec::new();
+            for (takes, pages, index) in steps {
+                if takes {
+                    let room = extents.left() >= pages * PAGE;
+                    let parts = extents.take(pages * PAGE);
+                    prop_assert_eq!(parts.is_some(), room);
+                    held.extend(parts);
+                } else if !held.is_empty() {
+                    let parts = held.swap_remove(index.index(held.len()));
+                    extents.give_back(&parts);
+                }
+                let mut parts: Vec<_> = held.iter().flatten().cloned().collect();
+                parts.sort_by_key(|part| part.start);
+                prop_assert!(parts.windows(2).all(|pair| pair[0].end <= pair[1].start));
+                let sum: u64 = parts.iter().map(|part| part.end - part.start).sum();
+                prop_assert_eq!(sum + extents.left(), all);
+            }
+            held.iter().for_each(|parts| extents.give_back(parts));
+            prop_assert_eq!(extents.free, BTreeMap::from([(0, all)]));
+        }
+    }
+}
