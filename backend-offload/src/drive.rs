@@ -188,8 +188,27 @@ pub(crate) fn raise<M: Mover>(
     operation: &dyn Fn() -> String,
 ) -> Result<(), OffloadError> {
     let below = door.tiers().below();
+    carry_out_all(door, operation, |pager| pager.step_to_host(block, &|| below.rooms()))
+}
+
+/// Makes room for `bytes` that the program takes of the host: copies are given up, and blocks sink, where there is a disk.
+#[cfg_attr(
+    not(any(feature = "cube", feature = "router")),
+    expect(dead_code, reason = "a door's users ask for it")
+)]
+pub(crate) fn make_host_room<M: Mover>(door: &mut M, bytes: u64) -> Result<(), OffloadError> {
+    let below = door.tiers().below();
+    let operation = || "making room on the host".to_owned();
+    carry_out_all(door, &operation, |pager| pager.step_to_host_room(bytes, &|| below.rooms()))
+}
+
+fn carry_out_all<M: Mover>(
+    door: &mut M,
+    operation: &dyn Fn() -> String,
+    mut next: impl FnMut(&mut Pager) -> Result<Step, Stop>,
+) -> Result<(), OffloadError> {
     loop {
-        let step = door.pager().step_to_host(block, &|| below.rooms()).map_err(Halt::Stop);
+        let step = next(door.pager()).map_err(Halt::Stop);
         match step.and_then(|step| carry_out(door, step, &mut None)) {
             Ok(true) => return Ok(()),
             Ok(false) => {}

@@ -61,7 +61,8 @@ impl HostMemory {
     /// A buffer of `len` bytes with unspecified contents, aligned for any number type. `purpose` names it in an error.
     ///
     /// # Errors
-    /// If the budget or the machine has no room. Nothing is evicted for it: what lies on the host has no other place.
+    /// If the budget or the machine has no room. Copies of what is on the device too are given up for it, and blocks sink to
+    /// the disk where there is one; otherwise what lies on the host has no other place.
     pub fn take(&self, len: usize, purpose: impl fmt::Display) -> Result<HostBuffer, OffloadError> {
         if let Some(draft) = self.site.draft(&self.pool, len) {
             return Ok(HostBuffer { draft: Some(draft), site: self.site.clone() });

@@ -104,7 +104,7 @@ impl Journal {
             Event::Restored { bytes } => tracing::debug!(target: TARGET, bytes, "restored"),
             Event::CopyDropped { bytes } => tracing::debug!(target: TARGET, bytes, "host copy dropped"),
             Event::Sunk { bytes, written } => {
-                tracing::debug!(target: TARGET, bytes, written, "sunk to the disk")
+                tracing::debug!(target: TARGET, bytes, written, "sunk to the disk");
             }
             Event::Raised { bytes } => tracing::debug!(target: TARGET, bytes, "raised from the disk"),
             Event::Trimmed => tracing::debug!(target: TARGET, "spare memory returned to the driver"),

@@ -51,6 +51,7 @@ pub(crate) fn survey<I: Offloadable>(
         flops_per_second,
         host_free: available_host_memory().map(|free| free / ranks_here as u64),
         host_budget: stats::<I>(device).host.budget,
+        disk_budget: stats::<I>(device).disk.budget.unwrap_or(0),
         disk_free: free_disk(run),
         other_ranks: ranks - 1,
     }

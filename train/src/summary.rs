@@ -40,6 +40,9 @@ pub(crate) struct Summary {
     /// Read from the device and put there by the trainer itself.
     bytes_read: u64,
     bytes_written: u64,
+    /// To and from the disk below host memory.
+    bytes_to_disk: u64,
+    bytes_from_disk: u64,
     /// Over the link in the steps of this process, those of a host optimizer included.
     step_bytes_out: u64,
     step_bytes_in: u64,
@@ -112,6 +115,8 @@ impl Summary {
             bytes_read: stats.bytes_read,
             bytes_written: stats.bytes_written,
             bytes_in: stats.bytes_in,
+            bytes_to_disk: stats.bytes_to_disk,
+            bytes_from_disk: stats.bytes_from_disk,
             step_bytes_out: outcome.taken.iter().map(|taken| taken.bytes_out).sum(),
             step_bytes_in: outcome.taken.iter().map(|taken| taken.bytes_in).sum(),
             evictions: stats.evictions,
@@ -172,6 +177,10 @@ impl fmt::Display for Summary {
             Bytes(self.bytes_out),
             Bytes(self.bytes_in)
         )?;
+        if self.bytes_to_disk > 0 {
+            let (written, read) = (Bytes(self.bytes_to_disk), Bytes(self.bytes_from_disk));
+            write!(f, "\n{written} were written to the disk and {read} read from it")?;
+        }
         if let Some(quiz) = self.quiz {
             write!(f, "\n{quiz}")?;
         }

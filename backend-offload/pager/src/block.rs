@@ -79,6 +79,7 @@ pub enum Preference {
 
 /// A block as the pager knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Block {
     /// Bytes the device allocator takes for it, alignment included.
     pub bytes: u64,

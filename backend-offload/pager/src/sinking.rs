@@ -31,23 +31,24 @@ impl Rooms {
         Self { host, disk: Limit::bytes(0) }
     }
 
-    fn has_disk(self) -> bool {
-        self.disk.allows(1)
+    /// The room on the host that a victim has to find for its contents: any, where others can sink for it.
+    pub(crate) fn for_victims(self) -> Limit {
+        if self.disk.allows(1) { Limit::NONE } else { self.host }
     }
 }
 
 impl Pager {
-    /// The room on the host that a victim has to find for its contents: any, where others can sink for it.
-    pub(crate) fn room_for_victims(&self, rooms: Rooms) -> Limit {
-        if rooms.has_disk() { Limit::NONE } else { rooms.host }
-    }
-
     /// The next step that brings a block from the disk to the host; [`Step::Ready`] for one that is not on the disk alone.
     pub fn step_to_host(&self, block: BlockId, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
         if self.block(block)?.place == Place::Away(TierIndex::DISK) {
             return self.raise(block, rooms());
         }
         Ok(Step::Ready)
+    }
+
+    /// The next step towards room for `bytes` of the program's own on the host; [`Step::Ready`] once it is there.
+    pub fn step_to_host_room(&self, bytes: u64, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
+        Ok(self.make_host_room(bytes, rooms())?.unwrap_or(Step::Ready))
     }
 
     /// The step before an operand can come from the disk.

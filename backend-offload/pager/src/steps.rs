@@ -181,7 +181,7 @@ impl Pager {
     }
 
     fn give_way(&mut self, wanted: u64, rooms: Rooms) -> Result<Step, Stop> {
-        if let Some(id) = self.victim(self.room_for_victims(rooms)) {
+        if let Some(id) = self.victim(rooms.for_victims()) {
             let block = self.block(id)?;
             let copy = block.copied_to();
             if copy.is_none() || rooms.host.allows(block.bytes) {

@@ -129,6 +129,7 @@ impl<R: InnerRuntime> Site for CubeSite<R> {
                 // Copies of tensors that the program has dropped are given up first.
                 server.finish_copies();
                 server.sweep();
+                drive::make_host_room(server, len as u64).ok()?;
                 pool.draft(len, R::slabs())
             })
         })

@@ -223,6 +223,7 @@ impl<C: Compiler> CubeTask<C> for Deputy<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cubecl_common::backtrace::BackTrace;
     use cubecl_core::ir::{FloatKind, Type};
 
     /// As the one for SPIR-V: a clone of it panics. So does its work where it is told to.
@@ -283,7 +284,7 @@ mod tests {
             let inner = compiler.inner.as_mut().expect("it is lent");
             inner.0.push_str(" used");
             assert!(inner.0.len() < 20, "the compiler panics");
-            Err(CompilationError::Generic { reason: inner.0.clone(), backtrace: Default::default() })
+            Err(CompilationError::Generic { reason: inner.0.clone(), backtrace: BackTrace::default() })
         }
     }
 

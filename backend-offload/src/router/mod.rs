@@ -64,6 +64,7 @@ use crate::error::{Holder, OffloadError};
 use crate::host_memory::{HostMemory, NewData, Site};
 use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::stats::Stats;
+use crate::tiers::{Draft, HostPool, SlabSource};
 use burn_backend::DeviceOps;
 use burn_backend::tensor::FloatTensor;
 use burn_flex::Flex;
@@ -73,6 +74,7 @@ use client::OffloadClient;
 use pager::{Limit, Preference};
 use std::any::TypeId;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use storage::SharedStorage;
 
 impl Offloadable for Flex {
@@ -166,6 +168,14 @@ impl<B: SharedStorage> Door for Simulated<B> {
 struct RouterSite<B: SharedStorage>(OffloadClient<B>);
 
 impl<B: SharedStorage> Site for RouterSite<B> {
+    fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Option<Draft> {
+        let draft = || pool.draft(len, SlabSource::Heap);
+        draft().or_else(|| {
+            drive::make_host_room(&mut *self.0.state(), len as u64).ok()?;
+            draft()
+        })
+    }
+
     fn place(&self, new: NewData) {
         self.0.state().new_data = new;
     }

@@ -78,15 +78,25 @@ mod tests {
 
     const PAGE: u64 = ALIGNMENT;
 
+    /// What is taken of so many bytes, in pages: beginnings and ends.
+    fn take(extents: &mut Extents, len: u64) -> Vec<(u64, u64)> {
+        let parts = extents.take(len).expect("room");
+        parts.into_iter().map(|part| (part.start / PAGE, part.end / PAGE)).collect()
+    }
+
+    fn pages(begin: u64, end: u64) -> Range<u64> {
+        begin * PAGE..end * PAGE
+    }
+
     #[test]
     fn the_smallest_part_that_is_large_enough_is_taken_and_neighbours_join() {
         let mut extents = Extents::new(10 * PAGE + 1);
-        let parts: Vec<_> = [3, 2, 4].map(|pages| extents.take(pages * PAGE).expect("room")).to_vec();
-        assert_eq!(parts, [vec![0..3 * PAGE], vec![3 * PAGE..5 * PAGE], vec![5 * PAGE..9 * PAGE]]);
-        extents.give_back(&parts[0]);
-        assert_eq!(extents.take(1).expect("room"), [9 * PAGE..10 * PAGE], "the smallest hole");
-        extents.give_back(&parts[1]);
-        assert_eq!(extents.take(5 * PAGE).expect("room"), [0..5 * PAGE], "both as one");
+        let parts = [3, 2, 4].map(|pages| take(&mut extents, pages * PAGE));
+        assert_eq!(parts, [[(0, 3)], [(3, 5)], [(5, 9)]]);
+        extents.give_back(&[pages(0, 3)]);
+        assert_eq!(take(&mut extents, 1), [(9, 10)], "the smallest hole");
+        extents.give_back(&[pages(3, 5)]);
+        assert_eq!(take(&mut extents, 5 * PAGE), [(0, 5)], "both as one");
         assert_eq!((extents.left(), extents.take(1)), (0, None));
     }
 
@@ -125,7 +135,9 @@ mod tests {
                 let sum: u64 = parts.iter().map(|part| part.end - part.start).sum();
                 prop_assert_eq!(sum + extents.left(), all);
             }
-            held.iter().for_each(|parts| extents.give_back(parts));
+            for parts in &held {
+                extents.give_back(parts);
+            }
             prop_assert_eq!(extents.free, BTreeMap::from([(0, all)]));
         }
     }

@@ -1,6 +1,6 @@
 //! Which device a run works on. The one place that names backends; everything else is generic over them.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, path::PathBuf, str::FromStr};
 
 use anyhow::{Context, bail};
 use backend_offload::{
@@ -76,6 +76,19 @@ impl Setup {
             Some(other) => other,
         };
         Ok([Some(own), Some(Budget::Share(0.4 / processes))])
+    }
+
+    /// The folder on the disk, and what one of the processes may take there.
+    fn disk(&self) -> Result<Option<(PathBuf, Budget)>, BudgetError> {
+        let named = self.memory.disk_budget()?;
+        Ok(named.map(|(folder, budget)| {
+            let own = match budget {
+                Budget::Share(share) => Budget::Share(share / self.processes as f64),
+                Budget::Bytes(bytes) => Budget::Bytes(bytes / self.processes as u64),
+                Budget::Unlimited => Budget::Unlimited,
+            };
+            (folder.to_owned(), own)
+        }))
     }
 
     /// Everything as the device would have it.
@@ -178,6 +191,9 @@ fn open<I: Offloadable, W: Work>(
     }
     if let Some(budget) = pinned {
         config = config.pinned_budget(budget);
+    }
+    if let Some((folder, budget)) = setup.disk()? {
+        config = config.disk(folder, budget);
     }
     config.install::<I>(device).with_context(|| format!("preparing {}", facts.name))?;
     let budget = stats::<I>(device).device.budget;

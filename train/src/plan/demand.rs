@@ -126,10 +126,8 @@ impl Demand {
         let apart = if train.recompute.is_none() { accumulated } else { 0 };
 
         // Whole parameters are divided, so the largest one's are with somebody.
-        let state = match config.memory.shard {
-            true => (placement.device_state_bytes().div_ceil(ranks as u64)).max(2 * stepped),
-            false => placement.device_state_bytes(),
-        };
+        let all = placement.device_state_bytes();
+        let state = if config.memory.shard { all.div_ceil(ranks as u64).max(2 * stepped) } else { all };
         let part = |what, at, returns, leaves| Part { what, at, returns, leaves };
         let parts = vec![
             part("working memory", [passing, passing.max(stepping)], rounds, rounds),

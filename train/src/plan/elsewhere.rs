@@ -72,10 +72,19 @@ impl Elsewhere {
             flops_per_second: self.arithmetic.map(|speeds| speeds[wide]),
             host_free: Some(self.host_bytes),
             host_budget: limit(config.memory.host_budget()?, HOST_SHARE, self.host_bytes),
+            disk_budget: disk(config)?,
             disk_free: None,
             other_ranks: 0,
         })
     }
+}
+
+/// What a run of `config` takes of the disk; of a disk that nobody described only what is said in bytes.
+fn disk(config: &Config) -> Result<u64, BudgetError> {
+    Ok(match config.memory.disk_budget()? {
+        Some((_, Budget::Bytes(bytes))) => bytes,
+        _ => 0,
+    })
 }
 
 impl FromStr for Elsewhere {

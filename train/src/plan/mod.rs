@@ -65,6 +65,11 @@ pub(crate) struct Plan {
     pub(crate) optimizer_host_bytes: u64,
     /// Bytes of host memory that its step reads and writes.
     pub(crate) optimizer_step_bytes: u64,
+    /// Bytes of spilled tensors that have no room on the host and sink to the disk.
+    pub(crate) sinks: u64,
+    /// Bytes of a step that are written to the disk for that, and read from it.
+    pub(crate) disk_written_per_step: u64,
+    pub(crate) disk_read_per_step: u64,
     /// Bytes of these and of spilled tensors in host memory, copies of some that are on the device included.
     pub(crate) host_tier_bytes: u64,
     /// Bytes of host memory, with the device's where that is the same.
@@ -154,7 +159,12 @@ impl Plan {
         };
         let hidden = times_compute(bytes_in.max(bytes_out));
 
-        let host_tier_bytes = spills.saturating_add(copies).saturating_add(optimizer_host_bytes);
+        let host_room = machine.host_budget.unwrap_or(u64::MAX).saturating_sub(optimizer_host_bytes);
+        let sinks = spills.saturating_sub(host_room).min(machine.disk_budget);
+        // What sinks is as mixed as what spills, and each crossing of the link takes one of the disk.
+        let of_disk = |bytes: u64| (bytes as f64 * (sinks as f64 / spills.max(1) as f64)) as u64;
+        let copies = if sinks > 0 { 0 } else { copies };
+        let host_tier_bytes = (spills - sinks).saturating_add(copies).saturating_add(optimizer_host_bytes);
         let host_bytes = host_tier_bytes + if machine.shares_host { stays } else { 0 };
         let checkpoint_bytes = footprint.weight_bytes() + state_bytes(train.optimizer, footprint);
         let checkpoints = checkpoints(config);
@@ -185,6 +195,9 @@ impl Plan {
             device_blocks: config.memory.device_blocks,
             optimizer_host_bytes,
             optimizer_step_bytes,
+            sinks,
+            disk_written_per_step: of_disk(moved(&|part| part.leaves)),
+            disk_read_per_step: of_disk(moved(&|part| part.returns)),
             host_tier_bytes,
             host_bytes,
             checkpoint_bytes,

@@ -35,7 +35,7 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
         ));
     }
     // Copies of what is on the device can be given up.
-    let held = plan.spills.saturating_add(plan.optimizer_host_bytes);
+    let held = plan.spills.saturating_add(plan.optimizer_host_bytes).saturating_sub(plan.sinks);
     let needed = held.saturating_add(if machine.shares_host { plan.stays } else { 0 });
     let over_budget = machine.host_budget.filter(|limit| *limit < held);
     let over_free = machine.host_free.filter(|free| *free < needed);
@@ -67,6 +67,12 @@ pub(super) fn notes(plan: &Plan) -> Vec<String> {
         notes.push(format!(
             "the budget is below the floor, about {}: an operation may be refused, depending on how the device fuses",
             Bytes(plan.floor)
+        ));
+    }
+    if plan.sinks > 0 {
+        notes.push(format!(
+            "{} have no room on the host and sink to the disk, whose time is not among the times above",
+            Bytes(plan.sinks)
         ));
     }
     if plan.spills > 0 && plan.slowdown_hidden.is_none() {

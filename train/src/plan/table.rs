@@ -100,30 +100,8 @@ impl Plan {
                 speed.unwrap_or_default()
             ),
         ));
-        let (held, touched) = (Bytes(self.optimizer_host_bytes), Bytes(self.optimizer_step_bytes));
-        let but = match self.device_blocks {
-            0 => String::new(),
-            blocks => format!(" but for the first {blocks} blocks"),
-        };
-        lines.push((
-            "optimizer",
-            match self.optimizer_host_bytes {
-                0 => "on the device".to_owned(),
-                _ => format!(
-                    "on the host{but}, {held} with gradients that wait; its step reads and writes {touched} there, \
-                     beside the next forward pass"
-                ),
-            },
-        ));
-        if machine.other_ranks > 0 {
-            let (ranks, sent) = (machine.ranks(), Bytes(self.bytes_sent_per_step));
-            let most = self.accumulate.div_ceil(ranks);
-            lines.push((
-                "ranks",
-                format!("{ranks}, each with at most {most} of {} micro-batches; {sent} sent by each per step, whose \
-                         time is not known here", self.accumulate),
-            ));
-        }
+        lines.push(self.optimizer());
+        lines.extend(self.ranks());
         let budget = machine.device_budget.map_or("unlimited".to_owned(), |budget| Bytes(budget).to_string());
         let (free, total) = (known(machine.device_free, "free"), known(machine.device_total, "in all"));
         lines.push(("device budget", format!("{budget}{free}{total}")));
@@ -155,6 +133,7 @@ impl Plan {
                 format!("at best {} per step, {} in all", span(fast, slow, duration), span(fast, slow, all)),
             ));
         }
+        lines.extend(self.disk_tier());
         lines
             .push(("host memory", format!("{}{}", Bytes(self.host_bytes), known(machine.host_free, "free"))));
         lines.push((
@@ -168,6 +147,48 @@ impl Plan {
             ),
         ));
         lines
+    }
+
+    fn optimizer(&self) -> (&'static str, String) {
+        let (held, touched) = (Bytes(self.optimizer_host_bytes), Bytes(self.optimizer_step_bytes));
+        let but = match self.device_blocks {
+            0 => String::new(),
+            blocks => format!(" but for the first {blocks} blocks"),
+        };
+        let place = match self.optimizer_host_bytes {
+            0 => "on the device".to_owned(),
+            _ => format!(
+                "on the host{but}, {held} with gradients that wait; its step reads and writes {touched} there, beside the \
+                 next forward pass"
+            ),
+        };
+        ("optimizer", place)
+    }
+
+    fn ranks(&self) -> Option<(&'static str, String)> {
+        let (ranks, sent) = (self.machine.ranks(), Bytes(self.bytes_sent_per_step));
+        let (most, all) = (self.accumulate.div_ceil(ranks), self.accumulate);
+        let text = format!(
+            "{ranks}, each with at most {most} of {all} micro-batches; {sent} sent by each per step, whose time is not known \
+             here"
+        );
+        (ranks > 1).then_some(("ranks", text))
+    }
+
+    fn disk_tier(&self) -> Option<(&'static str, String)> {
+        let (sinks, budget) = (Bytes(self.sinks), Bytes(self.machine.disk_budget));
+        let (written, read) = (self.disk_written_per_step, self.disk_read_per_step);
+        let per_day = self.step_seconds().filter(|_| written > 0).map(|(fast, _)| {
+            let bytes = written as f64 * 86_400.0 / fast.max(1e-9);
+            format!(", at most {} written per day", Bytes(bytes as u64))
+        });
+        let text = format!(
+            "{sinks} of {budget}; about {} written and {} read per step{}",
+            Bytes(written),
+            Bytes(read),
+            per_day.unwrap_or_default()
+        );
+        (self.machine.disk_budget > 0).then_some(("disk tier", text))
     }
 }
 

@@ -32,6 +32,7 @@ fn card(budget: u64) -> Machine {
         host_free: Some(120 * GIB),
         host_budget: Some(96 * GIB),
         disk_free: Some(500 * GIB),
+        disk_budget: 0,
         shares_host: false,
         other_ranks: 0,
     }
@@ -39,6 +40,36 @@ fn card(budget: u64) -> Machine {
 
 fn held<'p>(plan: &'p Plan, what: &str) -> &'p Held {
     plan.held.iter().find(|held| held.what == what).unwrap_or_else(|| panic!("{what} is held"))
+}
+
+#[test]
+fn what_the_host_has_no_room_for_sinks_where_there_is_a_disk() {
+    let host = Machine { host_free: Some(24 * GIB), host_budget: Some(20 * GIB), ..card(8 * GIB) };
+    let without = plan("gpt-1.5b", &[], &host);
+    assert!(without.refusals()[0].contains("of host memory are needed"), "{without}");
+    let with = plan("gpt-1.5b", &[], &Machine { disk_budget: 40 * GIB, ..host.clone() });
+    assert_eq!((with.refusals(), with.spills - with.sinks), (&[][..], 20 * GIB), "{with}");
+    assert!(with.disk_read_per_step >= with.disk_written_per_step && with.disk_written_per_step > 0);
+    assert!(with.to_string().contains("sink to the disk"), "{with}");
+    let too_small = plan("gpt-1.5b", &[], &Machine { disk_budget: GIB, ..host });
+    assert_eq!(too_small.refusals().len(), 1);
+    let roomy = plan("gpt-1.5b", &[], &Machine { disk_budget: 40 * GIB, ..card(8 * GIB) });
+    assert_eq!((roomy.sinks, roomy.disk_written_per_step), (0, 0));
+}
+
+#[test]
+fn each_of_several_ranks_holds_its_share_and_tells_the_others() {
+    let alone = plan("gpt-1.5b", &["train.accumulate=8"], &card(8 * GIB));
+    let four = Machine { other_ranks: 3, ..card(8 * GIB) };
+    let shared = plan("gpt-1.5b", &["train.accumulate=8"], &four);
+    assert_eq!((alone.bytes_sent_per_step, shared.bytes_sent_per_step), (0, 6 * XL));
+    assert_eq!(shared.compute_seconds.map(|own| own * 4.0), alone.compute_seconds);
+    let state = |plan: &Plan| held(plan, "optimizer state").bytes;
+    assert_eq!(state(&shared), state(&alone));
+    let divided = plan("gpt-1.5b", &["train.accumulate=8", "memory.shard=true"], &four);
+    assert_eq!(state(&divided), state(&alone).div_ceil(4));
+    assert_eq!(divided.bytes_sent_per_step, 6 * XL + 3 * XL);
+    assert!(divided.to_string().contains("4, each with at most 2 of 8 micro-batches"), "{divided}");
 }
 
 #[test]

@@ -26,6 +26,9 @@ pub(crate) fn line(report: &Report) -> String {
         parts.push(format!("moved {}", Bytes(moved)));
         parts.push(format!("stall {:.0}%", 100.0 * report.stall_ms / report.ms.max(1e-9)));
     }
+    if report.disk_written > 0 || report.disk_read > 0 {
+        parts.push(format!("disk {} out, {} in", Bytes(report.disk_written), Bytes(report.disk_read)));
+    }
     if let (Some(sent), Some(ms)) = (report.ranks_sent, report.ranks_ms) {
         parts.push(format!("ranks {} {:.0}%", Bytes(sent), 100.0 * ms / report.ms.max(1e-9)));
     }

@@ -38,6 +38,11 @@ pub(crate) struct Report {
     /// Whether gradients are read, for an optimizer on the host or for other ranks.
     #[serde(skip)]
     pub(crate) gradients_leave: bool,
+    /// Bytes of spilled tensors that were written to the disk below host memory, and read from it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) disk_written: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) disk_read: u64,
     pub(crate) evictions: u64,
     pub(crate) restores: u64,
     pub(crate) stall_ms: f64,
@@ -53,6 +58,11 @@ pub(crate) struct Report {
     /// Why there are no numbers.
     #[serde(skip)]
     pub(crate) failure: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// Some validation sequences.
@@ -100,6 +110,8 @@ impl Report {
         self.bytes_in = after.bytes_in - before.bytes_in;
         self.bytes_read = after.bytes_read - before.bytes_read;
         self.bytes_written = after.bytes_written - before.bytes_written;
+        self.disk_written = after.bytes_to_disk - before.bytes_to_disk;
+        self.disk_read = after.bytes_from_disk - before.bytes_from_disk;
         self.evictions = after.evictions - before.evictions;
         self.restores = after.restores - before.restores;
         self.stall_ms = after.stall.saturating_sub(before.stall).as_secs_f64() * 1e3;

@@ -1,8 +1,9 @@
 //! A run in progress: what it stands on, and how its steps are written down and shown.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use backend_offload::{Managed, Offload, Offloadable, Stats, host_memory};
+use backend_offload::{Bytes, Managed, Offload, Offloadable, Stats, host_memory};
 use burn::data::dataloader::Progress as Items;
 use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
 use runs::checkpoint::Checkpoints;
@@ -31,6 +32,8 @@ pub(crate) struct Run<I: Offloadable> {
     pub(super) checkpoints: Checkpoints,
     pub(super) display: Display,
     pub(super) peaks: Peaks,
+    /// Bytes that this process has written to the disk below host memory.
+    disk_written: u64,
     /// Set when the loop has ended.
     pub(super) ending: Option<anyhow::Result<Ending>>,
     begun: Instant,
@@ -76,6 +79,7 @@ impl<I: Offloadable> Run<I> {
             device,
             taken: Vec::new(),
             checkpoint_bytes: None,
+            disk_written: 0,
             evaluation: None,
             checkpoints,
             display,
@@ -103,7 +107,9 @@ impl<I: Offloadable> Run<I> {
         session.flops_per_second = session.flops_per_second.map(|possible| possible.max(reached));
         report.mfu = session.flops_per_second.map(|possible| reached / possible);
         report.seconds = session.progress.seconds;
+        self.disk_written += report.disk_written;
         self.tell("step", &report);
+        self.spare_the_disk();
         if usable {
             self.session.progress.withheld = 0;
         } else {
@@ -117,6 +123,18 @@ impl<I: Offloadable> Run<I> {
         let (step, lr) = (report.step as usize, report.lr);
         let item = TrainingItem::new(report, items.clone(), items, Some(step), Some(lr));
         events.process_train(LearnerEvent::ProcessedItem(item));
+    }
+
+    /// Asks for the end of a run that has written as much to the disk as it may.
+    fn spare_the_disk(&self) {
+        let limit = self.session.config.memory.max_disk_writes().ok().flatten();
+        if let Some(limit) = limit.filter(|limit| self.disk_written > *limit) {
+            let (written, limit) = (Bytes(self.disk_written), Bytes(limit));
+            self.say(&format!(
+                "{written} were written to the disk, above `memory.max_disk_writes` = {limit}: stopping"
+            ));
+            self.session.stop.store(true, Ordering::Relaxed);
+        }
     }
 
     /// A line in the journal. A disk that is full does not end the run.

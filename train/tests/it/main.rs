@@ -25,6 +25,8 @@ mod toy;
 mod device;
 #[cfg(unix)]
 mod disk;
+#[cfg(target_os = "linux")]
+mod disk_tier;
 #[cfg(unix)]
 mod kills;
 #[cfg(target_os = "linux")]

@@ -56,10 +56,6 @@ impl Tiny {
         fs::read_to_string(self.join(&format!("{out}.log"))).expect("reading")
     }
 
-    fn journal(&self, out: &str) -> String {
-        fs::read_to_string(self.join(out).join("metrics.jsonl")).unwrap_or_default()
-    }
-
     fn steps_taken(&self, out: &str) -> u64 {
         self.journal(out).matches(r#"{"kind":"step""#).count() as u64
     }

@@ -79,6 +79,11 @@ impl Tiny {
         command
     }
 
+    /// What the run has written down so far.
+    pub(crate) fn journal(&self, out: &str) -> String {
+        fs::read_to_string(self.join(out).join("metrics.jsonl")).unwrap_or_default()
+    }
+
     /// Trains in `out` however it ends.
     pub(crate) fn attempt(&self, out: &str, settings: &[&str]) -> Output {
         self.train(&training(out, settings))

@@ -4,6 +4,7 @@
 
 use std::fmt::Display;
 
+use backend_offload::Budget;
 use models::Compute;
 use serde::Serialize;
 use tokenizer::CHAT_SPECIALS;
@@ -342,6 +343,20 @@ impl Refusals {
             let text =
                 format!("`memory.device_blocks` = {blocks} is more than the model's `n_layer` = {all}");
             self.add(&["memory.device_blocks", "model.n_layer"], text);
+        }
+        if let Err(error) = memory.disk_budget() {
+            self.add(&["memory.disk_budget"], format!("`memory.disk_budget`: {error}"));
+        }
+        let bytes = memory.max_disk_writes.as_deref().map(str::parse);
+        if let Some(Err(error)) = &bytes {
+            self.add(&["memory.max_disk_writes"], format!("`memory.max_disk_writes`: {error}"));
+        } else if bytes.is_some_and(|bytes| !matches!(bytes, Ok(Budget::Bytes(_)))) {
+            let text = "`memory.max_disk_writes` is a number of bytes, such as \"20TiB\"";
+            self.add(&["memory.max_disk_writes"], text.to_owned());
+        }
+        if memory.disk.is_none() && memory.max_disk_writes.is_some() {
+            let text = "`memory.max_disk_writes` does nothing without a disk; name a folder by `memory.disk`";
+            self.add(&["memory.max_disk_writes", "memory.disk"], text.to_owned());
         }
         for (key, budget) in
             [("memory.device_budget", memory.device_budget()), ("memory.host_budget", memory.host_budget())]

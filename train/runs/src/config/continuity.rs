@@ -75,7 +75,8 @@ impl Config {
 
     /// Makes paths absolute: a saved configuration is read from any folder.
     pub fn resolve_paths(&mut self) -> anyhow::Result<()> {
-        for path in [&mut self.data.path, &mut self.tokenizer.path].into_iter().flatten() {
+        let paths = [&mut self.data.path, &mut self.tokenizer.path, &mut self.memory.disk];
+        for path in paths.into_iter().flatten() {
             *path = std::path::absolute(&path).with_context(|| format!("resolving {}", path.display()))?;
         }
         Ok(())
@@ -83,7 +84,11 @@ impl Config {
 
     /// Keys whose path leads nowhere, with the path.
     pub fn dead_paths(&self) -> Vec<(&'static str, &Path)> {
-        let paths = [("data.path", &self.data.path), ("tokenizer.path", &self.tokenizer.path)];
+        let paths = [
+            ("data.path", &self.data.path),
+            ("tokenizer.path", &self.tokenizer.path),
+            ("memory.disk", &self.memory.disk),
+        ];
         let given = paths.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?)));
         given.filter(|(_, path)| !path.exists()).collect()
     }

@@ -1,6 +1,6 @@
 //! The sections' keys, types and defaults. The model's own section is [`models::GptConfig`].
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use backend_offload::{Budget, BudgetError};
 use serde::{Deserialize, Serialize};
@@ -225,6 +225,12 @@ pub struct MemorySection {
     pub device_budget: String,
     /// The same for host memory: spilled tensors, and the optimizer where it is there.
     pub host_budget: String,
+    /// A folder on the disk that spilled tensors sink to when the host budget is used up. Without it none is written to.
+    pub disk: Option<PathBuf>,
+    /// How much of that disk is taken when a run begins: bytes, or a share of what is free.
+    pub disk_budget: String,
+    /// The run ends with a checkpoint once this process has written so much to the disk (`"20TiB"`): drives wear out.
+    pub max_disk_writes: Option<String>,
     /// Where `adamw` keeps its state and computes its steps. Numbers depend on it in their last digits.
     pub optimizer: PlacementKind,
     /// Whether ranks divide the moments: each keeps and steps its share of the parameters, and tells the others their weights.
@@ -339,6 +345,9 @@ impl Default for MemorySection {
         Self {
             device_budget: "auto".to_owned(),
             host_budget: "auto".to_owned(),
+            disk: None,
+            disk_budget: "50%".to_owned(),
+            max_disk_writes: None,
             optimizer: PlacementKind::Device,
             shard: false,
             device_blocks: 0,
@@ -364,6 +373,17 @@ impl MemorySection {
     /// As [`device_budget`](Self::device_budget), for host memory.
     pub fn host_budget(&self) -> Result<Option<Budget>, BudgetError> {
         budget(&self.host_budget)
+    }
+
+    /// What is to be taken of the disk, if one is named.
+    pub fn disk_budget(&self) -> Result<Option<(&Path, Budget)>, BudgetError> {
+        self.disk.as_deref().map(|folder| Ok((folder, self.disk_budget.parse()?))).transpose()
+    }
+
+    /// The most bytes that this process may write to the disk.
+    pub fn max_disk_writes(&self) -> Result<Option<u64>, BudgetError> {
+        let limit = self.max_disk_writes.as_deref().map(str::parse).transpose()?;
+        Ok(limit.and_then(|limit| if let Budget::Bytes(bytes) = limit { Some(bytes) } else { None }))
     }
 }
 

@@ -1,0 +1,115 @@
+//! A disk below host memory: the same numbers, nothing left behind, and an end before a drive wears out.
+
+use std::fs;
+use std::process::Stdio;
+
+use crate::program::{assert_code, assert_success, json, last_words, stderr};
+use crate::tiny::{TIGHT, Tiny, bits};
+
+const SETTINGS: [&str; 3] = [TIGHT, "train.accumulate=2", "train.steps=6"];
+
+/// What a quarter of the host memory of a run that has enough is, and that run's bits.
+fn roomy(tiny: &Tiny) -> (String, [String; 2]) {
+    let summary = tiny.run("roomy", &SETTINGS);
+    assert_eq!(summary["bytes_to_disk"], 0);
+    let host = summary["peak_host_bytes"].as_u64().expect("a number") / 4;
+    fs::create_dir(tiny.join("drive")).expect("a folder");
+    (format!("memory.host_budget={host}B"), bits(&summary))
+}
+
+const DISK: [&str; 2] = ["memory.disk=drive", "memory.disk_budget=64MiB"];
+
+#[test]
+fn a_quarter_of_the_host_memory_and_a_disk_give_the_same_bits() {
+    let tiny = Tiny::new();
+    let (host, whole) = roomy(&tiny);
+    let refused = tiny.attempt("refused", &[&SETTINGS[..], &[&host]].concat());
+    assert_code(&refused, 2);
+    assert!(last_words(&refused, tiny.path()).contains("of host memory are needed"), "{}", stderr(&refused));
+    let output = tiny.attempt("run", &[&SETTINGS[..], &[&host], &DISK].concat());
+    assert_success(&output);
+    let summary = json(&output);
+    assert_eq!(bits(&summary), whole);
+    let said = stderr(&output);
+    for part in ["disk tier", "| disk ", "were written to the disk"] {
+        assert!(said.contains(part), "{part:?} is not in {said}");
+    }
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    let steps = tiny.records("run", "step");
+    let in_steps: u64 = steps.iter().map(|step| number(&step["disk_written"])).sum();
+    assert!(in_steps > 0 && in_steps <= number(&summary["bytes_to_disk"]));
+    assert_eq!(fs::read_dir(tiny.join("drive")).expect("a folder").count(), 0);
+    // It goes on where there is memory enough, and no disk.
+    let settings = ["train.steps=8", "memory.host_budget=auto", "memory.disk=null"];
+    let resumed = bits(&tiny.resume("run", &settings));
+    assert_eq!(bits(&tiny.resume("roomy", &["train.steps=8"])), resumed);
+}
+
+/// What the optimizer holds on the host cannot sink: spilled tensors make room for it.
+#[test]
+fn tensors_sink_for_an_optimizer_on_the_host() {
+    let tiny = Tiny::new();
+    let settings = [&SETTINGS[..], &["memory.optimizer=host"]].concat();
+    let roomy = tiny.run("roomy", &settings);
+    let set: Vec<_> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    let plan = ["plan", "--config", "tiny.json", "--device", "cpu", "--json"];
+    let plan = json(&tiny.train(&[&plan[..], &set].concat()));
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    let (own, all) = (number(&plan["optimizer_host_bytes"]), number(&roomy["peak_host_bytes"]));
+    fs::create_dir(tiny.join("drive")).expect("a folder");
+    let host = format!("memory.host_budget={}B", own + (all - own) / 2);
+    let output = tiny.attempt("run", &[&settings[..], &[&host], &DISK].concat());
+    assert_success(&output);
+    let summary = json(&output);
+    assert_eq!(bits(&summary), bits(&roomy));
+    assert!(number(&summary["bytes_to_disk"]) > 0, "{own} of {all}");
+}
+
+#[test]
+fn a_run_that_has_written_enough_to_the_disk_stops_with_a_checkpoint() {
+    let tiny = Tiny::new();
+    let (host, whole) = roomy(&tiny);
+    let limit = ["memory.max_disk_writes=1MiB"];
+    let output = tiny.attempt("run", &[&SETTINGS[..], &[&host], &DISK, &limit].concat());
+    assert_code(&output, 3);
+    assert!(stderr(&output).contains("above `memory.max_disk_writes` = 1.00 MiB"), "{}", stderr(&output));
+    let done = tiny.records("run", "step").len();
+    assert!((1..6).contains(&done), "{done} steps");
+    assert_eq!(bits(&tiny.resume("run", &["memory.max_disk_writes=null"])), whole);
+}
+
+#[test]
+fn a_disk_that_is_not_there_or_too_small_is_an_error_before_the_first_step() {
+    let tiny = Tiny::new();
+    let absent = tiny.attempt("run", &["memory.disk=nowhere"]);
+    assert_code(&absent, 2);
+    assert!(last_words(&absent, tiny.path()).contains("`memory.disk` leads nowhere"), "{}", stderr(&absent));
+    fs::create_dir(tiny.join("drive")).expect("a folder");
+    let full = tiny.attempt("run", &["memory.disk=drive", "memory.disk_budget=8TiB"]);
+    assert_code(&full, 1);
+    assert!(last_words(&full, tiny.path()).contains("taking 8.00 TiB on the disk"), "{}", stderr(&full));
+    assert!(!tiny.join("run").exists());
+    let senseless = tiny.attempt("run", &["memory.max_disk_writes=80%"]);
+    assert_code(&senseless, 2);
+}
+
+/// The file has no name: the system takes its space back with the process.
+#[test]
+fn a_killed_run_leaves_nothing_on_the_disk() {
+    let tiny = Tiny::new();
+    let (host, _) = roomy(&tiny);
+    let settings = [&SETTINGS[..2], &["train.steps=4000", &host], &DISK].concat();
+    let mut command = tiny.command("run", &settings);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    let begun = || tiny.journal("run").contains("disk_written");
+    for _ in 0..6000 {
+        if begun() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(begun(), "no step wrote to the disk");
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    assert_eq!(fs::read_dir(tiny.join("drive")).expect("a folder").count(), 0);
+}
