@@ -1,6 +1,6 @@
 //! Replays a recording under a budget, with the very pager that runs for real.
 //!
-//! The host tier has no limit. Without a machine a move lands at once, and what a replay counts is what the decisions
+//! The host tier has no limit unless a disk is [below](Replay::above_a_disk) it. Without a machine a move lands at once, and what a replay counts is what the decisions
 //! cost in bytes, whatever the link; [`on`](Replay::on) a machine moves take time and run beside operations. A recording
 //! made without a budget is replayed under any.
 
@@ -39,6 +39,10 @@ pub struct Replay<'r> {
     operands: Vec<BlockId>,
     moved: Vec<Moved>,
     before: Moved,
+    /// Of a host above a disk.
+    host: Limit,
+    raised_and_sunk: Vec<Moved>,
+    disk_before: Moved,
     timeline: Option<Timeline>,
 }
 
@@ -52,6 +56,9 @@ impl<'r> Replay<'r> {
             operands: Vec::new(),
             moved: Vec::new(),
             before: Moved::default(),
+            host: Limit::NONE,
+            raised_and_sunk: Vec::new(),
+            disk_before: Moved::default(),
             timeline: None,
         }
     }
@@ -62,6 +69,18 @@ impl<'r> Replay<'r> {
         self.pager.look_ahead(true);
         self.timeline = Some(Timeline::new(machine));
         self
+    }
+
+    /// With a host of so many bytes and a disk without end below it.
+    #[must_use]
+    pub fn above_a_disk(self, host: u64) -> Self {
+        Self { host: Limit::bytes(host), ..self }
+    }
+
+    fn rooms(&self) -> Rooms {
+        let host = self.host.less(self.pager.ledger().held(TierIndex::HOST));
+        let disk = if self.host == Limit::NONE { Limit::bytes(0) } else { Limit::NONE };
+        Rooms { host, disk }
     }
 
     /// Plays the recording; one step that repeats is played `times` over, anything else once.
@@ -87,6 +106,11 @@ impl<'r> Replay<'r> {
     /// Bytes moved in each step; the last one is what came after the last marked step, if anything did.
     pub fn steps(&self) -> &[Moved] {
         &self.moved
+    }
+
+    /// Bytes of each step that were raised from the disk, as those that came in, and that were written to it.
+    pub fn disk_steps(&self) -> &[Moved] {
+        &self.raised_and_sunk
     }
 
     /// The time each step took; empty without a machine.
@@ -168,6 +192,12 @@ impl<'r> Replay<'r> {
                     bytes_out: now.bytes_out - self.before.bytes_out,
                 });
                 self.before = now;
+                let disk = Moved { bytes_in: counters.bytes_from_disk, bytes_out: counters.bytes_to_disk };
+                self.raised_and_sunk.push(Moved {
+                    bytes_in: disk.bytes_in - self.disk_before.bytes_in,
+                    bytes_out: disk.bytes_out - self.disk_before.bytes_out,
+                });
+                self.disk_before = disk;
                 if let Some(timeline) = &mut self.timeline {
                     timeline.ends_step();
                 }
@@ -181,7 +211,8 @@ impl<'r> Replay<'r> {
     fn take_steps(&mut self) -> Result<(), Stop> {
         loop {
             self.land()?;
-            let step = self.pager.next_step(&|| Rooms::ENDLESS)?;
+            let rooms = self.rooms();
+            let step = self.pager.next_step(&|| rooms)?;
             if step == Step::Ready {
                 return Ok(());
             }
@@ -195,7 +226,9 @@ impl<'r> Replay<'r> {
         timeline.waits_for(&self.operands);
         self.pager.set_pace(timeline.pace());
         self.land()?;
-        while let Some(step) = self.pager.next_ahead(&|| Rooms::ENDLESS) {
+        loop {
+            let rooms = self.rooms();
+            let Some(step) = self.pager.next_ahead(&|| rooms) else { break };
             self.take(step)?;
         }
         let bytes = self.operands.iter().filter_map(|id| self.pager.get(*id)).map(|block| block.bytes).sum();

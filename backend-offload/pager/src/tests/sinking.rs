@@ -117,3 +117,24 @@ fn what_is_written_on_the_host_is_no_more_on_the_disk() {
     assert_eq!((place(&pager, block), pager.ledger().held(DISK)), ((Place::Away(HOST), false), 0));
     assert!(pager.raised(block).is_err() && pager.return_started(block).is_ok());
 }
+
+#[test]
+fn a_copy_that_the_disk_has_too_is_given_up_before_a_larger_one() {
+    let mut pager = Pager::new(Limit::bytes(100), Policy::LeastRecentlyUsed, Oversized::Refuse);
+    let [below, larger] = [10, 12].map(|bytes| pager.insert(bytes, Arena(0)));
+    for block in [below, larger] {
+        pager.wrote_in_tier(block, HOST).expect("it is nowhere");
+    }
+    pager.sunk(below).expect("it is on the host");
+    operate_above_a_disk(&mut pager, &[below, larger], [22, 10]).expect("there is room");
+    let full = Rooms { host: Limit::bytes(0), disk: Limit::NONE };
+    let step = pager.step_to_host_room(1, &|| full);
+    assert_eq!(step, Ok(Step::DropCopy { block: below, tier: HOST }));
+    pager.copy_dropped(below).expect("it has a copy");
+    assert_eq!(place(&pager, below), (Place::Device { clean: Some(DISK) }, false));
+    let step = pager.step_to_host_room(1, &|| full);
+    assert_eq!(step, Ok(Step::DropCopy { block: larger, tier: HOST }));
+    pager.copy_dropped(larger).expect("it has a copy");
+    assert!(pager.step_to_host_room(1, &|| full).is_err(), "nothing is left to give up");
+    assert_eq!(pager.step_to_host_room(1, &|| Rooms::ENDLESS), Ok(Step::Ready));
+}

@@ -2,4 +2,5 @@
 
 mod ahead;
 mod allocations;
+mod disk;
 mod steps;
