@@ -185,6 +185,14 @@ impl OffloadConfig {
             self.disk_folder =
                 variable("OFFLOAD_DISK_DIR")?.filter(|path| !path.is_empty()).map(PathBuf::from);
             self.disk_budget = or_variable(self.disk_budget, "OFFLOAD_DISK_BUDGET")?;
+            if let (None, Some(budget)) = (&self.disk_folder, self.disk_budget) {
+                return Err(OffloadError::Environment {
+                    name: "OFFLOAD_DISK_BUDGET",
+                    value: budget.to_string(),
+                    reason: "it does nothing without a disk; name a folder there by OFFLOAD_DISK_DIR"
+                        .to_owned(),
+                });
+            }
         }
         self.overlap = or_switch(self.overlap, "OFFLOAD_OVERLAP", true)?;
         self.paranoid = or_switch(self.paranoid, "OFFLOAD_PARANOID", false)?;

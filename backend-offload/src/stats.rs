@@ -148,7 +148,7 @@ impl fmt::Display for Stats {
             Bytes(self.host.peak),
             OrUnlimited(self.host.budget)
         )?;
-        if self.disk.budget != Some(0) {
+        if self.disk.budget.is_some_and(|budget| budget > 0) {
             writeln!(
                 f,
                 "disk    {} in use, peak {} of {}; {} sank with {} written, {} raised with {} read",

@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf, str::FromStr};
 
 use anyhow::{Context, bail};
 use backend_offload::{
-    Budget, BudgetError, DeviceFacts, DeviceMemory, OffloadConfig, Offloadable, probe, stats,
+    Budget, BudgetError, Bytes, DeviceFacts, DeviceMemory, OffloadConfig, Offloadable, probe, stats,
 };
 use burn::backend::{Flex, flex::FlexDevice};
 
@@ -28,8 +28,10 @@ pub enum DeviceChoice {
 /// A device that is ready.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// The device's own name.
+    /// The device's own name, its number included.
     pub name: String,
+    /// What it shares with every device like it.
+    pub kind: String,
     /// Device memory in all and free, where the runtime can tell.
     pub memory: Option<DeviceMemory>,
     /// Bytes that tensors may take on the device; `None` is no limit.
@@ -116,8 +118,10 @@ pub fn with<W: Work>(choice: DeviceChoice, setup: &Setup, work: W) -> anyhow::Re
     }
 }
 
+const CPU: &str = "the CPU";
+
 fn cpu<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
-    open::<Flex, W>(&FlexDevice, probe::<Flex>(&FlexDevice)?, true, setup, work)
+    open::<Flex, W>(&FlexDevice, probe::<Flex>(&FlexDevice)?, CPU, setup, work)
 }
 
 /// Many machines have NVIDIA's driver and nothing to compile kernels with. That is said and no reason to stop.
@@ -129,7 +133,7 @@ fn auto<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     }
     let device = CudaDevice::new(setup.process);
     match probe::<Cuda>(&device) {
-        Ok(facts) => open::<Cuda, W>(&device, facts, false, setup, work),
+        Ok(facts) => open::<Cuda, W>(&device, facts, "CUDA", setup, work),
         Err(error) => {
             eprintln!("working on the CPU, because {error}");
             cpu(setup, work)
@@ -146,7 +150,7 @@ fn auto<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
 fn cuda<W: Work>(index: usize, setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     use burn::backend::{Cuda, cuda::CudaDevice};
     let device = CudaDevice::new(index);
-    open::<Cuda, W>(&device, probe::<Cuda>(&device)?, false, setup, work)
+    open::<Cuda, W>(&device, probe::<Cuda>(&device)?, "CUDA", setup, work)
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -158,7 +162,7 @@ fn cuda<W: Work>(_: usize, _: &Setup, _: W) -> anyhow::Result<W::Output> {
 fn vulkan<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
     use burn::backend::{Wgpu, wgpu::WgpuDevice};
     let device = WgpuDevice::DefaultDevice;
-    open::<Wgpu, W>(&device, probe::<Wgpu>(&device)?, false, setup, work)
+    open::<Wgpu, W>(&device, probe::<Wgpu>(&device)?, "Vulkan", setup, work)
 }
 
 #[cfg(not(feature = "vulkan"))]
@@ -177,7 +181,7 @@ fn missing(feature: &str) -> BadInput {
 fn open<I: Offloadable, W: Work>(
     device: &I::Device,
     facts: DeviceFacts,
-    shares_host: bool,
+    runtime: &str,
     setup: &Setup,
     work: W,
 ) -> anyhow::Result<W::Output> {
@@ -197,7 +201,9 @@ fn open<I: Offloadable, W: Work>(
     }
     config.install::<I>(device).with_context(|| format!("preparing {}", facts.name))?;
     let budget = stats::<I>(device).device.budget;
-    let place = Place { name: facts.name, memory: facts.memory, budget, shares_host };
+    let total = facts.memory.map(|memory| format!(" with {}", Bytes(memory.total)));
+    let kind = format!("{runtime}{}", total.unwrap_or_default());
+    let place = Place { name: facts.name, kind, memory: facts.memory, budget, shares_host: runtime == CPU };
     work.on::<I>(device, &place)
 }
 

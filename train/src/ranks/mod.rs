@@ -163,7 +163,7 @@ impl Ranks {
         if self.leads() { run.to_owned() } else { run.join("ranks").join(self.rank().to_string()) }
     }
 
-    /// Refuses ranks that would not end with the same numbers, or not end: of other devices or another program.
+    /// Refuses ranks that would not end with the same numbers, or not end: on devices of another kind, or of another program.
     pub(crate) fn must_be_alike(&mut self, device: &str) -> anyhow::Result<()> {
         let own = format!("{device} with version {}", env!("CARGO_PKG_VERSION"));
         let all = self.gathered(own.as_bytes())?;

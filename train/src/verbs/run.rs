@@ -107,7 +107,7 @@ impl Work for Training<'_> {
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<Ending> {
         let Self { args, mut directory, mut ranks, shared, stop } = self;
         let run = directory.path.clone();
-        ranks.must_be_alike(&place.name)?;
+        ranks.must_be_alike(&place.kind)?;
         let mut planned = None;
         let config = ranks.led(|| {
             let (plan, speed) = plan_of::<I>(args, &mut directory, device, place, shared)?;
