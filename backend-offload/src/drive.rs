@@ -318,6 +318,10 @@ fn take_step<M: Mover>(
         Step::Sink { .. } | Step::Raise { .. } | Step::Wait(_) => true,
         Step::Ready | Step::Sweep | Step::Trim | Step::DropCopy { .. } => false,
     };
+    if matches!(step, Step::Bring { from: Some(_), .. }) {
+        // Its upload may hold host memory after the host's copy is given up.
+        *reclaimed = false;
+    }
     if copies {
         copying_since.get_or_insert_with(|| {
             tracing::debug!(target: TARGET, operation = operation(), "moving blocks");

@@ -48,7 +48,7 @@ pub fn serve(desk: Desk, asked: Asked) -> anyhow::Result<()> {
     // `/health` tells it to anybody: the name, and not where it lies.
     desk.doing(&format!("reading {}", name_of(&from)));
     let trained = Trained::open(Wanted { from: Some(&from), which, config: None, set: &set })?;
-    let setup = Setup::from(&trained.config);
+    let setup = Setup::from(&trained.config).without_disk();
     device::with(device, &setup, Answering { desk, trained, from, batching })
 }
 

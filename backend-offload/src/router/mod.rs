@@ -171,7 +171,9 @@ impl<B: SharedStorage> Site for RouterSite<B> {
     fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Option<Draft> {
         let draft = || pool.draft(len, SlabSource::Heap);
         draft().or_else(|| {
-            drive::make_host_room(&mut *self.0.state(), len as u64).ok()?;
+            // Locked until the room is taken: the program's operations would fill it again.
+            let mut state = self.0.state();
+            drive::make_host_room(&mut *state, len as u64).ok()?;
             draft()
         })
     }

@@ -28,8 +28,11 @@ impl<B: SharedStorage> State<B> {
     pub(super) fn verified_copy(&mut self, block: BlockId) -> Result<Lease, Arc<OffloadError>> {
         drive::raise(self, block, &|| "reading a tensor".to_owned()).map_err(|error| self.report(error))?;
         self.tiers.verified(block).map_err(|error| {
+            let damaged = matches!(error, OffloadError::HostCopyDamaged { .. });
             let error = self.report(error);
-            self.lose(block, &error);
+            if damaged {
+                self.lose(block, &error);
+            }
             error
         })
     }

@@ -8,7 +8,7 @@ use super::table::Tensor;
 use crate::error::OffloadError;
 use burn_backend::{ExecutionError, TensorData};
 use burn_ir::TensorIr;
-use pager::{BlockId, Place};
+use pager::{BlockId, Place, TierIndex};
 use std::sync::Arc;
 
 impl<B: SharedStorage> State<B> {
@@ -43,8 +43,10 @@ impl<B: SharedStorage> State<B> {
         self.handle(&Work { name: &name, inputs: std::slice::from_ref(tensor), outputs: &[], view: false })
     }
 
+    /// Whether the host has the contents, too.
     fn is_clean(&self, block: BlockId) -> bool {
-        self.pager.get(block).is_some_and(|block| matches!(block.place, Place::Device { clean: Some(_) }))
+        let clean = Place::Device { clean: Some(TierIndex::HOST) };
+        self.pager.get(block).is_some_and(|block| block.place == clean)
     }
 
     fn is_on_device(&self, block: BlockId) -> bool {

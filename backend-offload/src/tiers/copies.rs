@@ -92,8 +92,16 @@ impl Tiers {
         let Some(sunk) = self.sunk.get(&block) else {
             return Err(missing("raising a block", block, "it is not on the disk"));
         };
-        let mut draft =
-            self.draft(len as usize).map_err(|reason| missing("raising a block", block, &reason))?;
+        let mut draft = self.draft(len as usize).map_err(|_| {
+            // Other devices and the program take of the same memory.
+            let usage = self.pool.usage();
+            OffloadError::HostRefused {
+                operation: "raising a block from the disk".to_owned(),
+                wanted: len,
+                in_use: usage.in_use,
+                budget: usage.limit.get(),
+            }
+        })?;
         sunk.read(&mut draft)?;
         let copy = self.seal(draft.seal());
         self.copies.insert(block, copy);

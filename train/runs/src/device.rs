@@ -64,6 +64,13 @@ impl Setup {
         self
     }
 
+    /// Without the disk that a run sinks to: what only reads its weights takes no space there.
+    #[must_use]
+    pub fn without_disk(mut self) -> Self {
+        self.memory.disk = None;
+        self
+    }
+
     /// What one of the processes may take of the host's memory, and how much of it page-locked.
     fn host_budgets(&self) -> Result<[Option<Budget>; 2], BudgetError> {
         let asked = self.memory.host_budget()?;

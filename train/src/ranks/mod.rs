@@ -170,7 +170,8 @@ impl Ranks {
         let Some(other) = all.iter().position(|told| *told != all[0]) else { return Ok(()) };
         let told = |rank: usize| String::from_utf8_lossy(&all[rank]).into_owned();
         Err(BadInput(format!(
-            "rank 0 works on {} and rank {other} on {}; all have to be alike to end with the same numbers. Name a --device              that every rank has, or start fewer with --ranks",
+            "rank 0 works on {} and rank {other} on {}; all have to be alike to end with the same numbers. Name a --device that \
+             every rank has, or start fewer with --ranks",
             told(0),
             told(other)
         ))

@@ -31,7 +31,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let trained = args.checkpoint.open()?;
-    let setup = Setup::from(&trained.config);
+    let setup = Setup::from(&trained.config).without_disk();
     device::with(args.checkpoint.device, &setup, Conversation { args, trained })
 }
 

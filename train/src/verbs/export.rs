@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         return Err(BadInput(format!("{} exists; choose another --out", there.display())).into());
     }
     let trained = args.checkpoint.open()?;
-    let setup = Setup::from(&trained.config);
+    let setup = Setup::from(&trained.config).without_disk();
     device::with(args.checkpoint.device, &setup, Exporting { args, trained })
 }
 

@@ -62,18 +62,21 @@ pub fn install<B: Offloadable>(facts: &Facts, device: &B::Device) {
 
 /// The counters as facts.
 pub fn report(stats: &Stats) -> Facts {
-    Facts::default()
-        .with("in use", stats.device.in_use)
+    let disk = Facts::default();
+    let disk = if stats.disk.budget.is_some_and(|budget| budget > 0) {
+        disk.with("sunk", stats.sunk)
+            .with("raised", stats.raised)
+            .with("bytes to disk", stats.bytes_to_disk)
+            .with("bytes from disk", stats.bytes_from_disk)
+    } else {
+        disk
+    };
+    disk.with("in use", stats.device.in_use)
         .with("reserved", stats.device.reserved)
         .with("peak", stats.device.peak)
         .with("peak reserved", stats.device.peak_reserved)
         .with("host in use", stats.host.in_use)
         .with("host peak", stats.host.peak)
-        .with("disk in use", stats.disk.in_use)
-        .with("sunk", stats.sunk)
-        .with("raised", stats.raised)
-        .with("bytes to disk", stats.bytes_to_disk)
-        .with("bytes from disk", stats.bytes_from_disk)
         .with("launches", stats.launches)
         .with("allocations", stats.allocations)
         .with("evictions", stats.evictions)
