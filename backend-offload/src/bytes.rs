@@ -2,6 +2,7 @@
 
 use pager::Limit;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::str::FromStr;
 
 /// How much memory a tier may use: a number of bytes, a share of what is there, or no limit.
@@ -35,6 +36,15 @@ impl Budget {
                 Err(BudgetError { text: self.to_string(), reason: SHARE })
             }
             _ => Ok(()),
+        }
+    }
+
+    /// The part of one of so many equal ones.
+    pub(crate) fn divided(self, among: NonZeroUsize) -> Self {
+        match self {
+            Self::Bytes(bytes) => Self::Bytes(bytes / among.get() as u64),
+            Self::Share(share) => Self::Share(share / among.get() as f64),
+            Self::Unlimited => Self::Unlimited,
         }
     }
 

@@ -3,7 +3,9 @@
 use crate::backend::{Door, Managed};
 use crate::bytes::Budget;
 use crate::error::OffloadError;
+use crate::registry::{DEFAULT_HOST_SHARE, DEFAULT_PINNED_SHARE};
 use pager::{Oversized, Policy};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 /// Configures one device; [`install`](Self::install) it before the first tensor is made there.
@@ -18,6 +20,7 @@ pub struct OffloadConfig {
     pub(crate) pinned_budget: Option<Budget>,
     pub(crate) disk_folder: Option<PathBuf>,
     pub(crate) disk_budget: Option<Budget>,
+    pub(crate) processes: Option<NonZeroUsize>,
     pub(crate) policy: Policy,
     pub(crate) oversized: Oversized,
     pub(crate) max_bindings: Option<u32>,
@@ -52,6 +55,14 @@ impl OffloadConfig {
         self.host_budget = Some(budget);
         self
     }
+    /// So many processes share this host, each with a configuration like this one: each takes its part of the budgets for host
+    /// memory, page-locked memory and the disk, whether they are named here, by the environment or not at all.
+    #[must_use]
+    pub fn among(mut self, processes: NonZeroUsize) -> Self {
+        self.processes = Some(processes);
+        self
+    }
+
     /// How much of the host memory may be page-locked, which copies several times faster over the link and which the
     /// machine cannot page out: by default 40 % of what machine and control group leave. Ordinary memory serves beyond.
     /// No effect where the runtime cannot lock memory. One budget serves all devices of the process.
@@ -194,6 +205,7 @@ impl OffloadConfig {
                 });
             }
         }
+        self.share_host();
         self.overlap = or_switch(self.overlap, "OFFLOAD_OVERLAP", true)?;
         self.paranoid = or_switch(self.paranoid, "OFFLOAD_PARANOID", false)?;
         self.dry_run = or_switch(self.dry_run, "OFFLOAD_DRY_RUN", false)?;
@@ -201,6 +213,16 @@ impl OffloadConfig {
             self.trace = variable("OFFLOAD_TRACE")?.filter(|path| !path.is_empty()).map(PathBuf::from);
         }
         Ok(self)
+    }
+}
+
+impl OffloadConfig {
+    fn share_host(&mut self) {
+        let Some(processes) = self.processes.filter(|processes| processes.get() > 1) else { return };
+        let own = |all: Option<Budget>, default| Some(all.unwrap_or(default).divided(processes));
+        self.host_budget = own(self.host_budget, DEFAULT_HOST_SHARE);
+        self.pinned_budget = own(self.pinned_budget, DEFAULT_PINNED_SHARE);
+        self.disk_budget = self.disk_budget.map(|all| all.divided(processes));
     }
 }
 

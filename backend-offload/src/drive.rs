@@ -13,8 +13,15 @@ use pager::{Arena, BlockId, Fault, Limit, Outcome, Pager, Shortage, Step, Stop, 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+#[cfg(any(test, feature = "cube", feature = "router"))]
+mod host;
 #[cfg(test)]
 mod tests;
+
+#[cfg(any(test, feature = "cube", feature = "router"))]
+pub(crate) use host::draft;
+#[cfg(any(test, feature = "router"))]
+pub(crate) use host::raise;
 
 /// How far a move has come when it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,43 +187,6 @@ pub(crate) fn bring_ahead<M: Mover>(door: &mut M, blocks: &[BlockId]) {
     }
 }
 
-/// Brings a block that is on the disk alone to the host, to be read there.
-#[cfg_attr(not(feature = "router"), expect(dead_code, reason = "another door reads by the device"))]
-pub(crate) fn raise<M: Mover>(
-    door: &mut M,
-    block: BlockId,
-    operation: &dyn Fn() -> String,
-) -> Result<(), OffloadError> {
-    let below = door.tiers().below();
-    carry_out_all(door, operation, |pager| pager.step_to_host(block, &|| below.rooms()))
-}
-
-/// Makes room for `bytes` that the program takes of the host: copies are given up, and blocks sink, where there is a disk.
-#[cfg_attr(
-    not(any(feature = "cube", feature = "router")),
-    expect(dead_code, reason = "a door's users ask for it")
-)]
-pub(crate) fn make_host_room<M: Mover>(door: &mut M, bytes: u64) -> Result<(), OffloadError> {
-    let below = door.tiers().below();
-    let operation = || "making room on the host".to_owned();
-    carry_out_all(door, &operation, |pager| pager.step_to_host_room(bytes, &|| below.rooms()))
-}
-
-fn carry_out_all<M: Mover>(
-    door: &mut M,
-    operation: &dyn Fn() -> String,
-    mut next: impl FnMut(&mut Pager) -> Result<Step, Stop>,
-) -> Result<(), OffloadError> {
-    loop {
-        let step = next(door.pager()).map_err(Halt::Stop);
-        match step.and_then(|step| carry_out(door, step, &mut None)) {
-            Ok(true) => return Ok(()),
-            Ok(false) => {}
-            Err(halt) => return Err(told(door, halt, operation, None)),
-        }
-    }
-}
-
 /// Makes room for `bytes` that will be wanted soon. Best effort: evicts what it can and never fails.
 pub(crate) fn make_room<M: Mover>(door: &mut M, bytes: u64, arena: Arena) {
     door.pager().begin_room(bytes, arena);
@@ -337,24 +307,28 @@ fn carry_out<M: Mover>(door: &mut M, step: Step, copy_failure: &mut Option<Strin
         Step::Ready => return Ok(true),
         Step::Sweep => sweep(door),
         Step::Trim => trim(door),
-        Step::DropCopy { block, .. } => {
+        Step::DropCopy { block, tier } => {
             let bytes = bytes_of(door, block)?;
-            door.pager().copy_dropped(block)?;
-            door.tiers().drop_host_copy(block);
+            door.pager().copy_dropped(block, tier)?;
+            door.tiers().drop_copy(block, tier);
             door.journal().record(Event::CopyDropped { bytes });
         }
         Step::Sink { block } if door.forget_if_dead(block) => {}
         Step::Sink { block } => {
             let bytes = bytes_of(door, block)?;
             let before = door.pager().counters().bytes_to_disk;
-            door.tiers().sink(block).map_err(|error| Halt::Move(error.into()))?;
+            if let Err(error) = door.tiers().sink(block) {
+                return still(door.tiers().below().rooms().disk, bytes, error);
+            }
             door.pager().sunk(block)?;
             let written = door.pager().counters().bytes_to_disk > before;
             door.journal().record(Event::Sunk { bytes, written });
         }
         Step::Raise { block } => {
             let bytes = bytes_of(door, block)?;
-            door.tiers().raise(block, bytes).map_err(|error| Halt::Move(error.into()))?;
+            if let Err(error) = door.tiers().raise(block, bytes) {
+                return still(door.tiers().below().rooms().host, bytes, error);
+            }
             door.pager().raised(block)?;
             door.journal().record(Event::Raised { bytes });
         }
@@ -384,6 +358,12 @@ fn carry_out<M: Mover>(door: &mut M, step: Step, copy_failure: &mut Option<Strin
         }
     }
     Ok(false)
+}
+
+/// A failure, if there still is `room` for the bytes; otherwise another device or the program was faster, and the pager decides
+/// anew.
+fn still(room: Limit, bytes: u64, failure: OffloadError) -> Result<bool, Halt> {
+    if room.allows(bytes) { Err(Halt::Move(failure.into())) } else { Ok(false) }
 }
 
 fn bytes_of<M: Mover>(door: &mut M, block: BlockId) -> Result<u64, Fault> {
@@ -472,6 +452,6 @@ fn explained<M: Mover>(
     operation: &dyn Fn() -> String,
     copy_failure: Option<&str>,
 ) -> OffloadError {
-    let pool = door.tiers().pool().clone();
-    report::stopped(stop, operation(), door.pager(), &pool, copy_failure)
+    let below = door.tiers().below();
+    report::stopped(stop, operation(), door.pager(), &below, copy_failure)
 }

@@ -43,6 +43,10 @@ pub struct Situation {
     pub host_budget: Option<u64>,
     /// Bytes of copies on the host.
     pub host_in_use: u64,
+    /// The disk budget; `None` where no disk is named.
+    pub disk_budget: Option<u64>,
+    /// Bytes of blocks on the disk.
+    pub disk_in_use: u64,
     /// The largest blocks, largest first, five at most.
     pub holders: Vec<Holder>,
 }
@@ -116,9 +120,7 @@ pub enum OffloadError {
     #[error("{0} needs more device memory at once than the budget allows; raise the device budget above {wanted}, or make the operation smaller (micro-batch, sequence length, chunked loss, fewer fused operands through max_bindings)", wanted = Bytes(.0.wanted))]
     WorkingSet(Box<Situation>),
     /// Something must leave the device and the host has no room for it.
-    #[error(
-        "{0} would push blocks to the host, whose budget is used up; raise the host budget, or hold less (recomputation, smaller optimizer state)"
-    )]
+    #[error("{situation} would push blocks to the host, whose budget is used up{way_out}, or hold less (recomputation, smaller optimizer state)", situation = .0, way_out = .0.way_out_of_full_tiers())]
     HostFull(Box<Situation>),
     /// The program wants host memory for itself and the host has no room for it.
     #[error("{operation}: {} of host memory are wanted and {} of {} are in use; raise the host budget, or hold less", Bytes(*wanted), Bytes(*in_use), OrUnlimited(*budget))]
@@ -234,6 +236,16 @@ pub enum OffloadError {
     },
 }
 
+impl Situation {
+    fn way_out_of_full_tiers(&self) -> &'static str {
+        if self.disk_budget.is_some() {
+            ", as is the disk's below it; raise one of them"
+        } else {
+            "; raise the host budget"
+        }
+    }
+}
+
 impl fmt::Display for Situation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -246,6 +258,9 @@ impl fmt::Display for Situation {
             Bytes(self.host_in_use),
             OrUnlimited(self.host_budget),
         )?;
+        if let Some(budget) = self.disk_budget {
+            write!(f, "; disk {} in use of {}", Bytes(self.disk_in_use), Bytes(budget))?;
+        }
         for (n, holder) in self.holders.iter().enumerate() {
             let lead = if n == 0 { "; largest holders: " } else { ", " };
             write!(f, "{lead}{holder}")?;

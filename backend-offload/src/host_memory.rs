@@ -22,8 +22,9 @@ pub(crate) enum NewData {
 /// The device that host memory is for. Page-locked memory is taken and given back where its driver may be called, which is
 /// not on the program's threads.
 pub(crate) trait Site: Send + Sync {
-    fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Option<Draft> {
-        pool.draft(len, SlabSource::Heap)
+    /// `None` if there is no room, and none can be made.
+    fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
+        Ok(pool.draft(len, SlabSource::Heap))
     }
 
     fn give_back(&self, draft: Draft) {
@@ -62,9 +63,9 @@ impl HostMemory {
     ///
     /// # Errors
     /// If the budget or the machine has no room. Copies of what is on the device too are given up for it, and blocks sink to
-    /// the disk where there is one; otherwise what lies on the host has no other place.
+    /// the disk where there is one; otherwise what lies on the host has no other place. If that disk refuses.
     pub fn take(&self, len: usize, purpose: impl fmt::Display) -> Result<HostBuffer, OffloadError> {
-        if let Some(draft) = self.site.draft(&self.pool, len) {
+        if let Some(draft) = self.site.draft(&self.pool, len)? {
             return Ok(HostBuffer { draft: Some(draft), site: self.site.clone() });
         }
         let usage = self.pool.usage();

@@ -173,8 +173,10 @@ impl Registry {
                 reason: "what its kernels take is known only by running them; use the CPU door",
             });
         }
-        let disk = self.disk(config.disk_folder, config.disk_budget)?;
+        let host = self.host([config.host_budget, config.pinned_budget])?;
         let trace = config.trace.map(|path| TraceFile::create(path, self.traces)).transpose()?;
+        // Last: space that is taken would stay so after a refusal.
+        let disk = self.disk(config.disk_folder, config.disk_budget)?;
         self.traces += u32::from(trace.is_some());
         Ok(Settings {
             device_budget,
@@ -187,7 +189,7 @@ impl Registry {
             exact_f32: config.exact_f32,
             trace,
             dry_run,
-            host: self.host([config.host_budget, config.pinned_budget])?,
+            host,
             disk,
             device_memory: facts.memory.map(|memory| memory.total),
             #[cfg(feature = "test-util")]
@@ -215,6 +217,8 @@ impl Registry {
         };
         let budget = budget.ok_or_else(|| refused("no disk budget says how much of it may be taken"))?;
         budget.checked()?;
+        // What no device holds any more is given back.
+        self.disk.take_if(|installed| Arc::strong_count(&installed.disk) == 1);
         if let Some(installed) = &self.disk {
             if installed.named != (folder.clone(), budget) {
                 return Err(refused("all devices of a process share one disk, and another one is in use"));
@@ -261,10 +265,10 @@ impl Registry {
 }
 
 /// Share of the available host memory that spilled blocks may take, unless configured.
-const DEFAULT_HOST_SHARE: Budget = Budget::Share(0.8);
+pub(crate) const DEFAULT_HOST_SHARE: Budget = Budget::Share(0.8);
 
 /// Share of it that may be page-locked: the machine can take no page of that back, whatever else runs on it.
-const DEFAULT_PINNED_SHARE: Budget = Budget::Share(0.4);
+pub(crate) const DEFAULT_PINNED_SHARE: Budget = Budget::Share(0.4);
 
 fn host_limit(wanted: Option<Budget>, default: Budget) -> Result<Limit, OffloadError> {
     let Some(budget) = wanted else {

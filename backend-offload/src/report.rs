@@ -2,7 +2,7 @@
 
 use crate::error::{Holder, OffloadError, Situation, Tier};
 use crate::stats::{Stats, TierStats};
-use crate::tiers::{Below, HostPool};
+use crate::tiers::Below;
 use pager::{Block, BlockId, Pager, Place, Shortage, Stop, TierIndex};
 use std::time::Duration;
 
@@ -94,14 +94,15 @@ pub(crate) fn stopped(
     stop: Stop,
     operation: String,
     pager: &Pager,
-    host: &HostPool,
+    below: &Below,
     copy_failure: Option<&str>,
 ) -> OffloadError {
     let shortage = match stop {
         Stop::Shortage(shortage) => shortage,
         Stop::Fault(fault) => return OffloadError::Bookkeeping { operation, fault: fault.to_string() },
     };
-    let host = host.usage();
+    let host = below.pool.usage();
+    let disk = below.disk.as_ref().map(|disk| disk.usage());
     let situation = |wanted| {
         Box::new(Situation {
             operation,
@@ -110,6 +111,8 @@ pub(crate) fn stopped(
             device_in_use: pager.ledger().resident(),
             host_budget: host.limit.get(),
             host_in_use: host.in_use,
+            disk_budget: disk.map(|disk| disk.len),
+            disk_in_use: disk.map_or(0, |disk| disk.in_use),
             holders: largest_holders(pager, 5),
         })
     };

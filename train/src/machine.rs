@@ -2,10 +2,13 @@
 
 use std::{path::Path, time::Instant};
 
-use backend_offload::{Offload, Offloadable, available_host_memory, reset_peaks, stats};
+use anyhow::Context;
+use backend_offload::{Budget, Bytes, Offload, Offloadable, available_host_memory, reset_peaks, stats};
 use burn::tensor::{FloatDType, Tensor, TensorData, backend::Backend};
 use durable::free_bytes;
 use models::Compute;
+use runs::BadInput;
+use runs::config::Config;
 use runs::device::Place;
 
 use crate::plan::Machine;
@@ -25,10 +28,10 @@ const QUEUED: f64 = 64.0;
 pub(crate) fn survey<I: Offloadable>(
     device: &I::Device,
     place: &Place,
-    compute: Compute,
+    config: &Config,
     run: &Path,
     [ranks, ranks_here]: [usize; 2],
-) -> Machine {
+) -> anyhow::Result<Machine> {
     let room = place.budget.unwrap_or(u64::MAX);
     let (sides, copied) = if place.shares_host { ON_THE_CPU } else { ON_A_GPU };
     let most = ((room / 32) as f64).sqrt() as usize;
@@ -36,12 +39,14 @@ pub(crate) fn survey<I: Offloadable>(
     let copied = (copied as u64).min(room / 4) as usize;
     let link_bytes_per_second =
         if place.shares_host { Some(host_copy()) } else { link::<Offload<I>>(device, copied) };
-    let flops_per_second = arithmetic::<Offload<I>>(device, sides, compute);
+    let flops_per_second = arithmetic::<Offload<I>>(device, sides, config.model.compute);
+    let disk_taken = stats::<I>(device).disk.budget.filter(|taken| *taken > 0);
+    let disk_budget = disk_taken.map_or_else(|| disk_to_take(config, ranks_here), Ok)?;
     // A measurement that did not fit is no number, and no error for the run to trip over.
     let _told = Offload::<I>::sync(device);
     // The run's own peaks are what its plan is compared with.
     reset_peaks::<I>(device);
-    Machine {
+    Ok(Machine {
         device: place.name.clone(),
         device_total: place.memory.map(|memory| memory.total),
         device_free: place.memory.map(|memory| memory.free),
@@ -51,10 +56,32 @@ pub(crate) fn survey<I: Offloadable>(
         flops_per_second,
         host_free: available_host_memory().map(|free| free / ranks_here as u64),
         host_budget: stats::<I>(device).host.budget,
-        disk_budget: stats::<I>(device).disk.budget.unwrap_or(0),
+        disk_budget,
         disk_free: free_disk(run),
         other_ranks: ranks - 1,
+    })
+}
+
+/// What each of the ranks here would take of the disk below host memory, when nothing is taken yet.
+fn disk_to_take(config: &Config, ranks_here: usize) -> anyhow::Result<u64> {
+    let Some((folder, budget)) = config.memory.disk_budget()? else { return Ok(0) };
+    let free =
+        free_bytes(folder).with_context(|| format!("asking for free space at {}", folder.display()))?;
+    let all = match budget {
+        Budget::Bytes(bytes) => bytes,
+        Budget::Share(share) => (free as f64 * share) as u64,
+        Budget::Unlimited => free,
+    };
+    if all > free {
+        return Err(BadInput(format!(
+            "`memory.disk_budget` takes {} and {} are free at {}; lower it, or name another place by `memory.disk`",
+            Bytes(all),
+            Bytes(free),
+            folder.display()
+        ))
+        .into());
     }
+    Ok(all / ranks_here as u64)
 }
 
 /// Bytes that a program may still write where `path` is or will be.

@@ -465,13 +465,16 @@ impl Pager {
         Ok(())
     }
 
-    /// The host's copy of a block on the device was thrown away.
-    pub fn copy_dropped(&mut self, id: BlockId) -> Result<(), Fault> {
+    /// The tier's copy of a block was thrown away: the host's of one on the device, or the disk's of one that is elsewhere.
+    pub fn copy_dropped(&mut self, id: BlockId, tier: TierIndex) -> Result<(), Fault> {
         let block = *self.block(id)?;
-        let Place::Device { clean: clean @ Some(TierIndex::HOST) } = block.place else {
+        if block.below && tier == TierIndex::DISK {
+            return self.forget_below(id);
+        }
+        if block.place != (Place::Device { clean: Some(tier) }) {
             return Err(illegal("stripped of its copy", id, &block));
-        };
-        self.ledger.post(Posting::of(block.bytes, block.arena).loses(clean))?;
+        }
+        self.ledger.post(Posting::of(block.bytes, block.arena).loses(Some(tier)))?;
         self.block_mut(id)?.below = false;
         self.set(id, Place::Device { clean: block.below.then_some(TierIndex::DISK) }, block.moving)
     }

@@ -243,7 +243,7 @@ impl<'r> Replay<'r> {
             Step::Ready => {}
             Step::Sweep => self.pager.swept(),
             Step::Trim => self.pager.trimmed(),
-            Step::DropCopy { block, .. } => self.pager.copy_dropped(block)?,
+            Step::DropCopy { block, tier } => self.pager.copy_dropped(block, tier)?,
             Step::Sink { block } => self.pager.sunk(block)?,
             Step::Raise { block } => self.pager.raised(block)?,
             Step::Evict { block, copy } => {

@@ -46,9 +46,14 @@ impl Pager {
         Ok(Step::Ready)
     }
 
-    /// The next step towards room for `bytes` of the program's own on the host; [`Step::Ready`] once it is there.
+    /// The next step towards room for `bytes` of the program's own on the host; [`Step::Ready`] once it is there. Nothing is
+    /// given up for a room that cannot be made.
     pub fn step_to_host_room(&self, bytes: u64, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
-        Ok(self.make_host_room(bytes, rooms())?.unwrap_or(Step::Ready))
+        let rooms = rooms();
+        if !self.can_make_host_room(bytes, rooms) {
+            return Err(Shortage::TierFull { wanted: bytes }.into());
+        }
+        Ok(self.make_host_room(bytes, rooms)?.unwrap_or(Step::Ready))
     }
 
     /// The step before an operand can come from the disk.
@@ -73,18 +78,51 @@ impl Pager {
         match self.deepest(rooms.disk) {
             Some((_, true)) if self.operation.garbage == Garbage::Unsearched => Ok(Some(Step::Sweep)),
             Some((block, _)) => Ok(Some(Step::Sink { block })),
-            None => Err(Shortage::TierFull { wanted }.into()),
+            None => match self.spare_on_disk(rooms.disk) {
+                Some(block) => Ok(Some(Step::DropCopy { block, tier: TierIndex::DISK })),
+                None => Err(Shortage::TierFull { wanted }.into()),
+            },
         }
     }
 
-    /// Who sinks, and whether that takes a write.
+    /// Whose place on the disk is given up when it is full, for a block that has to sink: contents that other tiers have as
+    /// well come first, then those that only the device has beside it.
+    fn spare_on_disk(&self, room: Limit) -> Option<BlockId> {
+        let spare = |block: &Block| {
+            let alone = block.place == Place::Device { clean: Some(TierIndex::DISK) };
+            block.moving.is_none() && (block.below || alone)
+        };
+        let spares = self.live().filter(|(_, block)| spare(block));
+        let bytes = spares.clone().map(|(_, block)| block.bytes).sum::<u64>();
+        let room = room.get().map_or(Limit::NONE, |room| Limit::bytes(room + bytes));
+        self.live().find(|(_, block)| rests_on_host(block) && room.allows(block.bytes))?;
+        spares.max_by_key(|(id, block)| (block.below, block.bytes, id.index)).map(|(id, _)| id)
+    }
+
+    /// Whether all that could be given up together makes room for `bytes` of the program's own.
+    fn can_make_host_room(&self, bytes: u64, rooms: Rooms) -> bool {
+        let (Some(host), Some(disk)) = (rooms.host.get(), rooms.disk.get()) else { return true };
+        let sum = |counts: &dyn Fn(&Block) -> bool| {
+            self.live().filter(|(_, block)| counts(block)).map(|(_, block)| block.bytes).sum::<u64>()
+        };
+        let copies = sum(&|block| block.place == Place::Device { clean: Some(TierIndex::HOST) });
+        let on_disk =
+            |block: &Block| block.below || block.place == Place::Device { clean: Some(TierIndex::DISK) };
+        let sinking = sum(&|block| block.place == Place::Away(TierIndex::HOST)).min(disk + sum(&on_disk));
+        bytes <= host + copies + sinking
+    }
+
+    /// Who sinks, and whether that takes a write. An operand only where nobody else can: others leave the device through its
+    /// place on the host, and it is raised last.
     fn deepest(&self, room: Limit) -> Option<(BlockId, bool)> {
-        let now = self.operation.number;
-        let able = self.live().filter(|(_, block)| {
-            let rests = block.place == Place::Away(TierIndex::HOST) && block.moving.is_none();
-            rests && block.last_use != now && (block.below || room.allows(block.bytes))
-        });
-        let last = able.max_by_key(|(id, block)| (self.depth(*id, block), block.bytes, id.index))?;
+        let able = self
+            .live()
+            .filter(|(_, block)| rests_on_host(block) && (block.below || room.allows(block.bytes)));
+        let rank = |id: BlockId, block: &Block| {
+            let operand = block.last_use == self.operation.number;
+            (!operand, self.depth(id, block), block.bytes, id.index)
+        };
+        let last = able.max_by_key(|(id, block)| rank(*id, block))?;
         Some((last.0, !last.1.below))
     }
 
@@ -150,4 +188,9 @@ impl Pager {
         }
         Ok(())
     }
+}
+
+/// Nothing uses the block in host memory, where it is alone.
+fn rests_on_host(block: &Block) -> bool {
+    block.place == Place::Away(TierIndex::HOST) && block.moving.is_none()
 }

@@ -22,10 +22,9 @@ pub enum Step {
         /// The tier its contents are to be copied to first; `None` if no copy is needed.
         copy: Option<TierIndex>,
     },
-    /// Throw away the tier's copy of `block`, which is on the device too; then report
-    /// [`Pager::copy_dropped`].
+    /// Throw away the tier's copy of `block`, whose contents are elsewhere, too; then report [`Pager::copy_dropped`].
     DropCopy {
-        /// The block, which becomes dirty by it where the disk has no copy.
+        /// The block. On the device it becomes dirty by it where no other tier has a copy.
         block: BlockId,
         /// The tier.
         tier: TierIndex,

@@ -30,7 +30,7 @@ fn take(pager: &mut Pager, step: Step) -> Result<(), Fault> {
             let token = pager.evict_started(block)?;
             pager.landed(token)?;
         }
-        Step::DropCopy { block, .. } => pager.copy_dropped(block)?,
+        Step::DropCopy { block, tier } => pager.copy_dropped(block, tier)?,
         Step::Sink { block } => pager.sunk(block)?,
         Step::Raise { block } => pager.raised(block)?,
         Step::Bring { block, .. } => {
@@ -303,8 +303,8 @@ fn reports_that_contradict_the_books_are_faults_and_change_nothing() {
         pager.failed(token).map(drop),
         pager.wrote(away).map(drop),
         pager.wrote_in_tier(here, TierIndex::HOST),
-        pager.copy_dropped(here),
-        pager.copy_dropped(away),
+        pager.copy_dropped(here, TierIndex::HOST),
+        pager.copy_dropped(away, TierIndex::HOST),
         pager.pin(away),
     ];
     assert!(illegal.iter().all(Result::is_err), "{illegal:?}");

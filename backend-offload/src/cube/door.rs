@@ -123,16 +123,8 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
 struct CubeSite<R: InnerRuntime>(R::Device);
 
 impl<R: InnerRuntime> Site for CubeSite<R> {
-    fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Option<Draft> {
-        on_server::<R, _>(&self.0, |server| {
-            pool.draft(len, R::slabs()).or_else(|| {
-                // Copies of tensors that the program has dropped are given up first.
-                server.finish_copies();
-                server.sweep();
-                drive::make_host_room(server, len as u64).ok()?;
-                pool.draft(len, R::slabs())
-            })
-        })
+    fn draft(&self, _: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
+        on_server::<R, _>(&self.0, |server| drive::draft(server, len))
     }
 
     fn give_back(&self, draft: Draft) {

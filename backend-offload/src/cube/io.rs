@@ -8,6 +8,7 @@ use super::transfer::flat;
 use crate::error::OffloadError;
 use crate::host_memory::NewData;
 use crate::report::panic_message;
+use crate::tiers::Share;
 use cubecl_common::bytes::Bytes;
 use cubecl_common::future::DynFut;
 use cubecl_common::stream_id::StreamId;
@@ -256,7 +257,9 @@ impl<R: InnerRuntime> OffloadServer<R> {
             return false;
         }
         let rows = Rows::of(descriptor);
-        let edited = self.tiers.edit(id, size as usize, |contents| {
+        let whole = is_whole(descriptor, self.utilities.properties.memory.alignment);
+        let share = if whole { Share::Whole } else { Share::Part };
+        let edited = self.tiers.edit(id, size as usize, share, |contents| {
             for (range, row) in rows.ranges().zip(bytes.chunks(rows.row.max(1))) {
                 contents[range].copy_from_slice(row);
             }

@@ -64,7 +64,7 @@ use crate::error::{Holder, OffloadError};
 use crate::host_memory::{HostMemory, NewData, Site};
 use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::stats::Stats;
-use crate::tiers::{Draft, HostPool, SlabSource};
+use crate::tiers::{Draft, HostPool};
 use burn_backend::DeviceOps;
 use burn_backend::tensor::FloatTensor;
 use burn_flex::Flex;
@@ -168,14 +168,9 @@ impl<B: SharedStorage> Door for Simulated<B> {
 struct RouterSite<B: SharedStorage>(OffloadClient<B>);
 
 impl<B: SharedStorage> Site for RouterSite<B> {
-    fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Option<Draft> {
-        let draft = || pool.draft(len, SlabSource::Heap);
-        draft().or_else(|| {
-            // Locked until the room is taken: the program's operations would fill it again.
-            let mut state = self.0.state();
-            drive::make_host_room(&mut *state, len as u64).ok()?;
-            draft()
-        })
+    fn draft(&self, _: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
+        // Locked until the room is taken: the program's operations would fill it again.
+        drive::draft(&mut *self.0.state(), len)
     }
 
     fn place(&self, new: NewData) {

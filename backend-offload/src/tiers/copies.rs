@@ -5,7 +5,7 @@ use super::disk::{Disk, Sunk};
 use super::pool::{Draft, HostPool, Lease};
 use super::slab::SlabSource;
 use crate::error::OffloadError;
-use pager::{BlockId, Limit, Rooms};
+use pager::{BlockId, Limit, Rooms, TierIndex};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -34,6 +34,13 @@ impl Below {
         let disk = self.disk.as_ref().map_or(Limit::bytes(0), |disk| disk.room());
         Rooms { host: self.pool.room(), disk }
     }
+}
+
+/// How much of a block is written. Of what is written as a whole, nothing is read from the disk before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Share {
+    Whole,
+    Part,
 }
 
 #[derive(Debug)]
@@ -108,9 +115,13 @@ impl Tiers {
         Ok(())
     }
 
-    /// Throws away what the host has of the block, which is on the device too. The disk keeps what it has.
-    pub fn drop_host_copy(&mut self, block: BlockId) {
-        self.copies.remove(&block);
+    /// Throws away what one tier has of the block, which is elsewhere, too.
+    pub fn drop_copy(&mut self, block: BlockId, tier: TierIndex) {
+        if tier == TierIndex::DISK {
+            self.sunk.remove(&block);
+        } else {
+            self.copies.remove(&block);
+        }
     }
 
     fn seal(&self, lease: Lease) -> Kept {
@@ -145,9 +156,9 @@ impl Tiers {
         self.sunk.remove(&block);
     }
 
-    /// Changes the block's copy of `len` bytes by `edit`: in place, in a duplicate if an upload still reads it,
+    /// Changes `share` of the block's copy of `len` bytes by `edit`: in place, in a duplicate if an upload still reads it,
     /// or in zeros if the block has none. False, and nothing changed, if there is no memory for that.
-    pub fn edit(&mut self, block: BlockId, len: usize, edit: impl FnOnce(&mut [u8])) -> bool {
+    pub fn edit(&mut self, block: BlockId, len: usize, share: Share, edit: impl FnOnce(&mut [u8])) -> bool {
         if let Some(copy) = self.copies.get_mut(&block)
             && let Some(bytes) = copy.lease.bytes_mut()
         {
@@ -157,11 +168,11 @@ impl Tiers {
             return true;
         }
         let Ok(mut draft) = self.draft(len) else { return false };
-        match (self.get(block), self.sunk.get(&block)) {
-            (Some(lease), _) => draft.copy_from_slice(lease.bytes()),
-            (None, Some(sunk)) if sunk.read(&mut draft).is_err() => return false,
-            (None, Some(_)) => {}
-            (None, None) => draft.fill(0),
+        match (share, self.get(block), self.sunk.get(&block)) {
+            (Share::Whole, ..) | (Share::Part, None, None) => draft.fill(0),
+            (Share::Part, Some(lease), _) => draft.copy_from_slice(lease.bytes()),
+            (Share::Part, None, Some(sunk)) if sunk.read(&mut draft).is_err() => return false,
+            (Share::Part, None, Some(_)) => {}
         }
         edit(&mut draft);
         self.keep(block, draft);
@@ -173,10 +184,8 @@ impl Tiers {
     pub fn on_disk(&self, block: BlockId) -> Option<Vec<u8>> {
         let sunk = self.sunk.get(&block)?;
         let mut bytes = vec![0; sunk.len()];
-        // What is broken on purpose is so for the program alone.
-        while let Err(error) = sunk.read(&mut bytes) {
-            assert!(error.to_string().contains("broken on purpose"), "{error}");
-        }
+        let disk = self.disk.as_ref().expect("something is on it");
+        disk.while_whole(|| sunk.read(&mut bytes)).expect("as it was written");
         Some(bytes)
     }
 
@@ -215,9 +224,9 @@ mod tests {
     #[test]
     fn a_copy_edited_under_an_upload_leaves_the_upload_its_bytes() {
         let mut tiers = tiers();
-        assert!(tiers.edit(BLOCK, 40, |bytes| bytes[0] = 1));
+        assert!(tiers.edit(BLOCK, 40, Share::Part, |bytes| bytes[0] = 1));
         let upload = tiers.verified(BLOCK).expect("as it was kept");
-        assert!(tiers.edit(BLOCK, 40, |bytes| bytes[0] = 2));
+        assert!(tiers.edit(BLOCK, 40, Share::Part, |bytes| bytes[0] = 2));
         assert_eq!(upload.bytes()[0], 1);
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes()[0], 2);
         assert_eq!(tiers.pool().room(), Limit::bytes(20), "both count");
@@ -226,17 +235,17 @@ mod tests {
     #[test]
     fn an_edit_without_memory_for_it_changes_nothing() {
         let mut tiers = tiers();
-        assert!(!tiers.edit(BLOCK, 101, |_| unreachable!("nothing to edit")));
-        assert!(tiers.edit(BLOCK, 60, |bytes| bytes[0] = 1));
+        assert!(!tiers.edit(BLOCK, 101, Share::Part, |_| unreachable!("nothing to edit")));
+        assert!(tiers.edit(BLOCK, 60, Share::Part, |bytes| bytes[0] = 1));
         let upload = tiers.verified(BLOCK).expect("as it was kept");
-        assert!(!tiers.edit(BLOCK, 60, |_| unreachable!("nothing to edit")));
+        assert!(!tiers.edit(BLOCK, 60, Share::Part, |_| unreachable!("nothing to edit")));
         assert_eq!(tiers.get(BLOCK).expect("still there").bytes(), upload.bytes());
     }
 
     #[test]
     fn a_copy_that_changed_is_not_given_out() {
         let mut tiers = tiers();
-        assert!(tiers.edit(BLOCK, 40, |bytes| bytes.fill(3)));
+        assert!(tiers.edit(BLOCK, 40, Share::Whole, |bytes| bytes.fill(3)));
         tiers.corrupt(BLOCK);
         let error = tiers.verified(BLOCK).expect_err("changed");
         assert!(matches!(error, OffloadError::HostCopyDamaged { bytes: 40, .. }), "{error}");

@@ -167,6 +167,16 @@ impl Disk {
         if broken { Err(io::Error::other("broken on purpose")) } else { transfer() }
     }
 
+    /// Does it as if nothing were broken on purpose.
+    #[cfg(test)]
+    pub(super) fn while_whole<T>(&self, work: impl FnOnce() -> T) -> T {
+        use std::sync::atomic::Ordering::Relaxed;
+        let broken = self.broken.swap(0, Relaxed);
+        let done = work();
+        self.broken.store(broken, Relaxed);
+        done
+    }
+
     fn failed(&self, attempted: &str, len: usize, reason: &str) -> OffloadError {
         OffloadError::Disk {
             attempted: format!("{attempted} a block of {}", crate::Bytes(len as u64)),

@@ -19,7 +19,7 @@ mod machine;
 mod pool;
 mod slab;
 
-pub(crate) use copies::{Below, Tiers};
+pub(crate) use copies::{Below, Share, Tiers};
 #[cfg(test)]
 pub(crate) use disk::in_memory;
 pub(crate) use disk::{Disk, free_on};

@@ -1,11 +1,9 @@
 //! Which device a run works on. The one place that names backends; everything else is generic over them.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{fmt, num::NonZeroUsize, str::FromStr};
 
 use anyhow::{Context, bail};
-use backend_offload::{
-    Budget, BudgetError, Bytes, DeviceFacts, DeviceMemory, OffloadConfig, Offloadable, probe, stats,
-};
+use backend_offload::{Bytes, DeviceFacts, DeviceMemory, OffloadConfig, Offloadable, probe, stats};
 use burn::backend::{Flex, flex::FlexDevice};
 
 use crate::BadInput;
@@ -46,13 +44,18 @@ pub struct Setup {
     memory: MemorySection,
     tf32: bool,
     /// That share the host's memory, and the number of this one among them.
-    processes: usize,
+    processes: NonZeroUsize,
     process: usize,
 }
 
 impl From<&Config> for Setup {
     fn from(config: &Config) -> Self {
-        Self { memory: config.memory.clone(), tf32: config.train.tf32, processes: 1, process: 0 }
+        Self {
+            memory: config.memory.clone(),
+            tf32: config.train.tf32,
+            processes: NonZeroUsize::MIN,
+            process: 0,
+        }
     }
 }
 
@@ -60,7 +63,8 @@ impl Setup {
     /// The same for one of several processes that share this host: its number, from 0, and how many they are.
     #[must_use]
     pub fn among(mut self, process: usize, processes: usize) -> Self {
-        (self.process, self.processes) = (process, processes);
+        self.process = process;
+        self.processes = NonZeroUsize::new(processes).unwrap_or(NonZeroUsize::MIN);
         self
     }
 
@@ -71,38 +75,9 @@ impl Setup {
         self
     }
 
-    /// What one of the processes may take of the host's memory, and how much of it page-locked.
-    fn host_budgets(&self) -> Result<[Option<Budget>; 2], BudgetError> {
-        let asked = self.memory.host_budget()?;
-        if self.processes == 1 {
-            return Ok([asked, None]);
-        }
-        let processes = self.processes as f64;
-        let own = match asked {
-            None => Budget::Share(0.8 / processes),
-            Some(Budget::Share(share)) => Budget::Share(share / processes),
-            Some(Budget::Bytes(bytes)) => Budget::Bytes(bytes / self.processes as u64),
-            Some(other) => other,
-        };
-        Ok([Some(own), Some(Budget::Share(0.4 / processes))])
-    }
-
-    /// The folder on the disk, and what one of the processes may take there.
-    fn disk(&self) -> Result<Option<(PathBuf, Budget)>, BudgetError> {
-        let named = self.memory.disk_budget()?;
-        Ok(named.map(|(folder, budget)| {
-            let own = match budget {
-                Budget::Share(share) => Budget::Share(share / self.processes as f64),
-                Budget::Bytes(bytes) => Budget::Bytes(bytes / self.processes as u64),
-                Budget::Unlimited => Budget::Unlimited,
-            };
-            (folder.to_owned(), own)
-        }))
-    }
-
     /// Everything as the device would have it.
     pub fn unlimited() -> Self {
-        Self { memory: MemorySection::default(), tf32: true, processes: 1, process: 0 }
+        Self { memory: MemorySection::default(), tf32: true, processes: NonZeroUsize::MIN, process: 0 }
     }
 }
 
@@ -192,18 +167,14 @@ fn open<I: Offloadable, W: Work>(
     setup: &Setup,
     work: W,
 ) -> anyhow::Result<W::Output> {
-    let mut config = OffloadConfig::new().exact_f32(!setup.tf32);
+    let mut config = OffloadConfig::new().exact_f32(!setup.tf32).among(setup.processes);
     if let Some(budget) = setup.memory.device_budget()? {
         config = config.device_budget(budget);
     }
-    let [host, pinned] = setup.host_budgets()?;
-    if let Some(budget) = host {
+    if let Some(budget) = setup.memory.host_budget()? {
         config = config.host_budget(budget);
     }
-    if let Some(budget) = pinned {
-        config = config.pinned_budget(budget);
-    }
-    if let Some((folder, budget)) = setup.disk()? {
+    if let Some((folder, budget)) = setup.memory.disk_budget()? {
         config = config.disk(folder, budget);
     }
     config.install::<I>(device).with_context(|| format!("preparing {}", facts.name))?;

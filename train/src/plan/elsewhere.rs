@@ -2,8 +2,9 @@
 
 use std::str::FromStr;
 
-use backend_offload::{Budget, BudgetError};
+use backend_offload::Budget;
 use models::Compute;
+use runs::BadInput;
 use runs::config::Config;
 
 use super::Machine;
@@ -55,7 +56,7 @@ pub(crate) struct Elsewhere {
 
 impl Elsewhere {
     /// The machine as a run of `config` would find it, idle.
-    pub(crate) fn machine(&self, config: &Config) -> Result<Machine, BudgetError> {
+    pub(crate) fn machine(&self, config: &Config) -> anyhow::Result<Machine> {
         let limit = |given: Option<Budget>, auto: Budget, free: u64| match given.unwrap_or(auto) {
             Budget::Bytes(bytes) => Some(bytes),
             Budget::Share(share) => Some((free as f64 * share) as u64),
@@ -79,12 +80,17 @@ impl Elsewhere {
     }
 }
 
-/// What a run of `config` takes of the disk; of a disk that nobody described only what is said in bytes.
-fn disk(config: &Config) -> Result<u64, BudgetError> {
-    Ok(match config.memory.disk_budget()? {
-        Some((_, Budget::Bytes(bytes))) => bytes,
-        _ => 0,
-    })
+/// What a run of `config` takes of the disk.
+fn disk(config: &Config) -> anyhow::Result<u64> {
+    match config.memory.disk_budget()? {
+        Some((_, Budget::Bytes(bytes))) => Ok(bytes),
+        Some(_) => Err(BadInput(
+            "--on describes no disk that `memory.disk_budget` could be a share of; give it in bytes"
+                .to_owned(),
+        )
+        .into()),
+        None => Ok(0),
+    }
 }
 
 impl FromStr for Elsewhere {

@@ -45,6 +45,14 @@ pub(crate) struct RankArgs {
 const PATIENCE: u64 = 1800;
 
 impl RankArgs {
+    /// Of `ranks`, those that share the host with most of them: this one, where no other was named.
+    pub(crate) fn most_on_a_host(&self, ranks: usize) -> anyhow::Result<usize> {
+        let Some(text) = &self.hosts else { return Ok(ranks) };
+        let hosts = hosts(text).map_err(|error| BadInput(error.to_string()))?;
+        let most = hosts.iter().map(|host| host.slots).max();
+        Ok(most.map_or(ranks, |most| most.min(ranks)))
+    }
+
     /// The options that were given, and their values.
     pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
         let changed = |value: u64, usual: u64| (value != usual && value > 0).then(|| value.to_string());

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use backend_offload::{Bytes, Managed, Offload, Offloadable, Stats, host_memory};
+use backend_offload::{Bytes, Managed, Offload, Offloadable, Stats, host_memory, stats};
 use burn::data::dataloader::Progress as Items;
 use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
 use runs::checkpoint::Checkpoints;
@@ -32,8 +32,6 @@ pub(crate) struct Run<I: Offloadable> {
     pub(super) checkpoints: Checkpoints,
     pub(super) display: Display,
     pub(super) peaks: Peaks,
-    /// Bytes that this process has written to the disk below host memory.
-    disk_written: u64,
     /// Set when the loop has ended.
     pub(super) ending: Option<anyhow::Result<Ending>>,
     begun: Instant,
@@ -79,7 +77,6 @@ impl<I: Offloadable> Run<I> {
             device,
             taken: Vec::new(),
             checkpoint_bytes: None,
-            disk_written: 0,
             evaluation: None,
             checkpoints,
             display,
@@ -107,7 +104,6 @@ impl<I: Offloadable> Run<I> {
         session.flops_per_second = session.flops_per_second.map(|possible| possible.max(reached));
         report.mfu = session.flops_per_second.map(|possible| reached / possible);
         report.seconds = session.progress.seconds;
-        self.disk_written += report.disk_written;
         self.tell("step", &report);
         self.spare_the_disk();
         if usable {
@@ -126,15 +122,22 @@ impl<I: Offloadable> Run<I> {
     }
 
     /// Asks for the end of a run that has written as much to the disk as it may.
-    fn spare_the_disk(&self) {
+    fn spare_the_disk(&mut self) {
         let limit = self.session.config.memory.max_disk_writes().ok().flatten();
-        if let Some(limit) = limit.filter(|limit| self.disk_written > *limit) {
-            let (written, limit) = (Bytes(self.disk_written), Bytes(limit));
-            self.say(&format!(
-                "{written} were written to the disk, above `memory.max_disk_writes` = {limit}: stopping"
-            ));
-            self.session.stop.store(true, Ordering::Relaxed);
+        let written = stats::<I>(&self.device).bytes_to_disk;
+        let Some(limit) = limit.filter(|limit| written > *limit) else { return };
+        let reason = format!(
+            "{} were written to the disk, above `memory.max_disk_writes` = {}",
+            Bytes(written),
+            Bytes(limit)
+        );
+        if self.ranks.leads() {
+            self.say(&format!("{reason}: stopping"));
+        } else {
+            eprintln!("rank {}: {reason}: all stop", self.ranks.rank());
         }
+        self.tell("stopping", &json!({ "step": self.session.progress.step, "reason": reason }));
+        self.session.stop.store(true, Ordering::Relaxed);
     }
 
     /// A line in the journal. A disk that is full does not end the run.

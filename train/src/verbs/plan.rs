@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let machine = Machine { other_ranks: ranks - 1, ..elsewhere.machine(&config)? };
         return show(&config, &machine, args.json);
     }
-    let setup = Setup::from(&config).among(0, ranks);
+    let setup = Setup::from(&config).among(0, ranks).without_disk();
     device::with(args.device, &setup, Planning { config, ranks, json: args.json })
 }
 
@@ -55,8 +55,7 @@ impl Work for Planning {
     type Output = ();
 
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<()> {
-        let machine =
-            machine::survey::<I>(device, place, self.config.model.compute, Path::new("."), [self.ranks; 2]);
+        let machine = machine::survey::<I>(device, place, &self.config, Path::new("."), [self.ranks; 2])?;
         show(&self.config, &machine, self.json)
     }
 }

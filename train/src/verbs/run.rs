@@ -87,8 +87,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Ending> {
         return Err(BadInput("--tui is for one process; leave it out for plain lines".to_owned()).into());
     }
     let directory = ranks.same_directory(args.out.as_deref(), find)?;
-    let shared = sharing(args, &ranks);
-    let setup = Setup::from(&directory.config).among(ranks.local().1, shared[1]);
+    let shared = sharing(args, &ranks)?;
+    let mut setup = Setup::from(&directory.config).among(ranks.local().1, shared[1]);
+    if args.dry_run {
+        setup = setup.without_disk();
+    }
     device::with(args.device, &setup, Training { args, directory, ranks, shared, stop })
 }
 
@@ -208,11 +211,11 @@ impl Work for Training<'_> {
 }
 
 /// Ranks of the run, and those of them on this host. A dry run is alone and plans for those that would be started.
-fn sharing(args: &Args, ranks: &Ranks) -> [usize; 2] {
-    match args.ranks.ranks {
-        Some(asked) if args.dry_run => [asked, if args.ranks.hosts.is_some() { 1 } else { asked }],
+fn sharing(args: &Args, ranks: &Ranks) -> anyhow::Result<[usize; 2]> {
+    Ok(match args.ranks.ranks {
+        Some(asked) if args.dry_run => [asked, args.ranks.most_on_a_host(asked)?],
         _ => [ranks.world(), ranks.local().0],
-    }
+    })
 }
 
 /// The plan of a run that may begin, which settles where its optimizer is; and the device's speed in products.
@@ -224,8 +227,7 @@ fn plan_of<I: Offloadable>(
     shared: [usize; 2],
 ) -> anyhow::Result<(Plan, Option<f64>)> {
     let footprint = Footprint::of(&directory.config.model)?;
-    let machine =
-        machine::survey::<I>(device, place, directory.config.model.compute, &directory.path, shared);
+    let machine = machine::survey::<I>(device, place, &directory.config, &directory.path, shared)?;
     directory.config = plan::placed(&directory.config, &footprint, &machine);
     let mut plan = Plan::new(&directory.config, &footprint, &machine);
     // With another run's weights comes its vocabulary, which is not there yet.

@@ -75,6 +75,9 @@ fn a_run_that_has_written_enough_to_the_disk_stops_with_a_checkpoint() {
     assert!(stderr(&output).contains("above `memory.max_disk_writes` = 1.00 MiB"), "{}", stderr(&output));
     let done = tiny.records("run", "step").len();
     assert!((1..6).contains(&done), "{done} steps");
+    let told = tiny.records("run", "stopping");
+    let reason = told[0]["reason"].as_str().expect("a text");
+    assert!(told.len() == 1 && reason.contains("memory.max_disk_writes"), "{told:?}");
     assert_eq!(bits(&tiny.resume("run", &["memory.max_disk_writes=null"])), whole);
 }
 
@@ -89,8 +92,36 @@ fn a_disk_that_is_not_there_or_too_small_is_an_error_before_the_first_step() {
     assert_code(&full, 1);
     assert!(last_words(&full, tiny.path()).contains("taking 8.00 TiB on the disk"), "{}", stderr(&full));
     assert!(!tiny.join("run").exists());
-    let senseless = tiny.attempt("run", &["memory.max_disk_writes=80%"]);
-    assert_code(&senseless, 2);
+    for senseless in ["memory.max_disk_writes=80%", "memory.disk_budget=unlimited", "memory.disk_budget=lots"]
+    {
+        assert_code(&tiny.attempt("run", &[senseless]), 2);
+    }
+}
+
+/// A plan takes no space: it could not be made beside the run that it is for.
+#[test]
+fn a_plan_reckons_with_a_disk_and_leaves_it_alone() {
+    let tiny = Tiny::new();
+    let (host, _) = roomy(&tiny);
+    let free = durable::free_bytes(tiny.path()).expect("the disk tells");
+    let plan = |budget: &str, more: &[&str]| {
+        let settings = [&SETTINGS[..], &[&host, "memory.disk=drive", budget]].concat();
+        let set: Vec<_> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+        let plan = ["plan", "--config", "tiny.json", "--json"];
+        tiny.train(&[&plan[..], &set, more].concat())
+    };
+    let here = plan("memory.disk_budget=90%", &["--device", "cpu"]);
+    assert_success(&here);
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    let taken = number(&json(&here)["machine"]["disk_budget"]);
+    assert!(taken > free / 2 && number(&json(&here)["sinks"]) > 0, "{taken} of {free}");
+    let most = format!("memory.disk_budget={}B", free * 2);
+    let above = plan(&most, &["--device", "cpu"]);
+    assert_code(&above, 2);
+    assert!(stderr(&above).contains("are free at drive"), "{}", stderr(&above));
+    let elsewhere = plan("memory.disk_budget=90%", &["--on", "1GiB,1GiB"]);
+    assert_code(&elsewhere, 2);
+    assert!(stderr(&elsewhere).contains("give it in bytes"), "{}", stderr(&elsewhere));
 }
 
 /// The file has no name: the system takes its space back with the process.

@@ -185,6 +185,21 @@ fn a_rank_sends_each_gradient_once_in_all() {
 }
 
 #[test]
+fn a_dry_run_divides_each_host_among_the_ranks_it_would_have() {
+    let tiny = Tiny::new();
+    let settings =
+        [&SHARED[..], &["train.accumulate=4", "memory.disk=.", "memory.disk_budget=64MiB"]].concat();
+    let of_disk = |hosts: &[&str]| {
+        let given = [&begin("planned", "4")[..], &["--dry-run"], hosts, &set(&settings)].concat();
+        json(&tiny.train(&given))["machine"]["disk_budget"].as_u64().expect("a number") >> 20
+    };
+    assert_eq!(of_disk(&[]), 16);
+    assert_eq!(of_disk(&["--hosts", "one:2,other:2"]), 32);
+    let unnamed = tiny.train(&[&begin("planned", "4")[..], &["--dry-run", "--hosts", "one:none"]].concat());
+    assert_code(&unnamed, 2);
+}
+
+#[test]
 fn a_run_goes_on_at_another_number_of_ranks_and_with_its_optimizer_elsewhere() {
     if !has_mpi() {
         return;

@@ -130,11 +130,72 @@ fn a_copy_that_the_disk_has_too_is_given_up_before_a_larger_one() {
     let full = Rooms { host: Limit::bytes(0), disk: Limit::NONE };
     let step = pager.step_to_host_room(1, &|| full);
     assert_eq!(step, Ok(Step::DropCopy { block: below, tier: HOST }));
-    pager.copy_dropped(below).expect("it has a copy");
+    pager.copy_dropped(below, HOST).expect("it has a copy");
     assert_eq!(place(&pager, below), (Place::Device { clean: Some(DISK) }, false));
     let step = pager.step_to_host_room(1, &|| full);
     assert_eq!(step, Ok(Step::DropCopy { block: larger, tier: HOST }));
-    pager.copy_dropped(larger).expect("it has a copy");
+    pager.copy_dropped(larger, HOST).expect("it has a copy");
     assert!(pager.step_to_host_room(1, &|| full).is_err(), "nothing is left to give up");
     assert_eq!(pager.step_to_host_room(1, &|| Rooms::ENDLESS), Ok(Step::Ready));
+}
+
+#[test]
+fn a_full_disk_gives_up_what_other_tiers_have_before_it_refuses() {
+    let (mut pager, [a, _b]) = written_pair();
+    let rooms = [10, 30];
+    let with_another = |pager: &mut Pager, operands: &[BlockId]| {
+        let another = pager.insert(10, Arena(0));
+        let steps = operate_above_a_disk(pager, &[operands, &[another]].concat(), rooms)?;
+        pager.wrote(another).expect("on the device");
+        Ok::<_, Stop>(steps)
+    };
+    for _ in 0..2 {
+        with_another(&mut pager, &[]).expect("the disk takes it");
+    }
+    operate_above_a_disk(&mut pager, &[a], rooms).expect("it comes back, and the disk keeps it");
+    with_another(&mut pager, &[a]).expect("the fifth of six blocks for six places");
+    assert_eq!(
+        (place(&pager, a), pager.ledger().held(DISK)),
+        ((Place::Device { clean: Some(DISK) }, false), 30)
+    );
+    let steps = with_another(&mut pager, &[a]).expect("the sixth");
+    assert!(steps.contains(&Step::DropCopy { block: a, tier: DISK }), "{steps:?}");
+    assert_eq!(place(&pager, a), (Place::Device { clean: None }, false));
+    let refused = with_another(&mut pager, &[a]);
+    assert_eq!(refused, Err(Stop::Shortage(Shortage::TierFull { wanted: 10 })), "the seventh");
+}
+
+#[test]
+fn an_operand_sinks_where_nobody_else_makes_room_for_who_leaves_for_it() {
+    let (mut pager, [a, b]) = written_pair();
+    let third = pager.insert(10, Arena(0));
+    operate_above_a_disk(&mut pager, &[third], [10, 20]).expect("there is a place on the host");
+    pager.wrote(third).expect("on the device");
+    assert_eq!(place(&pager, a).0, Place::Away(HOST));
+    let steps = operate_above_a_disk(&mut pager, &[a], [10, 20]).expect("they change places");
+    assert!(
+        steps.contains(&Step::Sink { block: a }) && steps.contains(&Step::Raise { block: a }),
+        "{steps:?}"
+    );
+    assert!(place(&pager, a).0.is_on_device() && !place(&pager, b).0.is_on_device());
+}
+
+fn written_pair() -> (Pager, [BlockId; 2]) {
+    let (pager, blocks) = written(Limit::bytes(20), Policy::LeastRecentlyUsed, 2);
+    (pager, [blocks[0], blocks[1]])
+}
+
+#[test]
+fn nothing_sinks_for_a_room_that_cannot_be_made() {
+    let mut pager = Pager::new(Limit::bytes(10), Policy::LeastRecentlyUsed, Oversized::Refuse);
+    let blocks = [20, 30].map(|bytes| pager.insert(bytes, Arena(0)));
+    for block in blocks {
+        pager.wrote_in_tier(block, HOST).expect("it is nowhere");
+    }
+    pager.begin(&[]).expect("no operand");
+    pager.swept();
+    let rooms = Rooms { host: Limit::bytes(5), disk: Limit::bytes(40) };
+    let refused = Err(Stop::Shortage(Shortage::TierFull { wanted: 46 }));
+    assert_eq!(pager.step_to_host_room(46, &|| rooms), refused, "5 and 40 are all there will be");
+    assert!(matches!(pager.step_to_host_room(35, &|| rooms), Ok(Step::Sink { .. })));
 }

@@ -63,3 +63,71 @@ fn memory_taken_for_a_block_that_could_not_return_stays_counted() {
     }
     assert_eq!(door.pager.ledger().reserved_peak(), BYTES);
 }
+
+/// A page of the disk, which one block takes.
+const PAGE: u64 = 4096;
+
+/// A door above a disk, with room for one block on the device and one on the host: the first has sunk.
+fn above_a_disk() -> (FakeDoor, [BlockId; 3]) {
+    let (budget, modes) = (Limit::bytes(PAGE), (false, true));
+    let mut door =
+        FakeDoor::above_a_disk(budget, Limit::bytes(PAGE), 3, Policy::Recency, Oversized::Refuse, modes);
+    let blocks = [0; 3].map(|_| door.insert(PAGE, 0));
+    for block in blocks {
+        door.operate(&[block], 1).expect("five places for three blocks");
+        door.check();
+    }
+    assert_eq!(place(&door, blocks[0]), Place::Away(TierIndex::DISK));
+    (door, blocks)
+}
+
+fn break_disk(door: &FakeDoor, times: u8) {
+    let disk = door.tiers.below().disk.expect("the door is above one");
+    disk.broken.store(times, std::sync::atomic::Ordering::Relaxed);
+}
+
+#[test]
+fn a_disk_that_cannot_be_read_fails_the_operation_and_loses_nothing() {
+    let (mut door, [first, ..]) = above_a_disk();
+    break_disk(&door, 100);
+    for _ in 0..3 {
+        let error = door.operate(&[first], 0).expect_err("it cannot be raised").to_string();
+        assert!(error.contains("block of 4.00 KiB on the disk at"), "{error}");
+        door.check();
+    }
+    door.read_on_host(first);
+    assert_eq!(place(&door, first), Place::Away(TierIndex::DISK));
+    break_disk(&door, 0);
+    door.operate(&[first], 0).expect("as it was written");
+    door.check();
+}
+
+#[test]
+fn a_disk_that_cannot_be_written_is_told_and_serves_once_it_can() {
+    let (mut door, [_, second, third]) = above_a_disk();
+    assert_eq!(place(&door, third), Place::Device { clean: None });
+    let fourth = door.insert(PAGE, 0);
+    break_disk(&door, 100);
+    let error = door.operate(&[fourth], 1).expect_err("nobody can sink for it").to_string();
+    assert!(error.contains("writing a block of 4.00 KiB on the disk at"), "{error}");
+    door.check();
+    assert_eq!(place(&door, second), Place::Away(TierIndex::HOST));
+    break_disk(&door, 0);
+    door.operate(&[fourth], 1).expect("three places on the disk");
+    door.check();
+}
+
+#[test]
+fn a_refusal_with_both_tiers_full_tells_the_disks_numbers() {
+    let (mut door, _) = above_a_disk();
+    for _ in 0..2 {
+        let block = door.insert(PAGE, 0);
+        door.operate(&[block], 1).expect("the last of five places");
+    }
+    let block = door.insert(PAGE, 0);
+    let error = door.operate(&[block], 1).expect_err("six blocks");
+    let OffloadError::HostFull(situation) = &error else { panic!("{error}") };
+    assert_eq!((situation.disk_budget, situation.disk_in_use), (Some(3 * PAGE), 3 * PAGE));
+    assert!(error.to_string().contains("as is the disk's below it"), "{error}");
+    door.check();
+}

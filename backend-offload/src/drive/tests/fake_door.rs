@@ -3,10 +3,10 @@
 //! Its memory is a table of contents, one for each block on the device; the contents a program wrote last to each
 //! block are kept beside. Moves complete at once or later, in any order, and fail at either end.
 
-use crate::drive::{MoveFailure, Mover, Progress, complete, make_resident, make_room};
+use crate::drive::{MoveFailure, Mover, Progress, complete, draft, make_resident, make_room, raise};
 use crate::error::OffloadError;
 use crate::journal::Journal;
-use crate::tiers::{Draft, HostPool, Lease, SlabSource, Tiers, in_memory};
+use crate::tiers::{Draft, HostPool, Lease, Share, SlabSource, Tiers, in_memory};
 use pager::{Arena, BlockId, Limit, Outcome, Oversized, Pager, Place, Policy, TierIndex, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
@@ -73,6 +73,8 @@ pub(super) struct FakeDoor {
     /// Promises broken within a move, where a panic would only be a failed move.
     pub broken_promises: Vec<&'static str>,
     pub next_value: u64,
+    /// Host memory of the program.
+    pub taken: Vec<Draft>,
     pub copied_out: u64,
     pub copied_in: u64,
 }
@@ -128,6 +130,7 @@ impl FakeDoor {
             breaks: 0,
             broken_promises: Vec::new(),
             next_value: 0,
+            taken: Vec::new(),
             copied_out: 0,
             copied_in: 0,
         }
@@ -200,10 +203,55 @@ impl FakeDoor {
         if !matches!(block.place, Place::Away(_) | Place::Nowhere) {
             return;
         }
-        let new = self.new_contents(block.bytes as usize);
-        if self.tiers.edit(id, new.len(), |bytes| bytes.copy_from_slice(&new)) {
+        let mut new = self.new_contents(block.bytes as usize);
+        // Half of a block that has contents, every other time.
+        let share = if self.next_value.is_multiple_of(2) { Share::Part } else { Share::Whole };
+        let from = if share == Share::Part
+            && let Some(before) = &self.shadow(id).written
+        {
+            let half = before.len() / 2;
+            new[..half].copy_from_slice(&before[..half]);
+            half
+        } else {
+            0
+        };
+        if self.tiers.edit(id, new.len(), share, |bytes| bytes[from..].copy_from_slice(&new[from..])) {
             self.pager.wrote_in_tier(id, TierIndex::HOST).expect("nowhere or there");
             self.shadow(id).written = Some(new);
+        }
+    }
+
+    /// Reads contents that are not on the device, and some that are.
+    pub fn read_on_host(&mut self, id: BlockId) {
+        self.operands.clear();
+        let raised = raise(self, id, &|| "reading".to_owned());
+        let place = self.pager.get(id).expect("a block that lives").place;
+        match raised {
+            Ok(()) => assert_ne!(place, Place::Away(TierIndex::DISK)),
+            Err(error) => assert!(!matches!(error, OffloadError::Bookkeeping { .. }), "{error}"),
+        }
+        if place == Place::Away(TierIndex::HOST) {
+            let read = self.tiers.verified(id).expect("undamaged");
+            assert_eq!(Some(read.bytes()), self.shadow(id).written.as_deref());
+        }
+    }
+
+    /// The program takes host memory for itself. What cannot be had leaves everything where it is.
+    pub fn take_host(&mut self, len: usize) {
+        self.operands.clear();
+        let before = (self.pager.counters().sunk, self.pager.ledger().held(TierIndex::HOST));
+        let rest = self.tiers.pool().usage().limit.get().map(|all| all - self.tiers.pool().usage().in_use);
+        match draft(self, len) {
+            Ok(Some(draft)) => self.taken.push(draft),
+            Ok(None) if rest.is_some_and(|rest| rest + before.1 < len as u64) => {
+                assert_eq!(
+                    self.pager.counters().sunk,
+                    before.0,
+                    "no block sinks for a room that cannot be made"
+                );
+            }
+            Ok(None) => {}
+            Err(error) => assert!(matches!(error, OffloadError::Disk { .. }), "{error}"),
         }
     }
 
@@ -296,7 +344,9 @@ impl FakeDoor {
         let resident: usize = memories.chain(orphans).map(Vec::len).sum();
         assert_eq!(ledger.resident(), resident as u64, "the ledger is the sum of the memories");
         let host = self.tiers.pool().usage();
-        assert_eq!(ledger.held(TierIndex::HOST), host.in_use, "the tier's account is the sum of its copies");
+        let taken: usize = self.taken.iter().map(|draft| draft.len()).sum();
+        let copies = host.in_use - taken as u64;
+        assert_eq!(ledger.held(TierIndex::HOST), copies, "the tier's account is the sum of its copies");
         assert!(host.limit.allows(host.in_use), "the host limit is a limit");
         assert_eq!(ledger.held(TierIndex::DISK), self.tiers.held_on_disk(), "and so is the disk's");
         if self.oversized == Oversized::Refuse {
@@ -352,6 +402,7 @@ impl FakeDoor {
         for id in ids {
             self.forget(id);
         }
+        self.taken.clear();
         let host = self.tiers.pool().usage().in_use;
         let ledger = self.pager.ledger();
         assert_eq!((ledger.resident(), ledger.held(TierIndex::HOST), host), (0, 0, 0));

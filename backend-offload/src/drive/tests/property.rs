@@ -21,6 +21,15 @@ enum Op {
     WriteFromHost {
         block: u8,
     },
+    /// On the host, where the contents are raised to.
+    Read {
+        block: u8,
+    },
+    /// Host memory for the program itself.
+    Take {
+        bytes: u16,
+    },
+    GiveBack,
     /// The program drops the block; the door notices later.
     Drop {
         block: u8,
@@ -60,6 +69,9 @@ fn op() -> impl Strategy<Value = Op> {
         8 => (1u16..600, 0u8..3).prop_map(|(bytes, arena)| Op::Allocate { bytes, arena }),
         20 => (vec(any::<u8>(), 1..5), any::<u8>()).prop_map(|(operands, writes)| Op::Use { operands, writes }),
         2 => any::<u8>().prop_map(|block| Op::WriteFromHost { block }),
+        2 => any::<u8>().prop_map(|block| Op::Read { block }),
+        1 => (1u16..2000).prop_map(|bytes| Op::Take { bytes }),
+        2 => Just(Op::GiveBack),
         5 => any::<u8>().prop_map(|block| Op::Drop { block }),
         2 => any::<u8>().prop_map(|block| Op::Remove { block }),
         1 => any::<u8>().prop_map(|block| Op::Pin { block }),
@@ -90,6 +102,12 @@ impl FakeDoor {
                 let Some(id) = self.nth(block) else { return };
                 self.write_from_host(id);
             }
+            Op::Read { block } => {
+                let Some(id) = self.nth(block) else { return };
+                self.read_on_host(id);
+            }
+            Op::Take { bytes } => self.take_host(usize::from(bytes)),
+            Op::GiveBack => drop(self.taken.pop()),
             Op::Drop { block } => {
                 let Some(id) = self.nth(block) else { return };
                 self.live.retain(|other| *other != id);

@@ -344,8 +344,14 @@ impl Refusals {
                 format!("`memory.device_blocks` = {blocks} is more than the model's `n_layer` = {all}");
             self.add(&["memory.device_blocks", "model.n_layer"], text);
         }
-        if let Err(error) = memory.disk_budget() {
-            self.add(&["memory.disk_budget"], format!("`memory.disk_budget`: {error}"));
+        match memory.disk_budget.parse() {
+            Err(error) => self.add(&["memory.disk_budget"], format!("`memory.disk_budget`: {error}")),
+            Ok(Budget::Unlimited) => {
+                let text = "`memory.disk_budget` is taken before the first step: a number of bytes such as \"100GiB\", or a share \
+                            of what is free such as \"50%\"";
+                self.add(&["memory.disk_budget"], text.to_owned());
+            }
+            Ok(_) => {}
         }
         let bytes = memory.max_disk_writes.as_deref().map(str::parse);
         if let Some(Err(error)) = &bytes {

@@ -1,0 +1,50 @@
+//! Room on the host: for blocks that are read there, and for the program itself.
+
+use super::{Halt, Mover, carry_out, complete_ended, sweep, told};
+use crate::error::OffloadError;
+use crate::tiers::Draft;
+use pager::{Pager, Step, Stop};
+
+/// Brings a block that is on the disk alone to the host, to be read there.
+#[cfg(any(test, feature = "router"))]
+pub(crate) fn raise<M: Mover>(
+    door: &mut M,
+    block: pager::BlockId,
+    operation: &dyn Fn() -> String,
+) -> Result<(), OffloadError> {
+    let below = door.tiers().below();
+    carry_out_all(door, operation, |pager| pager.step_to_host(block, &|| below.rooms()))
+}
+
+/// Host memory for the program; `None` if it cannot be had. Copies are given up for it, and blocks sink, where there is a disk.
+pub(crate) fn draft<M: Mover>(door: &mut M, len: usize) -> Result<Option<Draft>, OffloadError> {
+    if let Ok(draft) = door.tiers().draft(len) {
+        return Ok(Some(draft));
+    }
+    // Neither dropped tensors nor finished uploads hold any of it.
+    door.reclaim_host();
+    complete_ended(door);
+    sweep(door);
+    let below = door.tiers().below();
+    let operation = || "making room on the host".to_owned();
+    match carry_out_all(door, &operation, |pager| pager.step_to_host_room(len as u64, &|| below.rooms())) {
+        Ok(()) => Ok(door.tiers().draft(len).ok()),
+        Err(OffloadError::HostFull(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn carry_out_all<M: Mover>(
+    door: &mut M,
+    operation: &dyn Fn() -> String,
+    mut next: impl FnMut(&mut Pager) -> Result<Step, Stop>,
+) -> Result<(), OffloadError> {
+    loop {
+        let step = next(door.pager()).map_err(Halt::Stop);
+        match step.and_then(|step| carry_out(door, step, &mut None)) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(halt) => return Err(told(door, halt, operation, None)),
+        }
+    }
+}
