@@ -196,7 +196,7 @@ pub enum OffloadError {
     },
     /// The disk below the host refuses. Nothing is lost but what could not be read back.
     #[error(
-        "{attempted} on the disk at {folder} failed: {reason}; name another place by OFFLOAD_DISK_DIR or less of it by OFFLOAD_DISK_BUDGET, or raise the host budget"
+        "{attempted} on the disk at {folder} failed: {reason}; name another folder for the disk or a smaller budget there, or raise the host budget"
     )]
     Disk {
         /// What was to be done, and to how many bytes.

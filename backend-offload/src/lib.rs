@@ -134,3 +134,4 @@ pub use pager::{Oversized, Policy, Preference};
 pub use registry::{DeviceFacts, DeviceMemory};
 pub use stats::{Stats, TierStats};
 pub use tiers::available_memory as available_host_memory;
+pub use tiers::{DiskSpeed, disk_speed};

@@ -3,7 +3,9 @@
 use std::{path::Path, time::Instant};
 
 use anyhow::Context;
-use backend_offload::{Budget, Bytes, Offload, Offloadable, available_host_memory, reset_peaks, stats};
+use backend_offload::{
+    Budget, Bytes, Offload, Offloadable, available_host_memory, disk_speed, reset_peaks, stats,
+};
 use burn::tensor::{FloatDType, Tensor, TensorData, backend::Backend};
 use durable::free_bytes;
 use models::Compute;
@@ -57,9 +59,19 @@ pub(crate) fn survey<I: Offloadable>(
         host_free: available_host_memory().map(|free| free / ranks_here as u64),
         host_budget: stats::<I>(device).host.budget,
         disk_budget,
+        disk_bytes_per_second: disk_speeds(config),
         disk_free: free_disk(run),
         other_ranks: ranks - 1,
     })
+}
+
+/// Too little to wear a drive out, and enough for the speed of large blocks.
+const WRITTEN_ONCE: usize = 64 << 20;
+
+/// Of writing to the disk below host memory and reading from it, where there is one and as much room on it.
+fn disk_speeds(config: &Config) -> Option<[f64; 2]> {
+    let speed = disk_speed(config.memory.disk.as_deref()?, WRITTEN_ONCE).ok()?;
+    Some([speed.write, speed.read])
 }
 
 /// What each of the ranks here would take of the disk below host memory, when nothing is taken yet.

@@ -1,6 +1,6 @@
 //! Room on the host: for blocks that are read there, and for the program itself.
 
-use super::{Halt, Mover, carry_out, complete_ended, sweep, told};
+use super::{Halt, Mover, carry_out, complete_all_ended, sweep, told};
 use crate::error::OffloadError;
 use crate::tiers::Draft;
 use pager::{Pager, Step, Stop};
@@ -23,7 +23,6 @@ pub(crate) fn draft<M: Mover>(door: &mut M, len: usize) -> Result<Option<Draft>,
     }
     // Neither dropped tensors nor finished uploads hold any of it.
     door.reclaim_host();
-    complete_ended(door);
     sweep(door);
     let below = door.tiers().below();
     let operation = || "making room on the host".to_owned();
@@ -40,6 +39,8 @@ fn carry_out_all<M: Mover>(
     mut next: impl FnMut(&mut Pager) -> Result<Step, Stop>,
 ) -> Result<(), OffloadError> {
     loop {
+        // None is waited for that has ended. One that failed for another operation is asked for again there.
+        while complete_all_ended(door, &mut None).is_err() {}
         let step = next(door.pager()).map_err(Halt::Stop);
         match step.and_then(|step| carry_out(door, step, &mut None)) {
             Ok(true) => return Ok(()),

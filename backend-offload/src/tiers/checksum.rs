@@ -3,11 +3,35 @@
 /// A cheap mixing checksum over eight bytes at a time. It guards against our own mistakes, not against an
 /// adversary.
 pub(super) fn checksum(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<8>();
-    let sum = words.iter().fold(0x9e37_79b9_7f4a_7c15, |sum, word| mixed(sum, *word));
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    mixed(sum, last)
+    Checksum::default().of_last(bytes)
+}
+
+/// The checksum of bytes that come piece by piece.
+#[derive(Debug)]
+pub(super) struct Checksum(u64);
+
+impl Default for Checksum {
+    fn default() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+impl Checksum {
+    /// With a piece that others follow: a multiple of eight bytes.
+    pub(super) fn add(&mut self, piece: &[u8]) {
+        let (words, rest) = piece.as_chunks::<8>();
+        debug_assert!(rest.is_empty(), "only the last piece may end within a word");
+        self.0 = words.iter().fold(self.0, |sum, word| mixed(sum, *word));
+    }
+
+    /// With the last piece, of any length.
+    pub(super) fn of_last(mut self, piece: &[u8]) -> u64 {
+        let whole = piece.len() / 8 * 8;
+        self.add(&piece[..whole]);
+        let mut last = [0; 8];
+        last[..piece.len() - whole].copy_from_slice(&piece[whole..]);
+        mixed(self.0, last)
+    }
 }
 
 fn mixed(sum: u64, word: [u8; 8]) -> u64 {
@@ -30,5 +54,10 @@ mod tests {
         let mut swapped = bytes.clone();
         swapped[..16].rotate_left(8);
         assert_ne!(checksum(&swapped), sum);
+        for cut in [0, 8, 16, 32] {
+            let mut running = Checksum::default();
+            running.add(&bytes[..cut]);
+            assert_eq!(running.of_last(&bytes[cut..]), sum, "in pieces of {cut} bytes and the rest");
+        }
     }
 }

@@ -3,7 +3,8 @@
 //! Nothing is left of it when the process ends, however it ends. Reads and writes go around the system's cache where the
 //! file system allows it: what is cached there would take the memory that the host budget leaves to others.
 
-use super::checksum::checksum;
+use super::alternation::{BUFFERS, by_turns};
+use super::checksum::Checksum;
 use super::extents::{ALIGNMENT, Extents};
 use crate::error::OffloadError;
 use crate::journal::TARGET;
@@ -14,9 +15,13 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-/// Bytes of one read or write, through memory of the disk's own that is aligned as it wants.
+/// Bytes of one read or write, through buffers that are aligned as the disk wants.
 const PIECE: usize = 4 << 20;
+
+/// Of buffers that are neither spare nor in use.
+const ALL_UNDER_WAY: &str = "every other buffer is under way";
 
 /// The file and who has which part of it. One for all devices of a process.
 #[derive(Debug)]
@@ -61,11 +66,13 @@ struct Bounce(Box<[Page]>);
 struct Page([u8; ALIGNMENT as usize]);
 
 impl Bounce {
-    fn bytes(&mut self) -> &mut [u8] {
+    fn buffers(&mut self) -> [&mut [u8]; BUFFERS] {
         // SAFETY: pages are plain bytes without padding, and `&mut self` makes the access exclusive.
-        unsafe {
+        let bytes = unsafe {
             std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.0.len() * size_of::<Page>())
-        }
+        };
+        let mut buffers = bytes.chunks_exact_mut(PIECE);
+        std::array::from_fn(|_| buffers.next().expect("as many as there are"))
     }
 }
 
@@ -73,6 +80,30 @@ impl fmt::Debug for Bounce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Bounce")
     }
+}
+
+/// Bytes per second that blocks sink at to a folder's disk, and are raised.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DiskSpeed {
+    /// To the disk.
+    pub write: f64,
+    /// From it.
+    pub read: f64,
+}
+
+/// Measures the disk that `folder` is on with `bytes` of its space, for as long as writing and reading them takes.
+///
+/// # Errors
+/// If a disk below host memory could not be there: see [`OffloadConfig::disk`](crate::OffloadConfig::disk).
+pub fn disk_speed(folder: &Path, bytes: usize) -> Result<DiskSpeed, OffloadError> {
+    let disk = Disk::open(folder, (bytes as u64).next_multiple_of(ALIGNMENT))?;
+    let mut block: Vec<u8> = (0..bytes).map(|n| (n >> 3) as u8).collect();
+    let begun = Instant::now();
+    let sunk = disk.write(&block)?;
+    let written = begun.elapsed().as_secs_f64();
+    sunk.read(&mut block)?;
+    let read = begun.elapsed().as_secs_f64() - written;
+    Ok(DiskSpeed { write: bytes as f64 / written, read: bytes as f64 / read })
 }
 
 /// Bytes that are free on the disk of `folder`.
@@ -111,7 +142,7 @@ impl Disk {
             broken: 0.into(),
             books: Mutex::new(Books { extents: Extents::new(len), peak: 0 }),
             bounce: Mutex::new(Bounce(
-                vec![Page([0; ALIGNMENT as usize]); PIECE / ALIGNMENT as usize].into(),
+                vec![Page([0; ALIGNMENT as usize]); BUFFERS * PIECE / ALIGNMENT as usize].into(),
             )),
         }))
     }
@@ -139,18 +170,34 @@ impl Disk {
         };
         let parts =
             taken.ok_or_else(|| self.failed("finding room for", bytes.len(), "all of it is in use"))?;
-        let sunk = Sunk { disk: self.clone(), parts, len: bytes.len(), checksum: checksum(bytes) };
+        let mut sunk = Sunk { disk: self.clone(), parts, len: bytes.len(), checksum: 0 };
         let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut rest = bytes;
-        for (place, len) in sunk.pieces() {
-            let (now, later) = rest.split_at(len.min(rest.len()));
-            let piece = &mut bounce.bytes()[..len];
-            piece[..now.len()].copy_from_slice(now);
-            piece[now.len()..].fill(0);
-            self.attempt(|| system::write(&self.file, piece, place))
-                .map_err(|error| self.failed("writing", bytes.len(), &error.to_string()))?;
-            rest = later;
-        }
+        let write = |piece: &mut [u8], place| self.attempt(|| system::write(&self.file, piece, place));
+        let written = by_turns(bounce.buffers(), &write, |mut turns| {
+            let (mut rest, mut last) = (bytes, bytes);
+            let mut checksum = Checksum::default();
+            for (place, len) in sunk.pieces() {
+                let (now, later) = rest.split_at(len.min(rest.len()));
+                let buffer = match turns.spare() {
+                    Some(buffer) => buffer,
+                    None => turns.landed()?.expect(ALL_UNDER_WAY).0,
+                };
+                buffer[..now.len()].copy_from_slice(now);
+                buffer[now.len()..len].fill(0);
+                if later.is_empty() && now.len() == bytes.len() {
+                    turns.run(buffer, len, place);
+                } else {
+                    turns.start(buffer, len, place)?;
+                }
+                if !later.is_empty() {
+                    checksum.add(now);
+                }
+                (rest, last) = (later, now);
+            }
+            while turns.landed()?.is_some() {}
+            Ok(checksum.of_last(last))
+        });
+        sunk.checksum = written.map_err(|error| self.failed("writing", bytes.len(), &error.to_string()))?;
         Ok(sunk)
     }
 
@@ -191,17 +238,30 @@ impl Sunk {
     pub(super) fn read(&self, into: &mut [u8]) -> Result<(), OffloadError> {
         let disk = &self.disk;
         let mut bounce = disk.bounce.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut rest = &mut into[..];
-        for (place, len) in self.pieces() {
-            let piece = &mut bounce.bytes()[..len];
-            disk.attempt(|| system::read(&disk.file, piece, place))
-                .map_err(|error| disk.failed("reading", self.len, &error.to_string()))?;
-            let (now, later) = rest.split_at_mut(len.min(rest.len()));
-            now.copy_from_slice(&piece[..now.len()]);
-            rest = later;
-        }
-        drop(bounce);
-        if checksum(into) != self.checksum {
+        let read = |piece: &mut [u8], place| disk.attempt(|| system::read(&disk.file, piece, place));
+        let found = by_turns(bounce.buffers(), &read, |mut turns| {
+            let mut landing = Landing { into, at: 0, checksum: Checksum::default() };
+            for (place, len) in self.pieces() {
+                let buffer = if let Some(buffer) = turns.spare() {
+                    buffer
+                } else {
+                    let (buffer, len) = turns.landed()?.expect(ALL_UNDER_WAY);
+                    landing.take(&buffer[..len]);
+                    buffer
+                };
+                if len >= self.len {
+                    turns.run(buffer, len, place);
+                } else {
+                    turns.start(buffer, len, place)?;
+                }
+            }
+            while let Some((piece, len)) = turns.landed()? {
+                landing.take(&piece[..len]);
+            }
+            Ok(landing.checksum.of_last(&landing.into[landing.at..]))
+        });
+        let found = found.map_err(|error| disk.failed("reading", self.len, &error.to_string()))?;
+        if found != self.checksum {
             return Err(disk.failed("reading", self.len, "its bytes are not those that were written"));
         }
         Ok(())
@@ -220,6 +280,26 @@ impl Sunk {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+}
+
+/// Contents on their way back, piece by piece.
+struct Landing<'a> {
+    into: &'a mut [u8],
+    /// Where the next piece begins; the last one in the end.
+    at: usize,
+    checksum: Checksum,
+}
+
+impl Landing<'_> {
+    fn take(&mut self, piece: &[u8]) {
+        let end = self.into.len().min(self.at + piece.len());
+        let now = &mut self.into[self.at..end];
+        now.copy_from_slice(&piece[..now.len()]);
+        if end < self.into.len() {
+            self.checksum.add(&self.into[self.at..end]);
+            self.at = end;
+        }
     }
 }
 
@@ -332,8 +412,9 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back_whatever_its_size() {
-        let (folder, disk) = disk(64 << 20);
-        let sizes = [1, 4095, 4096, 4097, PIECE, PIECE + 1, 2 * PIECE + 4096 * 3 + 5];
+        let (folder, disk) = disk(128 << 20);
+        let sizes =
+            [1, 4095, 4096, 4097, PIECE, PIECE + 1, 2 * PIECE + 4096 * 3 + 5, 5 * PIECE, 6 * PIECE + 77];
         let sunk: Vec<_> = sizes.map(|len| disk.write(&contents(len, len)).expect("room")).into();
         for (len, sunk) in sizes.into_iter().zip(&sunk) {
             let mut read = vec![0; len];
@@ -345,7 +426,7 @@ mod tests {
         let used: u64 = sizes.into_iter().map(|len| (len as u64).next_multiple_of(ALIGNMENT)).sum();
         assert_eq!((disk.usage().in_use, disk.usage().peak), (used, used));
         drop(sunk);
-        assert_eq!(disk.room(), Limit::bytes(64 << 20));
+        assert_eq!(disk.room(), Limit::bytes(128 << 20));
     }
 
     #[test]
@@ -364,15 +445,35 @@ mod tests {
         assert!(told.contains("a block of 1 B") && told.contains("in use"), "{told}");
     }
 
+    /// The disk transfers some pieces while others are copied, so that one that fails is not the last one started.
+    #[test]
+    fn a_piece_that_fails_fails_its_block_and_takes_no_room() {
+        let (_folder, disk) = disk(64 << 20);
+        let fails = |times: u8| disk.broken.store(times, std::sync::atomic::Ordering::Relaxed);
+        let block = contents(6 * PIECE + 77, 5);
+        fails(1);
+        let told = disk.write(&block).expect_err("its first piece fails").to_string();
+        assert!(told.contains("broken on purpose"), "{told}");
+        assert_eq!(disk.usage().in_use, 0);
+        fails(0);
+        let sunk = disk.write(&block).expect("room");
+        let mut read = vec![0; block.len()];
+        fails(1);
+        assert!(sunk.read(&mut read).is_err());
+        fails(0);
+        sunk.read(&mut read).expect("as it was written");
+        assert!(read == block);
+    }
+
     #[test]
     fn a_byte_that_changed_on_the_disk_is_no_contents() {
         let (_folder, disk) = disk(1 << 20);
         let sunk = disk.write(&contents(10_000, 3)).expect("room");
         let place = sunk.parts[0].start + 4096;
-        let mut page = Bounce(vec![Page([0; ALIGNMENT as usize])].into());
-        system::read(&disk.file, page.bytes(), place).expect("a page");
-        page.bytes()[7] ^= 1;
-        system::write(&disk.file, page.bytes(), place).expect("a page");
+        let mut page = Page([0; ALIGNMENT as usize]);
+        system::read(&disk.file, &mut page.0, place).expect("a page");
+        page.0[7] ^= 1;
+        system::write(&disk.file, &page.0, place).expect("a page");
         let told = sunk.read(&mut vec![0; 10_000]).expect_err("changed").to_string();
         assert!(told.contains("9.77 KiB") && told.contains("not those that were written"), "{told}");
     }

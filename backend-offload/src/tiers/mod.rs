@@ -10,6 +10,7 @@
 //! Each device has its [`Tiers`]: its blocks' copies by block id, with checksums where it distrusts them. *That*
 //! a block is in a tier is for the pager to say; here are only the bytes.
 
+mod alternation;
 mod books;
 mod checksum;
 mod copies;
@@ -23,6 +24,7 @@ pub(crate) use copies::{Below, Share, Tiers};
 #[cfg(test)]
 pub(crate) use disk::in_memory;
 pub(crate) use disk::{Disk, free_on};
+pub use disk::{DiskSpeed, disk_speed};
 pub use machine::available_memory;
 pub(crate) use pool::{Draft, HostPool, Lease};
 #[cfg(feature = "cuda")]

@@ -177,7 +177,10 @@ fn open<I: Offloadable, W: Work>(
     if let Some((folder, budget)) = setup.memory.disk_budget()? {
         config = config.disk(folder, budget);
     }
-    config.install::<I>(device).with_context(|| format!("preparing {}", facts.name))?;
+    config.install::<I>(device).with_context(|| match &setup.memory.disk {
+        Some(disk) => format!("preparing {} with `memory.disk` = {}", facts.name, disk.display()),
+        None => format!("preparing {}", facts.name),
+    })?;
     let budget = stats::<I>(device).device.budget;
     let total = facts.memory.map(|memory| format!(" with {}", Bytes(memory.total)));
     let kind = format!("{runtime}{}", total.unwrap_or_default());

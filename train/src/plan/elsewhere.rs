@@ -50,6 +50,7 @@ pub(crate) struct Elsewhere {
     device_bytes: u64,
     host_bytes: u64,
     link: Option<f64>,
+    disk: Option<f64>,
     /// FLOP/s of products of f32 factors, and of narrower ones.
     arithmetic: Option<[f64; 2]>,
 }
@@ -74,6 +75,7 @@ impl Elsewhere {
             host_free: Some(self.host_bytes),
             host_budget: limit(config.memory.host_budget()?, HOST_SHARE, self.host_bytes),
             disk_budget: disk(config)?,
+            disk_bytes_per_second: self.disk.map(|speed| [speed; 2]),
             disk_free: None,
             other_ranks: 0,
         })
@@ -98,7 +100,8 @@ impl FromStr for Elsewhere {
 
     fn from_str(text: &str) -> Result<Self, String> {
         const FORM: &str = "write the device, the host's memory, and where the device is none of the known cards its link \
-                            and its arithmetic: `rtx-4090,64GiB` or `24GiB,128GiB,25GB/s,80TFLOP/s`";
+                            and its arithmetic: `rtx-4090,64GiB` or `24GiB,128GiB,25GB/s,80TFLOP/s`; with a disk below \
+                            the host its speed: `disk=3GB/s`";
         let mut parts = text.split(',').map(str::trim);
         let (Some(device), Some(host)) = (parts.next(), parts.next()) else { return Err(FORM.to_owned()) };
         let mut machine = match CARDS.iter().find(|card| card.name == device) {
@@ -107,6 +110,7 @@ impl FromStr for Elsewhere {
                 device_bytes: card.bytes,
                 host_bytes: 0,
                 link: Some(card.link),
+                disk: None,
                 arithmetic: Some([card.tf32, card.bf16]),
             },
             None => Self {
@@ -117,13 +121,16 @@ impl FromStr for Elsewhere {
                 })?,
                 host_bytes: 0,
                 link: None,
+                disk: None,
                 arithmetic: None,
             },
         };
         machine.host_bytes =
             size(host).ok_or_else(|| format!("`{host}` is no size of host memory such as 64GiB"))?;
         for part in parts {
-            if let Some(link) = speed(part, "B/s") {
+            if let Some(disk) = part.strip_prefix("disk=").and_then(|part| speed(part, "B/s")) {
+                machine.disk = Some(disk);
+            } else if let Some(link) = speed(part, "B/s") {
                 machine.link = Some(link);
             } else if let Some(arithmetic) = speed(part, "FLOP/s") {
                 machine.arithmetic = Some([arithmetic; 2]);

@@ -23,6 +23,8 @@ pub(crate) struct Machine {
     pub(crate) host_budget: Option<u64>,
     /// What may be taken of the disk below host memory; 0 where none was named.
     pub(crate) disk_budget: u64,
+    /// That blocks are written at to that disk, and read.
+    pub(crate) disk_bytes_per_second: Option<[f64; 2]>,
     /// Where the run directory will be.
     pub(crate) disk_free: Option<u64>,
     /// Other processes that share a step's micro-batches, each with a device like this one.

@@ -70,6 +70,10 @@ pub(crate) struct Plan {
     /// Bytes of a step that are written to the disk for that, and read from it.
     pub(crate) disk_written_per_step: u64,
     pub(crate) disk_read_per_step: u64,
+    /// Seconds of a step that these take, where the disk's speed is known.
+    pub(crate) disk_seconds: Option<f64>,
+    /// Bytes that the drive is rated to take in its life, if somebody said.
+    pub(crate) disk_endurance: Option<u64>,
     /// Bytes of these and of spilled tensors in host memory, copies of some that are on the device included.
     pub(crate) host_tier_bytes: u64,
     /// Bytes of host memory, with the device's where that is the same.
@@ -110,6 +114,28 @@ pub(crate) struct Held {
     pub(crate) stays: u64,
     /// Bytes that leave and return in every step.
     pub(crate) spills: u64,
+}
+
+/// What a step writes to the disk below host memory, and reads from it.
+struct DiskTraffic {
+    written: u64,
+    read: u64,
+    /// Known where the disk's speed is, or where nothing moves.
+    seconds: Option<f64>,
+}
+
+impl DiskTraffic {
+    /// What sinks is as mixed as what spills, and each crossing of the link takes one of the disk.
+    fn of(machine: &Machine, sinks: u64, spills: u64, [leaves, returns]: [u64; 2]) -> Self {
+        let share = sinks as f64 / spills.max(1) as f64;
+        let [written, read] = [leaves, returns].map(|bytes| (bytes as f64 * share) as u64);
+        let seconds = match machine.disk_bytes_per_second {
+            _ if sinks == 0 => Some(0.0),
+            Some([write_speed, read_speed]) => Some(written as f64 / write_speed + read as f64 / read_speed),
+            None => None,
+        };
+        Self { written, read, seconds }
+    }
 }
 
 impl Plan {
@@ -157,12 +183,16 @@ impl Plan {
             let seconds = if bytes == 0 { 0.0 } else { bytes as f64 / machine.link_bytes_per_second? };
             Some(seconds / compute_seconds?)
         };
-        let hidden = times_compute(bytes_in.max(bytes_out));
 
         let host_room = machine.host_budget.unwrap_or(u64::MAX).saturating_sub(optimizer_host_bytes);
         let sinks = spills.saturating_sub(host_room).min(machine.disk_budget);
-        // What sinks is as mixed as what spills, and each crossing of the link takes one of the disk.
-        let of_disk = |bytes: u64| (bytes as f64 * (sinks as f64 / spills.max(1) as f64)) as u64;
+        let moved_by_spilling = [moved(&|part| part.leaves), moved(&|part| part.returns)];
+        let disk = DiskTraffic::of(machine, sinks, spills, moved_by_spilling);
+        // A time that is not known is told by a note.
+        let disk_share = disk.seconds.unwrap_or(0.0) / compute_seconds.unwrap_or(f64::INFINITY);
+        let link_share = times_compute(bytes_in.max(bytes_out));
+        let hidden = link_share.map(|share| share.max(disk_share));
+        let waiting = times_compute(bytes_in.saturating_add(bytes_out)).map(|share| share + disk_share);
         let copies = if sinks > 0 { 0 } else { copies };
         let host_tier_bytes = (spills - sinks).saturating_add(copies).saturating_add(optimizer_host_bytes);
         let host_bytes = host_tier_bytes + if machine.shares_host { stays } else { 0 };
@@ -190,14 +220,16 @@ impl Plan {
             bytes_sent_per_step: exchanged.sent,
             compute_seconds,
             slowdown_hidden: hidden.map(|share| share.max(1.0)),
-            slowdown_waiting: times_compute(bytes_in.saturating_add(bytes_out)).map(|share| 1.0 + share),
-            break_even_tokens: hidden.map(|share| (share * tokens_per_step as f64) as u64),
+            slowdown_waiting: waiting.map(|share| 1.0 + share),
+            break_even_tokens: link_share.map(|share| (share * tokens_per_step as f64) as u64),
             device_blocks: config.memory.device_blocks,
             optimizer_host_bytes,
             optimizer_step_bytes,
             sinks,
-            disk_written_per_step: of_disk(moved(&|part| part.leaves)),
-            disk_read_per_step: of_disk(moved(&|part| part.returns)),
+            disk_written_per_step: disk.written,
+            disk_read_per_step: disk.read,
+            disk_seconds: disk.seconds,
+            disk_endurance: config.memory.disk_endurance().ok().flatten(),
             host_tier_bytes,
             host_bytes,
             checkpoint_bytes,

@@ -69,7 +69,7 @@ pub(super) fn notes(plan: &Plan) -> Vec<String> {
             Bytes(plan.floor)
         ));
     }
-    if plan.sinks > 0 {
+    if plan.sinks > 0 && plan.disk_seconds.is_none() {
         notes.push(format!(
             "{} have no room on the host and sink to the disk, whose time is not among the times above",
             Bytes(plan.sinks)

@@ -178,14 +178,26 @@ impl Plan {
     fn disk_tier(&self) -> Option<(&'static str, String)> {
         let (sinks, budget) = (Bytes(self.sinks), Bytes(self.machine.disk_budget));
         let (written, read) = (self.disk_written_per_step, self.disk_read_per_step);
+        let speeds = self.machine.disk_bytes_per_second.filter(|_| self.sinks > 0);
+        let speeds = speeds.map(|[write, read]| format!(", at {} and {}", si(write, "B/s"), si(read, "B/s")));
         let per_day = self.step_seconds().filter(|_| written > 0).map(|(fast, _)| {
-            let bytes = written as f64 * 86_400.0 / fast.max(1e-9);
-            format!(", at most {} written per day", Bytes(bytes as u64))
+            let per_day = written as f64 * 86_400.0 / fast.max(1e-9);
+            let worn = self.disk_endurance.map(|endurance| {
+                let days = endurance as f64 / per_day;
+                let life = if days < 365.0 {
+                    duration(days * 86_400.0)
+                } else {
+                    format!("{:.1} years", days / 365.25)
+                };
+                format!(", which the drive's {} of endurance last for {life}", Bytes(endurance))
+            });
+            format!(", at most {} written per day{}", Bytes(per_day as u64), worn.unwrap_or_default())
         });
         let text = format!(
-            "{sinks} of {budget}; about {} written and {} read per step{}",
+            "{sinks} of {budget}; about {} written and {} read per step{}{}",
             Bytes(written),
             Bytes(read),
+            speeds.unwrap_or_default(),
             per_day.unwrap_or_default()
         );
         (self.machine.disk_budget > 0).then_some(("disk tier", text))

@@ -33,6 +33,7 @@ fn card(budget: u64) -> Machine {
         host_budget: Some(96 * GIB),
         disk_free: Some(500 * GIB),
         disk_budget: 0,
+        disk_bytes_per_second: None,
         shares_host: false,
         other_ranks: 0,
     }
@@ -55,6 +56,39 @@ fn what_the_host_has_no_room_for_sinks_where_there_is_a_disk() {
     assert_eq!(too_small.refusals().len(), 1);
     let roomy = plan("gpt-1.5b", &[], &Machine { disk_budget: 40 * GIB, ..card(8 * GIB) });
     assert_eq!((roomy.sinks, roomy.disk_written_per_step), (0, 0));
+}
+
+/// A card of 8 GiB and 24 GiB of host memory, where the state alone takes 75 GiB.
+#[test]
+fn seven_billion_parameters_have_a_place_above_a_disk_with_its_time_and_its_wear() {
+    let described = |text: &str, more: &[&str]| {
+        let settings = [
+            &[
+                "memory.optimizer=device",
+                "memory.optimizer_state=f32",
+                "memory.disk=/",
+                "memory.disk_budget=160GiB",
+            ],
+            more,
+        ]
+        .concat();
+        let set: Vec<_> = settings.iter().map(|set| (*set).to_owned()).collect();
+        let config = Config::load("gpt-7b", &set).expect("a preset");
+        let machine = text.parse::<Elsewhere>().expect("a machine").machine(&config);
+        plan("gpt-7b", &settings, &machine.expect("described"))
+    };
+    let unknown = described("8GiB,24GiB,25GB/s,80TFLOP/s", &[]);
+    assert_eq!((unknown.refusals(), unknown.disk_seconds), (&[][..], None), "{unknown}");
+    assert!(unknown.to_string().contains("whose time is not among the times above"), "{unknown}");
+    let known = described("8GiB,24GiB,25GB/s,80TFLOP/s,disk=3GB/s", &["memory.disk_endurance=600TB"]);
+    let moved = known.disk_written_per_step + known.disk_read_per_step;
+    let seconds = known.disk_seconds.expect("both speeds are known");
+    assert!((seconds - moved as f64 / 3e9).abs() < 1e-6 && known.sinks > 60 * GIB, "{known}");
+    let slower = |plan: &Plan| plan.step_seconds().expect("every speed is known").1;
+    assert!((slower(&known) - slower(&unknown) - seconds).abs() < 1e-6 * seconds, "{known}");
+    assert!(known.to_string().contains("at 3.00 GB/s and 3.00 GB/s, at most"), "{known}");
+    assert!(known.to_string().contains("545.70 TiB of endurance last for"), "{known}");
+    assert!("8GiB,24GiB,disk=fast".parse::<Elsewhere>().is_err());
 }
 
 #[test]

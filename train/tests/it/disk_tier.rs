@@ -1,7 +1,7 @@
 //! A disk below host memory: the same numbers, nothing left behind, and an end before a drive wears out.
 
 use std::fs;
-use std::process::Stdio;
+use std::process::{Command, Output, Stdio};
 
 use crate::program::{assert_code, assert_success, json, last_words, stderr};
 use crate::tiny::{TIGHT, Tiny, bits};
@@ -143,4 +143,46 @@ fn a_killed_run_leaves_nothing_on_the_disk() {
     child.kill().expect("it runs");
     child.wait().expect("it ends");
     assert_eq!(fs::read_dir(tiny.join("drive")).expect("a folder").count(), 0);
+}
+
+/// Runs the program in `folder`, which is a file system of so many MiB to it and to nobody else. `meanwhile` is a script that
+/// runs beside it. `None` where this machine lets nobody mount one.
+#[cfg(target_os = "linux")]
+fn on_a_small_disk(mut command: Command, mib: u32, meanwhile: &str) -> Option<Output> {
+    let mounts = format!("mount -t tmpfs -o size={mib}m tmpfs drive");
+    let inside = |script: String| {
+        let mut shell = Command::new("unshare");
+        shell.args(["--map-root-user", "--mount", "sh", "-c", &script, "sh"]);
+        shell.current_dir(command.get_current_dir().expect("the test's folder"));
+        shell
+    };
+    if !inside(mounts.clone()).status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: nobody can mount a file system here");
+        return None;
+    }
+    let script = format!("{mounts}; \"$@\" & run=$!; {meanwhile} wait $run");
+    let mut shell = inside(script);
+    shell.arg(command.get_program()).args(command.get_args());
+    command = shell;
+    Some(command.output().expect("it starts"))
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_refused_at_the_start_and_one_that_fills_up_later_harms_nobody() {
+    let tiny = Tiny::new();
+    let (host, whole) = roomy(&tiny);
+    let settings = |budget: &'static str| [&SETTINGS[..], &[&host, "memory.disk=drive", budget]].concat();
+    let refused = tiny.command("refused", &settings("memory.disk_budget=64MiB"));
+    let Some(refused) = on_a_small_disk(refused, 24, "") else { return };
+    assert_code(&refused, 1);
+    let told = last_words(&refused, tiny.path());
+    assert!(told.contains("taking 64.00 MiB on the disk at DIR/drive failed"), "{told}");
+    assert!(!tiny.join("refused").exists());
+    let fill = "until grep -q disk_written run/metrics.jsonl; do sleep 0.01; done; \
+                head -c 32M /dev/zero > drive/filler && exit 99;";
+    let run = tiny.command("run", &settings("memory.disk_budget=16MiB"));
+    let run = on_a_small_disk(run, 24, fill).expect("it was mounted before");
+    assert_success(&run);
+    assert_eq!(bits(&json(&run)), whole);
 }

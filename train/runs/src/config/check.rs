@@ -353,16 +353,20 @@ impl Refusals {
             }
             Ok(_) => {}
         }
-        let bytes = memory.max_disk_writes.as_deref().map(str::parse);
-        if let Some(Err(error)) = &bytes {
-            self.add(&["memory.max_disk_writes"], format!("`memory.max_disk_writes`: {error}"));
-        } else if bytes.is_some_and(|bytes| !matches!(bytes, Ok(Budget::Bytes(_)))) {
-            let text = "`memory.max_disk_writes` is a number of bytes, such as \"20TiB\"";
-            self.add(&["memory.max_disk_writes"], text.to_owned());
-        }
-        if memory.disk.is_none() && memory.max_disk_writes.is_some() {
-            let text = "`memory.max_disk_writes` does nothing without a disk; name a folder by `memory.disk`";
-            self.add(&["memory.max_disk_writes", "memory.disk"], text.to_owned());
+        for (key, text) in [
+            ("memory.max_disk_writes", &memory.max_disk_writes),
+            ("memory.disk_endurance", &memory.disk_endurance),
+        ] {
+            let Some(text) = text else { continue };
+            match text.parse() {
+                Err(error) => self.add(&[key], format!("`{key}`: {error}")),
+                Ok(Budget::Bytes(_)) => {}
+                Ok(_) => self.add(&[key], format!("`{key}` is a number of bytes, such as \"20TiB\"")),
+            }
+            if memory.disk.is_none() {
+                let text = format!("`{key}` does nothing without a disk; name a folder by `memory.disk`");
+                self.add(&[key, "memory.disk"], text);
+            }
         }
         for (key, budget) in
             [("memory.device_budget", memory.device_budget()), ("memory.host_budget", memory.host_budget())]

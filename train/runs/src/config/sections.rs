@@ -231,6 +231,8 @@ pub struct MemorySection {
     pub disk_budget: String,
     /// The run ends with a checkpoint once this process has written so much to the disk (`"20TiB"`): drives wear out.
     pub max_disk_writes: Option<String>,
+    /// What the drive is rated to take in its life (`"600TB"`), for a plan to say how long it lasts.
+    pub disk_endurance: Option<String>,
     /// Where `adamw` keeps its state and computes its steps. Numbers depend on it in their last digits.
     pub optimizer: PlacementKind,
     /// Whether ranks divide the moments: each keeps and steps its share of the parameters, and tells the others their weights.
@@ -348,6 +350,7 @@ impl Default for MemorySection {
             disk: None,
             disk_budget: "50%".to_owned(),
             max_disk_writes: None,
+            disk_endurance: None,
             optimizer: PlacementKind::Device,
             shard: false,
             device_blocks: 0,
@@ -382,9 +385,18 @@ impl MemorySection {
 
     /// The most bytes that this process may write to the disk.
     pub fn max_disk_writes(&self) -> Result<Option<u64>, BudgetError> {
-        let limit = self.max_disk_writes.as_deref().map(str::parse).transpose()?;
-        Ok(limit.and_then(|limit| if let Budget::Bytes(bytes) = limit { Some(bytes) } else { None }))
+        bytes(self.max_disk_writes.as_deref())
     }
+
+    /// Bytes that the drive is rated to take in its life.
+    pub fn disk_endurance(&self) -> Result<Option<u64>, BudgetError> {
+        bytes(self.disk_endurance.as_deref())
+    }
+}
+
+fn bytes(text: Option<&str>) -> Result<Option<u64>, BudgetError> {
+    let count = text.map(str::parse).transpose()?;
+    Ok(count.and_then(|count| if let Budget::Bytes(bytes) = count { Some(bytes) } else { None }))
 }
 
 fn budget(text: &str) -> Result<Option<Budget>, BudgetError> {
