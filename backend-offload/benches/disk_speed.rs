@@ -2,14 +2,14 @@
 //! at a time: `cargo bench -p backend-offload --bench disk_speed -- FOLDER`.
 
 use std::path::Path;
-use std::process::{Command, exit};
+use std::process::Command;
 
 /// As the disk tier transfers them.
 const PIECE: &str = "4M";
 const BYTES: usize = 1 << 30;
 const ROUNDS: usize = 5;
 
-fn main() {
+fn main() -> Result<(), String> {
     // Cargo adds `--bench` of its own.
     let folder = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
     let folder = folder.unwrap_or_else(|| std::env::temp_dir().display().to_string());
@@ -18,8 +18,8 @@ fn main() {
     println!("round,write,fio_write,read,fio_read");
     let mut shares = [Vec::new(), Vec::new()];
     for round in 0..ROUNDS {
-        let own = backend_offload::disk_speed(folder, BYTES).unwrap_or_else(|error| stop(&error.to_string()));
-        let [write, read] = ["write", "read"].map(|direction| fio(folder, direction));
+        let own = backend_offload::disk_speed(folder, BYTES).map_err(|error| error.to_string())?;
+        let (write, read) = (fio(folder, "write")?, fio(folder, "read")?);
         println!("{round},{:.3},{:.3},{:.3},{:.3}", own.write / 1e9, write / 1e9, own.read / 1e9, read / 1e9);
         shares[0].push(own.write / write);
         shares[1].push(own.read / read);
@@ -29,17 +29,18 @@ fn main() {
         shares[ROUNDS / 2]
     });
     println!("median of fio's bytes per second: writing {write:.2}, reading {read:.2}");
+    Ok(())
 }
 
 /// Bytes per second in one direction, around the system's cache.
-fn fio(folder: &Path, direction: &str) -> f64 {
+fn fio(folder: &Path, direction: &str) -> Result<f64, String> {
     let file = folder.join("disk-speed.fio");
     let output = Command::new("fio")
         .args(["--name=pieces", "--direct=1", "--ioengine=psync", "--iodepth=1", "--output-format=terse"])
         .args([format!("--bs={PIECE}"), format!("--size={BYTES}"), format!("--rw={direction}")])
         .arg(format!("--filename={}", file.display()))
         .output()
-        .unwrap_or_else(|error| stop(&format!("starting fio: {error}; install it")));
+        .map_err(|error| format!("starting fio: {error}; install it"))?;
     if direction == "read" {
         _ = std::fs::remove_file(&file);
     }
@@ -47,10 +48,5 @@ fn fio(folder: &Path, direction: &str) -> f64 {
     // KiB per second; the third version of fio's terse lines has reads before writes.
     let field = if direction == "read" { 6 } else { 47 };
     let speed = told.split(';').nth(field).and_then(|text| text.parse::<f64>().ok());
-    speed.map_or_else(|| stop(&format!("fio said {told:?}")), |kib| kib * 1024.0)
-}
-
-fn stop(reason: &str) -> ! {
-    eprintln!("disk_speed: {reason}");
-    exit(1)
+    speed.map(|kib| kib * 1024.0).ok_or_else(|| format!("fio said {told:?}"))
 }
