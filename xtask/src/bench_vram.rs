@@ -56,6 +56,12 @@ pub(crate) struct BenchVram {
     /// Where the optimizer is, by turns; by default where each configuration has it
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     optimizer: Vec<Optimizer>,
+    /// What cells with a device budget may take of host memory
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["max_params", "peer", "simulate"])]
+    host_budget: Option<Budget>,
+    /// A folder on the disk that cells with a device budget sink to when that is used up
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["max_params", "peer", "simulate"])]
+    disk: Option<PathBuf>,
     /// A further change to every configuration; may be repeated
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     settings: Vec<String>,
@@ -129,10 +135,12 @@ impl BenchVram {
             let trainer = Trainer::get(self.train.as_deref(), &place.device)?;
             return max_params::run(&trainer, model, budget, &limits());
         }
+        let limited = self.below_the_device()?;
         let planned = sweep::size(&models, &self.budgets);
         let trainer = Trainer::get(self.train.as_deref(), &place.device)?;
         let record = Record::begin(self.out.as_deref(), &machine, &place, &models, &trainer.origin, planned)?;
-        let cells = sweep::run(&trainer, &models, &self.budgets, &limits(), |cells| record.write(cells))?;
+        let cells =
+            sweep::run(&trainer, &models, &self.budgets, &limited, &limits(), |cells| record.write(cells))?;
         println!("\n{}", table::terminal(&cells));
         for reason in table::reasons(&cells) {
             println!("{reason}");
@@ -143,6 +151,21 @@ impl BenchVram {
             bail!("{failed} of {planned} cells failed for reasons other than memory");
         }
         Ok(())
+    }
+
+    /// Changes to the configuration of every cell with a device budget.
+    fn below_the_device(&self) -> Result<Vec<String>> {
+        let host = self.host_budget.map(|budget| match budget {
+            Budget::Bytes(bytes) => Ok(format!("memory.host_budget={bytes}B")),
+            _ => bail!("a --host-budget has bytes: 16GiB"),
+        });
+        let disk = self.disk.as_deref().map(|folder| {
+            let folder = folder
+                .canonicalize()
+                .with_context(|| format!("--disk {} leads nowhere", folder.display()))?;
+            Ok(format!("memory.disk={}", folder.display()))
+        });
+        host.into_iter().chain(disk).collect()
     }
 
     fn beside_pytorch(&self, place: &Place) -> Result<()> {

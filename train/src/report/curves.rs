@@ -45,6 +45,13 @@ pub(super) fn charts(history: &History) -> Vec<Chart> {
         charts.push(moved(steps));
         charts.push(stall(steps));
     }
+    if steps.iter().any(|step| step.disk_written.or(step.disk_read).is_some_and(|bytes| bytes > 0)) {
+        let curves = vec![
+            ("to the disk", Look::First, bytes(steps, |step| step.disk_written)),
+            ("from the disk", Look::Second, bytes(steps, |step| step.disk_read)),
+        ];
+        charts.push(sizes("Disk tier per step", curves));
+    }
     if steps.iter().any(|step| step.ranks_sent.is_some()) {
         charts.push(exchanged(steps));
         let waited = share(steps, |step| step.ranks_ms);

@@ -21,6 +21,7 @@ pub(super) struct History {
     pub(super) withheld: Vec<Withheld>,
     pub(super) checkpoints: Vec<Checkpoint>,
     pub(super) quizzes: Vec<Quiz>,
+    pub(super) stops: Vec<Stopping>,
     /// Lines before the last that are no records.
     pub(super) unreadable: usize,
 }
@@ -35,6 +36,7 @@ enum Record {
     Withheld(Withheld),
     Checkpoint(Checkpoint),
     Quiz(Quiz),
+    Stopping(Stopping),
     #[serde(other)]
     Other,
 }
@@ -66,6 +68,8 @@ pub(super) struct Update {
     pub(super) host_bytes: Option<u64>,
     pub(super) bytes_out: Option<u64>,
     pub(super) bytes_in: Option<u64>,
+    pub(super) disk_written: Option<u64>,
+    pub(super) disk_read: Option<u64>,
     pub(super) stall_ms: Option<f64>,
     pub(super) ranks_sent: Option<u64>,
     pub(super) ranks_heard: Option<u64>,
@@ -110,6 +114,13 @@ pub(super) struct Quiz {
     pub(super) unseen_phrasings: Score,
 }
 
+/// The run ended by itself before its last step.
+#[derive(Debug, Deserialize)]
+pub(super) struct Stopping {
+    pub(super) step: u64,
+    pub(super) reason: String,
+}
+
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct Score {
     pub(super) right: u64,
@@ -146,6 +157,7 @@ impl History {
             Record::Withheld(withheld) => self.withheld.push(withheld),
             Record::Checkpoint(checkpoint) => self.checkpoints.push(checkpoint),
             Record::Quiz(quiz) => self.quizzes.push(quiz),
+            Record::Stopping(stop) => self.stops.push(stop),
             Record::Other => {}
         }
     }

@@ -41,6 +41,8 @@ pub(super) fn facts(history: &History) -> Vec<(&'static str, String)> {
     tell("Most device memory", device.map(|bytes| Bytes(bytes).to_string()));
     let host = history.steps.iter().filter_map(|step| step.host_bytes).max();
     tell("Most spilled to the host", host.filter(|bytes| *bytes > 0).map(|bytes| Bytes(bytes).to_string()));
+    let disk: u64 = history.steps.iter().filter_map(|step| step.disk_written).sum();
+    tell("Written to the disk tier", (disk > 0).then(|| Bytes(disk).to_string()));
     let best = history.evals.iter().rfind(|eval| eval.best);
     tell(
         "Best validation loss",
@@ -122,7 +124,8 @@ pub(super) fn mishaps(page: &mut String, history: &History) -> fmt::Result {
         history.withheld.iter().map(|record| (record.step, format!("withheld: {}", record.reason)));
     let failed = history.checkpoints.iter().filter_map(|record| Some((record.step, record.error.as_ref()?)));
     let failed = failed.map(|(step, error)| (step, format!("no checkpoint was saved: {error}")));
-    let mut mishaps: Vec<_> = withheld.chain(failed).collect();
+    let stopped = history.stops.iter().map(|record| (record.step, format!("stopped: {}", record.reason)));
+    let mut mishaps: Vec<_> = withheld.chain(failed).chain(stopped).collect();
     mishaps.sort_by_key(|(step, _)| *step);
     if mishaps.is_empty() && history.unreadable == 0 {
         return Ok(());

@@ -41,10 +41,10 @@ fn step(step: u64, steps: u64) -> Value {
         "lr": 0.02 * step as f64 / steps as f64, "gnorm": 0.5 + wave, "ms": 80.0 + wave, "tokens": step * 1024,
         "tokens_per_second": 12_000.0 + 900.0 * wave, "mfu": 0.31, "device_bytes": (15 << 20) + step,
         "device_budget": 16 << 20, "host_bytes": 9 << 20, "bytes_out": (3 << 20) + ((step % 17) << 14),
-        "bytes_in": 4 << 20, "ranks_sent": 7 << 20, "ranks_heard": 7 << 20, "ranks_ms": 3.0 * wave, "evictions": 12, "restores": 13, "stall_ms": 9.0 * wave, "seconds": step as f64 * 0.08})
+        "bytes_in": 4 << 20, "disk_written": 1 << 20, "disk_read": 2 << 20, "ranks_sent": 7 << 20, "ranks_heard": 7 << 20, "ranks_ms": 3.0 * wave, "evictions": 12, "restores": 13, "stall_ms": 9.0 * wave, "seconds": step as f64 * 0.08})
 }
 
-/// Every construct a page has: a resumed run with a withheld step and a failed save.
+/// Every construct a page has: a resumed run with a withheld step, a failed save, and an end of its own.
 fn eventful() -> Vec<Value> {
     let mut records = vec![start(0)];
     records.extend((1..=80).map(|at| step(at, 300)));
@@ -66,6 +66,7 @@ fn eventful() -> Vec<Value> {
         }
     }
     records.push(json!({"kind": "checkpoint", "step": 300, "error": "the disk is full"}));
+    records.push(json!({"kind": "stopping", "step": 300, "reason": "300 MiB were written to the disk"}));
     records.push(json!({"kind": "quiz", "step": 300, "held_out": {"right": 88, "asked": 100},
         "unseen_phrasings": {"right": 40, "asked": 100}}));
     records
@@ -123,6 +124,7 @@ fn a_page_tells_what_happened() {
         "Memory",
         "Moved per step",
         "Waiting for copies",
+        "Disk tier per step",
         "Exchanged per step",
         "Waiting for ranks",
         "Gradient norm",
@@ -138,6 +140,8 @@ fn a_page_tells_what_happened() {
         "Best validation loss3.0000 at step 200",
         "Held out, in known forms8810088 %",
         "Step 77: withheld: no number",
+        "Step 300: stopped: 300 MiB were written to the disk",
+        "Written to the disk tier300.00 MiB",
         "no checkpoint was saved: the disk is full",
         "Day 300.",
     ] {

@@ -160,6 +160,7 @@ pub(super) mod tests {
         let mut cells = three();
         let Outcome::Fits(summary) = &mut cells[0].outcome else { unreachable!("the first one fits") };
         (summary.loss, summary.step_ms_median, summary.seconds) = (None, Some(0.1 + 0.2), 1e-7);
+        summary.bytes_to_disk = Some(7);
         assert_eq!(from_csv(&to_csv(&cells)).unwrap(), cells);
         for name in ["killed", "out of time", "skipped", "failed"] {
             cells[2].outcome = Outcome::named(name, "why", || unreachable!("it did not fit")).unwrap();
@@ -175,7 +176,9 @@ pub(super) mod tests {
         assert!(error("40000000", "lots").starts_with("line 2: column `peak_device_bytes`: `lots`"));
         assert!(error("does not fit", "perhaps").starts_with("line 4: the outcome `perhaps`"));
         assert!(error("parameters", "params").contains("no column `parameters`"));
-        assert!(error("toy,50%", "toy").contains("line 3: 22 fields under 23 columns"));
+        assert!(error("toy,50%", "toy").contains("line 3: 24 fields under 25 columns"));
+        let older = text.replace(",bytes_to_disk,bytes_from_disk", "").replace(",,\n", "\n");
+        assert_eq!(from_csv(&older).unwrap(), three(), "before there was a disk");
         assert!(from_csv("").is_err());
     }
 

@@ -21,8 +21,11 @@ macro_rules! summary {
             }
 
             pub(super) fn from_columns<'a>(text: impl Fn(&str) -> Result<&'a str>) -> Result<Self> {
-                Ok(Self { $($field: Column::from_column(text(stringify!($field))?)
-                    .with_context(|| format!("column `{}`", stringify!($field)))?,)* })
+                Ok(Self { $($field: match text(stringify!($field)) {
+                    Ok(text) => Column::from_column(text)
+                        .with_context(|| format!("column `{}`", stringify!($field)))?,
+                    Err(absent) => Column::of_an_older_record().ok_or(absent)?,
+                },)* })
             }
         }
     };
@@ -51,6 +54,11 @@ summary! {
     restores: u64,
     stall_seconds: f64,
     largest_launch: u64,
+    /// To and from the disk below host memory.
+    #[serde(default)]
+    bytes_to_disk: Option<u64>,
+    #[serde(default)]
+    bytes_from_disk: Option<u64>,
 }
 
 impl Summary {
@@ -60,6 +68,11 @@ impl Summary {
 
     pub(super) fn bytes_per_step(&self) -> u64 {
         (self.bytes_out + self.bytes_in).checked_div(self.steps).unwrap_or_default()
+    }
+
+    pub(super) fn disk_bytes_per_step(&self) -> u64 {
+        let both = [self.bytes_to_disk, self.bytes_from_disk];
+        both.into_iter().flatten().sum::<u64>().checked_div(self.steps).unwrap_or_default()
     }
 
     /// The part of the run that was spent waiting for bytes.
@@ -72,6 +85,11 @@ impl Summary {
 trait Column: Sized {
     fn to_column(&self) -> String;
     fn from_column(text: &str) -> Result<Self>;
+
+    /// The value where a record has no such column; `None` for what every record has.
+    fn of_an_older_record() -> Option<Self> {
+        None
+    }
 }
 
 impl Column for String {
@@ -111,6 +129,20 @@ impl Column for Option<f64> {
 
     fn from_column(text: &str) -> Result<Self> {
         if text.is_empty() { Ok(None) } else { f64::from_column(text).map(Some) }
+    }
+}
+
+impl Column for Option<u64> {
+    fn to_column(&self) -> String {
+        self.map(|number| number.to_column()).unwrap_or_default()
+    }
+
+    fn from_column(text: &str) -> Result<Self> {
+        if text.is_empty() { Ok(None) } else { u64::from_column(text).map(Some) }
+    }
+
+    fn of_an_older_record() -> Option<Self> {
+        Some(None)
     }
 }
 

@@ -15,11 +15,12 @@ use super::{
     trainer::Trainer,
 };
 
-/// Calls `after_each` with all cells so far: what was measured outlives what breaks later.
+/// `limited` changes the configuration of every cell with a budget. Calls `after_each` with all cells so far: what was measured outlives what breaks later.
 pub(super) fn run(
     trainer: &Trainer,
     models: &[Model],
     budgets: &[Budget],
+    limited: &[String],
     limits: &Limits,
     mut after_each: impl FnMut(&[Cell]) -> Result<()>,
 ) -> Result<Vec<Cell>> {
@@ -29,7 +30,7 @@ pub(super) fn run(
         for budget in with_reference(budgets) {
             let peak = cells.get(first).and_then(|reference| Some(reference.summary()?.peak_device_bytes));
             let (limit, outcome) = match budget.resolve(peak) {
-                Ok(limit) => (limit, measure(trainer, model, budget, limit, limits)?),
+                Ok(limit) => (limit, measure(trainer, model, (budget, limit), limited, limits)?),
                 Err(reason) => (None, Outcome::Skipped(reason.to_string())),
             };
             cells.push(Cell { model: model.name.clone(), budget, limit, outcome });
@@ -53,8 +54,8 @@ fn with_reference(budgets: &[Budget]) -> impl Iterator<Item = Budget> {
 fn measure(
     trainer: &Trainer,
     model: &Model,
-    budget: Budget,
-    limit: Limit,
+    (budget, limit): (Budget, Limit),
+    limited: &[String],
     limits: &Limits,
 ) -> Result<Outcome> {
     let time = match limits.next() {
@@ -64,7 +65,7 @@ fn measure(
     let bytes = limit.map(|bytes| format!(" = {}", Bytes(bytes))).unwrap_or_default();
     print!("{} at {budget}{bytes} … ", model.name);
     io::stdout().flush()?;
-    trainer.train(model, limit, &[], time)
+    trainer.train(model, limit, if limit.is_some() { limited } else { &[] }, time)
 }
 
 #[cfg(all(test, unix))]
@@ -84,8 +85,9 @@ mod tests {
         let summary = PRINTED.replace("40000000", "$peak");
         let summary = summary.replace('\n', "");
         format!(
-            "for word; do case $word in memory.device_budget=*) budget=${{word#*=}};; esac; done\n\
-             peak=${{budget%B}}; [ $peak = unlimited ] && peak=40000000\n\
+            "for word; do case $word in memory.device_budget=*) budget=${{word#*=}};; memory.host_budget=7B) host=7;; esac; done\n\
+             peak=${{budget%B}}; [ $peak = unlimited ] && peak=40000000 && host=${{host:-7}}\n\
+             [ $host = 7 ] || exit 3\n\
              if [ $peak -lt 15000000 ]; then echo 'train: no room' >&2; exit 1; fi\n\
              cat <<END\n{summary}\nEND\n"
         )
@@ -95,7 +97,8 @@ mod tests {
         let stand_in = StandIn::new(test, script);
         let budgets: Vec<Budget> = budgets.iter().map(|text| text.parse().unwrap()).collect();
         let mut kept = Vec::new();
-        let cells = run(&stand_in.trainer, &[toy()], &budgets, limits, |cells| {
+        let limited = ["memory.host_budget=7B".to_owned()];
+        let cells = run(&stand_in.trainer, &[toy()], &budgets, &limited, limits, |cells| {
             kept = cells.to_vec();
             Ok(())
         });

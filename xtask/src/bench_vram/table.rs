@@ -66,11 +66,20 @@ fn measured(run: &Summary, reference: Option<&Summary>, is_limited: bool) -> [St
         Bytes(run.peak_host_bytes).to_string(),
         rate(run.tokens_per_second),
         ratio.unwrap_or_else(|| NOTHING.to_owned()),
-        Bytes(run.bytes_per_step()).to_string(),
+        moved(run),
         format!("{:.1} %", run.stall_share() * 100.0),
         same(|run| &run.losses_sha256).to_owned(),
         same(|run| &run.weights_sha256).to_owned(),
     ]
+}
+
+/// Over the link, and to and from a disk where there is one.
+fn moved(run: &Summary) -> String {
+    let over_the_link = Bytes(run.bytes_per_step());
+    match run.disk_bytes_per_step() {
+        0 => over_the_link.to_string(),
+        disk => format!("{over_the_link}, disk {}", Bytes(disk)),
+    }
 }
 
 pub(super) fn ratio(run: &Summary, reference: &Summary) -> f64 {
@@ -139,6 +148,15 @@ mod tests {
     #[test]
     fn every_cell_is_a_row_whether_it_fits_or_not() {
         assert_eq!(markdown(&three()), EXPECTED);
+    }
+
+    #[test]
+    fn a_disk_below_the_host_is_told_with_what_moved() {
+        let mut cells = three();
+        let Outcome::Fits(run) = &mut cells[1].outcome else { unreachable!("the second one fits") };
+        (run.bytes_to_disk, run.bytes_from_disk) = (Some(40 << 20), Some(60 << 20));
+        let table = markdown(&cells);
+        assert!(table.contains("| 30.0 MiB, disk 10.0 MiB |") && table.contains("| 0 B |"), "{table}");
     }
 
     #[test]
