@@ -2,7 +2,9 @@
 
 use std::{io, path::PathBuf};
 
-use crate::{chat::conversation::ChatProblem, data::shard::ShardProblem, format::problem::Problem};
+use crate::{
+    chat::conversation::ChatProblem, data::shard::ShardProblem, format::problem::Problem, index::IndexProblem,
+};
 
 /// Why something could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -277,6 +279,14 @@ pub enum Error {
         /// The problem in the file.
         problem: ShardProblem,
     },
+    /// An index of longest matches that is refused.
+    #[error("{} {problem}", path.display())]
+    Index {
+        /// The file.
+        path: PathBuf,
+        /// The problem in the file.
+        problem: IndexProblem,
+    },
     /// Stopped on request.
     #[error("interrupted; nothing that looks complete was left behind. Run the same command to start again")]
     Interrupted,
@@ -314,6 +324,10 @@ impl Error {
     pub(crate) fn write(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |cause| Self::Write { path, cause }
+    }
+
+    pub(crate) fn index(path: impl Into<PathBuf>, problem: impl Into<IndexProblem>) -> Self {
+        Self::Index { path: path.into(), problem: problem.into() }
     }
 
     pub(crate) fn shard(path: impl Into<PathBuf>, problem: ShardProblem) -> Self {

@@ -21,6 +21,14 @@ impl Fingerprint {
         Self(digest.finalize().into())
     }
 
+    pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) fn bytes(self) -> [u8; 32] {
+        self.0
+    }
+
     /// The leading bytes, as shard headers carry them.
     pub(crate) fn short(self) -> [u8; 8] {
         let mut short = [0; 8];

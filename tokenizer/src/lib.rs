@@ -7,6 +7,8 @@
 //!   while it is generated.
 //! - [`Preparation`] turns folders of text into memory-mapped shards, [`TokenDataset`] reads windows of them at
 //!   any position.
+//! - [`IndexBuild`] indexes a split by longest matches, [`Corpora`] tells of any context what followed its longest
+//!   earlier occurrence: a second input for a model.
 //! - [`dialogues`] is a corpus for a machine that has none.
 //!
 //! ```
@@ -49,6 +51,8 @@ mod encode;
 mod error;
 mod fingerprint;
 mod format;
+mod index;
+mod lock;
 mod permutation;
 mod regular;
 
@@ -62,3 +66,7 @@ pub use encode::{BpeTraining, CHAT_SPECIALS, DecodeStream, Pattern, SpecialToken
 pub use error::Error;
 pub use fingerprint::{Fingerprint, NotADigest};
 pub use format::{Limit, Problem, limits};
+pub use index::{
+    Corpora, Duplicates, Features, Index, IndexBuild, IndexManifest, IndexProblem, IndexProgress, IndexStep,
+    Match, Matcher, Source,
+};

@@ -9,6 +9,7 @@ mod foreign;
 mod goldens;
 mod gpt2;
 mod hostile;
+mod index;
 #[cfg(feature = "parquet")]
 mod parquet_text;
 mod prepare;

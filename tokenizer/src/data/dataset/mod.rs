@@ -8,16 +8,19 @@ mod cursor;
 mod foreign;
 mod windows;
 
-use std::path::{Path, PathBuf};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+};
 
 pub use cursor::Cursor;
 pub use windows::{Align, Targets, WindowPlan};
 use windows::{Place, Shard, WindowTable};
 
-use sha2::{Digest, Sha256};
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    data::shard::{Manifest, MaskMap, ShardMap, ShardProblem, SplitEntry},
+    data::shard::{Manifest, MaskMap, ShardMap, ShardProblem, SplitEntry, read_across},
     encode::tokenizer::Tokenizer,
     error::Error,
     fingerprint::Fingerprint,
@@ -25,7 +28,8 @@ use crate::{
 };
 
 /// The split to read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Split {
     /// To learn from.
     Train,
@@ -59,6 +63,7 @@ pub enum ShardFormat {
 pub struct TokenDataset {
     shards: Vec<Shard>,
     manifest: Option<(PathBuf, Manifest, Split)>,
+    bos: Option<u32>,
     windows: WindowTable,
     plan: WindowPlan,
 }
@@ -72,7 +77,7 @@ impl Split {
         }
     }
 
-    fn of(self, manifest: &Manifest) -> &SplitEntry {
+    pub(crate) fn of(self, manifest: &Manifest) -> &SplitEntry {
         match self {
             Self::Train => &manifest.train,
             Self::Val => &manifest.val,
@@ -110,12 +115,7 @@ impl TokenDataset {
         }
         let mut shards = Vec::new();
         for entry in entries {
-            let path = folder.join(&entry.file);
-            let tokens = ShardMap::open(&path, tokenizer.vocab_size(), expected.short())?;
-            let (expected, found) = (entry.tokens, tokens.tokens());
-            if expected != found {
-                return Err(Error::shard(path, ShardProblem::Tokens { expected, found }));
-            }
+            let tokens = ShardMap::of_set(folder, &manifest, entry)?;
             let mask = entry.mask.as_ref().map(|mask| MaskMap::open(&folder.join(&mask.file), &tokens));
             shards.push(Shard { tokens, mask: mask.transpose()? });
         }
@@ -167,7 +167,7 @@ impl TokenDataset {
         plan: WindowPlan,
     ) -> Result<Self, Error> {
         let windows = WindowTable::new(&shards, bos, plan)?;
-        Ok(Self { shards, manifest, windows, plan })
+        Ok(Self { shards, manifest, bos, windows, plan })
     }
 
     /// Windows in one epoch.
@@ -192,25 +192,39 @@ impl TokenDataset {
 
     /// Identifies the tokens: by the manifest's checksums, or else by the files' sizes and beginnings.
     pub fn fingerprint(&self) -> Result<Fingerprint, Error> {
-        let Some((_, manifest, split)) = &self.manifest else {
-            return foreign::fingerprint(self.shards.iter().map(|shard| shard.tokens.path()));
-        };
-        let mut digest = Sha256::new();
-        for shard in &split.of(manifest).shards {
-            digest.update(shard.sha256.to_string());
+        match &self.manifest {
+            Some((_, manifest, split)) => Ok(split.of(manifest).fingerprint()),
+            None => foreign::fingerprint(self.shards.iter().map(|shard| shard.tokens.path())),
         }
-        Ok(Fingerprint::finish(digest))
+    }
+
+    /// The positions of the tokens of the window at `cursor`, all shards of the split one behind the other. They are
+    /// fewer than the plan's length where the window is longer than its shard and filled up.
+    pub fn positions(&self, cursor: Cursor) -> Range<u64> {
+        let Place { shard, from, .. } = self.place(cursor);
+        let before: u64 = self.shards[..shard].iter().map(|shard| shard.tokens.tokens()).sum();
+        let count = (self.plan.length as u64).min(self.shards[shard].tokens.tokens() - from - 1);
+        before + from..before + from + count
+    }
+
+    /// The tokens at `positions` of the split, as far as it has them.
+    pub(crate) fn read(&self, positions: Range<u64>) -> Result<Vec<u32>, Error> {
+        read_across(self.shards.iter().map(|shard| &shard.tokens), positions)
+    }
+
+    /// The id that opens every document, where there is one.
+    pub(crate) fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The length of windows.
+    pub(crate) fn window_length(&self) -> usize {
+        self.plan.length
     }
 
     /// The window that `cursor` points at.
     pub fn window(&self, cursor: Cursor) -> Result<Window, Error> {
-        let index = cursor.index % self.windows();
-        let index = if self.plan.shuffle {
-            Permutation::new(self.windows(), cursor.seed, cursor.epoch).apply(index)
-        } else {
-            index
-        };
-        let Place { shard, from, fresh } = self.windows.place(index);
+        let Place { shard, from, fresh } = self.place(cursor);
         let Shard { tokens, mask } = &self.shards[shard];
         let length = self.plan.length;
         let mut x = tokens.read(from, (length + 1).min((tokens.tokens() - from) as usize))?;
@@ -227,6 +241,12 @@ impl TokenDataset {
         let y = x[1..].to_vec();
         x.pop();
         Ok(Window { x, y, mask })
+    }
+
+    fn place(&self, cursor: Cursor) -> Place {
+        let index = cursor.index % self.windows();
+        let permuted = || Permutation::new(self.windows(), cursor.seed, cursor.epoch).apply(index);
+        self.windows.place(if self.plan.shuffle { permuted() } else { index })
     }
 
     /// The position after `cursor`, in the next epoch behind the last window.

@@ -5,7 +5,7 @@
 //! remains the next run clears away.
 
 use std::{
-    fs::{self, File, TryLockError},
+    fs::{self, File},
     io::ErrorKind,
     path::{Path, PathBuf},
 };
@@ -14,6 +14,7 @@ use super::OnBadRecord;
 use crate::{
     data::shard::{MANIFEST, Manifest},
     error::Error,
+    lock,
 };
 
 const LOCK: &str = "prepare.lock";
@@ -77,16 +78,8 @@ impl Staging {
         let folder = durable::aside(out);
         fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
         let lock_path = folder.join(LOCK);
-        let lock = File::create(&lock_path).map_err(Error::write(&lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let reason =
-                    "another run is writing this set right now; wait for it, or choose another --out";
-                return Err(Error::Occupied { path: folder, reason: reason.to_owned() });
-            }
-            Err(TryLockError::Error(error)) => return Err(Error::write(&lock_path)(error)),
-        }
+        let reason = "another run is writing this set right now; wait for it, or choose another --out";
+        let lock = lock::exclusive(&lock_path, reason)?;
         let staging = Self { out: out.to_owned(), folder, lock: Some(lock) };
         staging.clear_remains()?;
         Ok(staging)

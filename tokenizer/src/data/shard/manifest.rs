@@ -6,6 +6,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::ShardProblem;
 use crate::{data::prepare::BadRecords, error::Error, fingerprint::Fingerprint, regular};
@@ -128,6 +129,15 @@ impl SplitRule {
         match self {
             Self::Document { val_fraction, .. } | Self::Position { val_fraction } => val_fraction,
         }
+    }
+}
+
+impl SplitEntry {
+    /// Identifies the tokens of all shards.
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        let mut digest = Sha256::new();
+        self.shards.iter().for_each(|shard| digest.update(shard.sha256.to_string()));
+        Fingerprint::finish(digest)
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use memmap2::Mmap;
 use sha2::{Digest, Sha256};
 
-use super::{Content, Header, ShardProblem};
+use super::{Content, Header, Manifest, ShardEntry, ShardProblem};
 use crate::{error::Error, fingerprint::Fingerprint, regular};
 
 /// Tokens checked at a time.
@@ -34,14 +34,8 @@ pub(crate) struct MaskMap {
 
 /// Refuses empty files first, which cannot be mapped.
 fn map(path: &Path, least: u64, refusal: impl FnOnce(u64) -> ShardProblem) -> Result<Mmap, Error> {
-    let file = regular::open(path)?;
-    let found = file.metadata().map_err(Error::read(path))?.len();
-    if found < least {
-        return Err(Error::shard(path, refusal(found)));
-    }
-    // SAFETY: shards are written aside and renamed, never changed in place. A program that truncates one while it
-    // is mapped ends this process with SIGBUS; no reading API over a mapping can exclude that.
-    unsafe { Mmap::map(&file) }.map_err(Error::read(path))
+    let check = |found| if found < least { Err(Error::shard(path, refusal(found))) } else { Ok(()) };
+    regular::map(path, check)
 }
 
 fn no_header(found: u64) -> ShardProblem {
@@ -61,6 +55,18 @@ impl ShardMap {
         }
         let (content, tokens) = (header.content, header.tokens.into());
         Ok(Self { path: path.to_owned(), map, start: Header::BYTES, content, tokens, vocabulary })
+    }
+
+    /// The shard that `entry` of the manifest of the set in `folder` names.
+    pub(crate) fn of_set(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self, Error> {
+        let path = folder.join(&entry.file);
+        let tokenizer = &manifest.tokenizer;
+        let shard = Self::open(&path, tokenizer.vocab_size, tokenizer.sha256.short())?;
+        let (expected, found) = (entry.tokens, shard.tokens);
+        if expected != found {
+            return Err(Error::shard(path, ShardProblem::Tokens { expected, found }));
+        }
+        Ok(shard)
     }
 
     /// nanoGPT's file: 16-bit ids and nothing else.
@@ -108,6 +114,17 @@ impl ShardMap {
         }
     }
 
+    /// The id at `at`, whatever its value; `None` beyond the end.
+    pub(crate) fn get(&self, at: u64) -> Option<u32> {
+        let bytes = self.content.bytes() as usize;
+        let from = usize::try_from(at).ok()?.checked_mul(bytes)?;
+        match *self.payload().get(from..from.checked_add(bytes)?)? {
+            [low, high] => Some(u16::from_le_bytes([low, high]).into()),
+            [a, b, c, d] => Some(u32::from_le_bytes([a, b, c, d])),
+            _ => None,
+        }
+    }
+
     /// The positions of `id`.
     pub(crate) fn positions(&self, id: u32) -> impl Iterator<Item = u64> {
         self.ids(0, self.tokens as usize).zip(0..).filter_map(move |(found, at)| (found == id).then_some(at))
@@ -121,6 +138,24 @@ impl ShardMap {
         }
         Ok(())
     }
+}
+
+/// The ids at `positions` of `shards` one behind the other, as far as they reach.
+pub(crate) fn read_across<'s>(
+    shards: impl Iterator<Item = &'s ShardMap>,
+    positions: Range<u64>,
+) -> Result<Vec<u32>, Error> {
+    let mut ids = Vec::new();
+    let mut start = 0;
+    for shard in shards {
+        let end = start + shard.tokens();
+        let (from, to) = (positions.start.max(start), positions.end.min(end));
+        if from < to {
+            ids.extend(shard.read(from - start, (to - from) as usize)?);
+        }
+        start = end;
+    }
+    Ok(ids)
 }
 
 impl MaskMap {

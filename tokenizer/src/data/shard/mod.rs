@@ -11,7 +11,7 @@ mod writer;
 
 pub(crate) use header::{Content, Header, Origin};
 pub use manifest::{Input, MANIFEST, Manifest, MaskEntry, ShardEntry, SplitEntry, SplitRule, TokenizerEntry};
-pub(crate) use mapped::{MaskMap, ShardMap};
+pub(crate) use mapped::{MaskMap, ShardMap, read_across};
 pub(crate) use writer::SplitWriter;
 
 use crate::fingerprint::Fingerprint;

@@ -1,0 +1,250 @@
+//! Building an index: chunks are sorted, merged stretch by stretch, and gone through twice for every position's match.
+
+use std::{
+    ops::Range,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use rayon::{ThreadPool, ThreadPoolBuilder, prelude::*};
+
+use super::{
+    IndexManifest,
+    budget::Budget,
+    earliest::{self, Found},
+    files::{Header, Kind, Reading, Writing},
+    follower::{Follower, MOST_IDS},
+    manifest::IndexPlan,
+    merge::{Merge, number},
+    minima,
+    search::Order,
+    sort::Chunk,
+    text::{LONGEST, Text},
+    workshop::{self, FOLLOWERS, ORDER, Workshop},
+};
+use crate::{data::dataset::Split, error::Error, fingerprint::Fingerprint, regular};
+
+/// Entries copied at once.
+const STRIDE: u64 = 1 << 14;
+
+/// An index to build.
+#[derive(Clone, Debug)]
+pub struct IndexBuild {
+    /// The folder of a prepared set.
+    pub set: PathBuf,
+    /// The split to index: the one that is learned from.
+    pub split: Split,
+    /// The folder that becomes the index.
+    pub out: PathBuf,
+    /// Bytes to allocate at most, but for a few megabytes. The mapped shards come on top: they are the system's cache,
+    /// which it takes back when it needs to, and merging is slow where they do not fit it.
+    pub memory: u64,
+    /// Tokens sorted at once; as many as fit the memory where `None`.
+    pub chunk_tokens: Option<u64>,
+    /// Threads that compute, from 1. They do not change the index.
+    pub threads: usize,
+}
+
+/// A step of a build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexStep {
+    /// Sorting chunks.
+    Sort,
+    /// Merging them.
+    Merge,
+    /// Finding every position's longest earlier match.
+    Match,
+}
+
+/// The progress of a build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexProgress {
+    /// The step at work.
+    pub step: IndexStep,
+    /// Tokens that it is done with.
+    pub tokens: u64,
+    /// Tokens in all.
+    pub all: u64,
+    /// Pieces that an earlier build had finished, over all steps.
+    pub reused: u64,
+}
+
+/// A build on its way.
+struct Work<'a, O> {
+    text: &'a Text,
+    budget: Budget,
+    shop: &'a Workshop,
+    pool: ThreadPool,
+    threads: usize,
+    stop: &'a AtomicBool,
+    observe: O,
+    progress: IndexProgress,
+}
+
+impl IndexBuild {
+    /// Builds the index, or returns the one that is there if it is of this split. A build that failed, was stopped (soon
+    /// after `stop` is set) or killed leaves its finished pieces in `OUT.partial`, where the next one with the same
+    /// chunks verifies them and goes on. `observe` is called after every piece.
+    pub fn run(&self, stop: &AtomicBool, observe: impl FnMut(IndexProgress)) -> Result<IndexManifest, Error> {
+        let (text, set) = Text::open(&self.set, self.split)?;
+        let plan = IndexPlan::of(&set, self.split);
+        self.check(&plan)?;
+        if let Some(manifest) = workshop::finished(&self.out, &plan)? {
+            return Ok(manifest);
+        }
+        // Nothing follows the last token.
+        let entries = plan.tokens - 1;
+        let budget = Budget::new(self.memory, self.threads, self.chunk_tokens, entries)?;
+        let pool = ThreadPoolBuilder::new().num_threads(self.threads).build();
+        let pool = pool.map_err(|_| self.refused_threads())?;
+        let shop = Workshop::begin(&self.out, &plan, budget.chunk_tokens)?;
+        let progress = IndexProgress { step: IndexStep::Sort, tokens: 0, all: plan.tokens, reused: 0 };
+        let (text, threads) = (&text, self.threads);
+        let mut work = Work { text, budget, shop: &shop, pool, threads, stop, observe, progress };
+        let runs = work.sort(entries)?;
+        let stretches = work.merge(&runs)?;
+        let order = work.order(&stretches, plan.mark())?;
+        let followers = work.followers(&stretches, plan.mark())?;
+        drop((runs, stretches));
+        let manifest = plan.finish(order, followers);
+        shop.publish(&manifest)?;
+        Ok(manifest)
+    }
+
+    fn check(&self, plan: &IndexPlan) -> Result<(), Error> {
+        let refuse = |option, value: String, expected| Err(Error::Option { option, value, expected });
+        if self.threads == 0 {
+            return Err(self.refused_threads());
+        }
+        if plan.tokens == 0 || plan.tokens > u64::from(u32::MAX) {
+            let expected = "from 1 to 4294967295; divide a larger corpus into several sets, whose indexes are searched together";
+            return refuse("tokens to index", plan.tokens.to_string(), expected);
+        }
+        let ids = plan.tokenizer.vocab_size;
+        if ids > MOST_IDS {
+            return refuse("vocabulary to index", ids.to_string(), "at most 262144 ids");
+        }
+        Ok(())
+    }
+
+    fn refused_threads(&self) -> Error {
+        let value = self.threads.to_string();
+        Error::Option { option: "threads", value, expected: "at least 1, and as many as the system starts" }
+    }
+}
+
+impl<O: FnMut(IndexProgress)> Work<'_, O> {
+    fn sort(&mut self, entries: u64) -> Result<Vec<Reading>, Error> {
+        let chunk_tokens = self.budget.chunk_tokens;
+        let mut runs = Vec::new();
+        for number in 0..self.budget.runs {
+            let range = number * chunk_tokens..((number + 1) * chunk_tokens).min(entries);
+            let count = range.end - range.start;
+            let (text, pool) = (self.text, &self.pool);
+            let sort = |writing: &mut Writing| {
+                let from = range.start.saturating_sub(LONGEST as u64 - 1);
+                let tokens = text.read(from..range.end)?;
+                let head = (range.start - from) as usize;
+                let chunk = Chunk { tokens, head, start: range.start as u32, bos: text.bos() };
+                let mut sorted = pool.install(|| chunk.sorted());
+                sorted.try_for_each(|position| writing.push(&position.to_le_bytes()))
+            };
+            let (run, reused) = self.shop.piece(&format!("run-{number:05}"), Kind::Run, count, sort)?;
+            runs.push(run);
+            self.advance(IndexStep::Sort, count, reused.into())?;
+        }
+        Ok(runs)
+    }
+
+    fn merge(&mut self, runs: &[Reading]) -> Result<Vec<Reading>, Error> {
+        if runs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let merge = Merge { text: self.text, runs, buffered: self.budget.buffered };
+        let parts: Vec<_> = merge.stretches()?.into_iter().enumerate().collect();
+        let mut stretches = Vec::new();
+        for round in parts.chunks(self.threads) {
+            let (shop, stop) = (self.shop, self.stop);
+            let write = |(number, parts): &(usize, Vec<Range<u64>>)| {
+                let count = parts.iter().map(|part| part.end - part.start).sum();
+                let name = format!("stretch-{number:05}");
+                shop.piece(&name, Kind::Stretch, count, |writing| merge.write(parts, writing, stop))
+            };
+            let written: Vec<_> = self.pool.install(|| round.par_iter().map(write).collect());
+            for piece in written {
+                let (stretch, reused) = piece?;
+                let count = stretch.entries();
+                stretches.push(stretch);
+                self.advance(IndexStep::Merge, count, reused.into())?;
+            }
+        }
+        Ok(stretches)
+    }
+
+    /// Writes the positions in order, and the tree above them.
+    fn order(&self, stretches: &[Reading], mark: [u8; 8]) -> Result<Fingerprint, Error> {
+        let mut order = Writing::create(&self.shop.path(ORDER), Kind::Order)?;
+        let mut bytes = Vec::new();
+        for stretch in stretches {
+            for from in (0..stretch.entries()).step_by(STRIDE as usize) {
+                stretch.read(from, (stretch.entries() - from).min(STRIDE) as usize, &mut bytes)?;
+                bytes.chunks_exact(5).try_for_each(|entry| order.push(&entry[..4]))?;
+            }
+        }
+        let levels = minima::levels(stretches.iter().map(Reading::entries).sum());
+        for below in &levels[..levels.len() - 1] {
+            let written = order.so_far()?;
+            let read = |range: Range<u64>| {
+                written.read(range.start, (range.end - range.start) as usize, &mut bytes)?;
+                Ok(bytes.chunks_exact(4).map(number).collect())
+            };
+            minima::fold(below.clone(), read, |least| order.push(&least.to_le_bytes()))?;
+        }
+        order.finish(mark)
+    }
+
+    fn followers(&mut self, stretches: &[Reading], mark: [u8; 8]) -> Result<Fingerprint, Error> {
+        let tokens = self.text.tokens();
+        let mut followers = Writing::create(&self.shop.path(FOLLOWERS), Kind::Followers)?;
+        let starts: Vec<u64> = (0..tokens - 1).step_by(self.budget.range as usize).collect();
+        for round in starts.chunks(self.threads) {
+            let matches = |start: &u64| {
+                let range = *start..(start + self.budget.range).min(tokens - 1);
+                earliest::matches(stretches, range, self.budget.buffered)
+            };
+            let found: Vec<_> = self.pool.install(|| round.par_iter().map(matches).collect());
+            for range in found {
+                let range = range?;
+                for one in &range {
+                    followers.push(&self.follower(*one).to_bytes())?;
+                }
+                self.advance(IndexStep::Match, range.len() as u64, 0)?;
+            }
+        }
+        followers.push(&self.follower(self.last_match()?).to_bytes())?;
+        followers.finish(mark)
+    }
+
+    fn follower(&self, found: Found) -> Follower {
+        let next = self.text.get(u64::from(found.position()) + 1).filter(|_| found.length() > 0);
+        next.map_or(Follower::NONE, |next| Follower { length: found.length(), next })
+    }
+
+    /// The match of the last position, which the order leaves out because nothing follows it.
+    fn last_match(&self) -> Result<Found, Error> {
+        let map = regular::map(&self.shop.path(ORDER), |_| Ok(()))?;
+        let tokens = self.text.tokens();
+        let order = Order::new(map, Header::BYTES, tokens - 1);
+        let found = order.longest(self.text, &self.text.context(tokens - 1));
+        Ok(found.map_or(Found::default(), |(length, position)| Found::new(length, position)))
+    }
+
+    /// Tells of a finished piece; an error where the build is to stop.
+    fn advance(&mut self, step: IndexStep, tokens: u64, reused: u64) -> Result<(), Error> {
+        let before = if self.progress.step == step { self.progress.tokens } else { 0 };
+        let reused = self.progress.reused + reused;
+        self.progress = IndexProgress { step, tokens: before + tokens, reused, ..self.progress };
+        (self.observe)(self.progress);
+        if self.stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
+    }
+}

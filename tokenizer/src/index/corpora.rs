@@ -1,0 +1,117 @@
+//! Several indexes searched together, as if their splits were one long text.
+
+use std::{ops::Range, path::Path, sync::Arc};
+
+use super::{Features, Index, IndexProblem, Matcher, manifest, text::Context};
+use crate::{data::dataset::TokenDataset, error::Error};
+
+/// Indexes of one tokenizer's ids, in the order in which they were listed.
+#[derive(Debug)]
+pub struct Corpora {
+    indexes: Vec<Index>,
+    shortest: usize,
+}
+
+/// The longest earlier occurrence of a context, and what followed it there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Match {
+    /// Tokens in common, at most 32.
+    pub length: usize,
+    /// The id that followed.
+    pub next: u32,
+    /// The text that has it.
+    pub source: Source,
+    /// Position in that text of the last token in common.
+    pub at: u64,
+}
+
+/// A text that is searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The split of the index with this number.
+    Index(usize),
+    /// The document itself, as far as it goes.
+    Document,
+}
+
+impl Corpora {
+    /// The shortest match that counts by default. What followed the first occurrence of one token is always the same, so
+    /// a match of one would say nothing that the token itself does not say.
+    pub const SHORTEST: usize = 2;
+
+    /// Opens each index with the set it was built from. Matches of fewer than `shortest` tokens, from 1 to 32, do not
+    /// count.
+    pub fn open<P: AsRef<Path>>(
+        folders: impl IntoIterator<Item = (P, P)>,
+        shortest: usize,
+    ) -> Result<Self, Error> {
+        if !(1..=super::text::LONGEST).contains(&shortest) {
+            let (value, expected) = (shortest.to_string(), "from 1 to 32 tokens");
+            return Err(Error::Option { option: "shortest match", value, expected });
+        }
+        let mut indexes: Vec<Index> = Vec::new();
+        for (folder, set) in folders {
+            let index = Index::open(&folder, set)?;
+            let found = index.manifest().tokenizer.sha256;
+            let expected = indexes.first().map_or(found, |first| first.manifest().tokenizer.sha256);
+            if expected != found {
+                let path = folder.as_ref().join(manifest::NAME);
+                return Err(Error::index(path, IndexProblem::OtherTokenizer { expected, found }));
+            }
+            indexes.push(index);
+        }
+        Ok(Self { indexes, shortest })
+    }
+
+    /// The indexes.
+    pub fn indexes(&self) -> &[Index] {
+        &self.indexes
+    }
+
+    /// The longest match of the text that ends with the last of `context`, within its last document. Among equally long
+    /// ones it is the first in the first index that has one.
+    pub fn longest(&self, context: &[u32]) -> Option<Match> {
+        self.search(&Context::after(context, self.bos()), self.indexes.len())
+    }
+
+    /// What follows each token of a document that is given one at a time; with `own`, also by what it holds itself.
+    pub fn matcher(self: &Arc<Self>, own: bool) -> Matcher {
+        Matcher::new(Arc::clone(self), own)
+    }
+
+    /// The feature of every position of `dataset`.
+    pub fn features<'a>(&'a self, dataset: &'a TokenDataset) -> Result<Features<'a>, Error> {
+        Features::new(self, dataset)
+    }
+
+    pub(super) fn bos(&self) -> Option<u32> {
+        self.indexes.first().and_then(|index| index.text().bos())
+    }
+
+    pub(super) fn shortest(&self) -> usize {
+        self.shortest
+    }
+
+    /// The longest match in the first `count` indexes.
+    pub(super) fn search(&self, context: &Context, count: usize) -> Option<Match> {
+        let mut best: Option<Match> = None;
+        for (number, index) in self.indexes[..count].iter().enumerate() {
+            let Some((length, at, next)) = index.longest(context) else { continue };
+            if length >= self.shortest && best.is_none_or(|best| best.length < length) {
+                best = Some(Match { length, next, source: Source::Index(number), at });
+            }
+        }
+        best
+    }
+
+    /// The number of the index that was built from the tokens of `dataset`, if one was.
+    pub(super) fn own_index(&self, dataset: &TokenDataset) -> Result<Option<usize>, Error> {
+        let shards = dataset.fingerprint()?;
+        Ok(self.indexes.iter().position(|index| index.manifest().shards == shards))
+    }
+
+    /// The tokens of `positions` of an index's split.
+    pub(super) fn read(&self, index: usize, positions: Range<u64>) -> Result<Vec<u32>, Error> {
+        self.indexes[index].text().read(positions)
+    }
+}

@@ -1,0 +1,161 @@
+//! Documents of a split that an index holds word for word: what a model with the feature has only to copy.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, Hasher},
+    ops::Range,
+};
+
+use super::Corpora;
+use crate::{data::dataset::TokenDataset, error::Error};
+
+/// Tokens read at once.
+const STRIDE: u64 = 1 << 14;
+
+/// The documents of a split that are copies of indexed ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Duplicates {
+    /// Documents of the split.
+    pub documents: u64,
+    /// Tokens of the split.
+    pub positions: u64,
+    /// Copies among the documents.
+    pub duplicate_documents: u64,
+    /// Tokens of the copies.
+    pub duplicate_positions: u64,
+    /// The positions of the copies in the split, in order and apart from one another.
+    pub ranges: Vec<Range<u64>>,
+}
+
+/// A text of which ranges can be read.
+struct Tokens<R> {
+    read: R,
+    count: u64,
+    bos: Option<u32>,
+}
+
+#[derive(Clone, Debug)]
+struct Class {
+    /// The first document with these tokens, and all of them.
+    first: Range<u64>,
+    starts: Vec<u64>,
+    /// Whether an indexed document has been compared and is the same.
+    settled: bool,
+}
+
+impl Corpora {
+    /// Finds the documents of `dataset` that are, token for token, documents of an index; of an indexed split, those that
+    /// are copies of one before. Reads the dataset and all indexed splits from end to end.
+    pub fn duplicates(&self, dataset: &TokenDataset) -> Result<Duplicates, Error> {
+        let own = self.own_index(dataset)?;
+        let read = |range| dataset.read(range);
+        let split = Tokens { read, count: dataset.tokens(), bos: dataset.bos() };
+        let hashes = ahash::RandomState::new();
+        let mut classes: HashMap<u64, Vec<Class>> = HashMap::new();
+        let mut found = Duplicates { positions: split.count, ..Duplicates::default() };
+        split.documents(&hashes, |document, hash| {
+            found.documents += 1;
+            let alike = classes.entry(hash).or_default();
+            for class in alike.iter_mut() {
+                if same(&split, &class.first, &split, &document)? {
+                    class.starts.push(document.start);
+                    return Ok(());
+                }
+            }
+            alike.push(Class { starts: vec![document.start], first: document, settled: false });
+            Ok(())
+        })?;
+        let indexed = own.map_or(self.indexes().len(), |own| own + 1);
+        for number in 0..indexed {
+            let text = self.indexes()[number].text();
+            let read = |range| self.read(number, range);
+            let text = Tokens { read, count: text.tokens(), bos: text.bos() };
+            text.documents(&hashes, |document, hash| {
+                for class in classes.get_mut(&hash).into_iter().flatten().filter(|class| !class.settled) {
+                    if same(&split, &class.first, &text, &document)? {
+                        class.settled = true;
+                        let length = document.end - document.start;
+                        // In its own index a document is met as itself: what comes after the first one is a copy.
+                        let before = |start: &u64| own != Some(number) || document.start < *start;
+                        let copies = class.starts.iter().copied().filter(before);
+                        found.ranges.extend(copies.map(|start| start..start + length));
+                        break;
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        found.finish();
+        Ok(found)
+    }
+}
+
+impl Duplicates {
+    /// Whether the token at `position` of the split belongs to a copy.
+    pub fn contains(&self, position: u64) -> bool {
+        let behind = self.ranges.partition_point(|range| range.start <= position);
+        behind.checked_sub(1).is_some_and(|at| self.ranges[at].contains(&position))
+    }
+
+    /// Counts the ranges, one per copy, and joins those that touch.
+    fn finish(&mut self) {
+        self.ranges.sort_unstable_by_key(|range| range.start);
+        self.duplicate_documents = self.ranges.len() as u64;
+        self.duplicate_positions = self.ranges.iter().map(|range| range.end - range.start).sum();
+        self.ranges.dedup_by(|range, before| {
+            let touches = before.end == range.start;
+            if touches {
+                before.end = range.end;
+            }
+            touches
+        });
+    }
+}
+
+impl<R: Fn(Range<u64>) -> Result<Vec<u32>, Error>> Tokens<R> {
+    /// Gives `take` every document with a hash of its tokens.
+    fn documents(
+        &self,
+        hashes: &ahash::RandomState,
+        mut take: impl FnMut(Range<u64>, u64) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut start = 0;
+        let mut hasher = hashes.build_hasher();
+        for from in (0..self.count).step_by(STRIDE as usize) {
+            for (at, id) in (from..).zip((self.read)(from..(from + STRIDE).min(self.count))?) {
+                if Some(id) == self.bos && at > start {
+                    take(start..at, hasher.finish())?;
+                    start = at;
+                    hasher = hashes.build_hasher();
+                }
+                hasher.write_u32(id);
+            }
+        }
+        if start < self.count { take(start..self.count, hasher.finish()) } else { Ok(()) }
+    }
+}
+
+fn same<R, S>(
+    one: &Tokens<R>,
+    here: &Range<u64>,
+    other: &Tokens<S>,
+    there: &Range<u64>,
+) -> Result<bool, Error>
+where
+    R: Fn(Range<u64>) -> Result<Vec<u32>, Error>,
+    S: Fn(Range<u64>) -> Result<Vec<u32>, Error>,
+{
+    let length = here.end - here.start;
+    if length != there.end - there.start {
+        return Ok(false);
+    }
+    for from in (0..length).step_by(STRIDE as usize) {
+        let to = (from + STRIDE).min(length);
+        if (one.read)(here.start + from..here.start + to)?
+            != (other.read)(there.start + from..there.start + to)?
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

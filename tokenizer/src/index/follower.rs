@@ -1,0 +1,32 @@
+//! One position's longest earlier match in three bytes: 18 bits of the id that followed it, 6 of its length.
+
+use super::text::LONGEST;
+
+const BITS: u32 = 18;
+
+/// Ids that fit an entry; every vocabulary in wide use is as small.
+pub(super) const MOST_IDS: u32 = 1 << BITS;
+
+/// The length of a match, 0 where there is none, and the id that followed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Follower {
+    pub(super) length: usize,
+    pub(super) next: u32,
+}
+
+impl Follower {
+    pub(super) const NONE: Self = Self { length: 0, next: 0 };
+
+    pub(super) fn to_bytes(self) -> [u8; 3] {
+        let [a, b, c, _] = ((self.length as u32) << BITS | self.next).to_le_bytes();
+        [a, b, c]
+    }
+
+    /// `None` for bytes that no build writes.
+    pub(super) fn from_bytes([a, b, c]: [u8; 3], vocabulary: u32) -> Option<Self> {
+        let entry = u32::from_le_bytes([a, b, c, 0]);
+        let found = Self { length: (entry >> BITS) as usize, next: entry & (MOST_IDS - 1) };
+        let none_is_zero = found.length > 0 || found.next == 0;
+        (found.length <= LONGEST && found.next < vocabulary && none_is_zero).then_some(found)
+    }
+}

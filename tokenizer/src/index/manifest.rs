@@ -1,0 +1,126 @@
+//! `index.json`: what an index was built from. It is the last file to appear, so a folder that has one is whole.
+
+use std::{
+    io::{ErrorKind, Read},
+    path::Path,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::IndexProblem;
+use crate::{
+    data::{
+        dataset::Split,
+        shard::{Manifest, TokenizerEntry},
+    },
+    error::Error,
+    fingerprint::Fingerprint,
+    regular,
+};
+
+/// The manifest's name within an index's folder.
+pub(super) const NAME: &str = "index.json";
+
+const MAX_BYTES: u64 = 1 << 20;
+
+/// The contents of an index. Nothing in it depends on when, where or in how much memory the index was built.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IndexManifest {
+    /// The version of this file's format and of the files beside it.
+    pub format: u32,
+    /// The tokenizer whose ids were indexed.
+    pub tokenizer: TokenizerEntry,
+    /// The split that was indexed.
+    pub split: Split,
+    /// Its tokens.
+    pub tokens: u64,
+    /// Identifies them: [`TokenDataset::fingerprint`](crate::TokenDataset::fingerprint) of the same split.
+    pub shards: Fingerprint,
+    /// SHA-256 of what follows the header of `order.bin`.
+    pub order: Fingerprint,
+    /// SHA-256 of what follows the header of `followers.bin`.
+    pub followers: Fingerprint,
+}
+
+/// An index to come: its manifest as far as it is known before anything is built.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct IndexPlan {
+    pub(super) format: u32,
+    pub(super) tokenizer: TokenizerEntry,
+    pub(super) split: Split,
+    pub(super) tokens: u64,
+    pub(super) shards: Fingerprint,
+}
+
+impl IndexPlan {
+    pub(super) fn of(manifest: &Manifest, split: Split) -> Self {
+        let entry = split.of(manifest);
+        let (tokenizer, tokens, shards) = (manifest.tokenizer.clone(), entry.tokens, entry.fingerprint());
+        Self { format: IndexManifest::FORMAT, tokenizer, split, tokens, shards }
+    }
+
+    /// Ties the files of an index to one another.
+    pub(super) fn mark(&self) -> [u8; 8] {
+        self.shards.short()
+    }
+
+    pub(super) fn finish(self, order: Fingerprint, followers: Fingerprint) -> IndexManifest {
+        let Self { format, tokenizer, split, tokens, shards } = self;
+        IndexManifest { format, tokenizer, split, tokens, shards, order, followers }
+    }
+
+    /// Refuses `made`, the manifest in `folder`, unless this very index is there.
+    pub(super) fn check(&self, folder: &Path, made: &IndexManifest) -> Result<(), Error> {
+        let refuse = |problem| Err(Error::index(folder.join(NAME), problem));
+        if made.shards != self.shards {
+            return refuse(IndexProblem::OtherShards { expected: made.shards, found: self.shards });
+        }
+        let stated = made.clone();
+        let differences = [
+            (stated.tokenizer != self.tokenizer, "its tokenizer"),
+            (stated.tokens != self.tokens, "its number of tokens"),
+            (stated.split != self.split, "its split"),
+        ];
+        let first = differences.into_iter().find_map(|(differs, what)| differs.then_some(what));
+        first.map_or(Ok(()), |what| refuse(IndexProblem::OtherSet(what)))
+    }
+}
+
+impl IndexManifest {
+    /// The version written here.
+    pub const FORMAT: u32 = 1;
+
+    /// Reads the manifest of the index in `folder`.
+    pub fn read(folder: impl AsRef<Path>) -> Result<Self, Error> {
+        #[derive(Deserialize)]
+        struct Format {
+            format: u32,
+        }
+        let path = folder.as_ref().join(NAME);
+        let file = match regular::open(&path) {
+            Err(Error::Read { cause, .. }) if cause.kind() == ErrorKind::NotFound => {
+                return Err(Error::index(folder.as_ref(), IndexProblem::NoIndex));
+            }
+            file => file?,
+        };
+        let mut json = Vec::new();
+        let bytes = file.take(MAX_BYTES + 1).read_to_end(&mut json).map_err(Error::read(&path))? as u64;
+        if bytes > MAX_BYTES {
+            return Err(Error::FileTooLarge { path, bytes, limit: MAX_BYTES });
+        }
+        let refused = |cause: serde_json::Error| Error::index(&path, cause);
+        let Format { format } = serde_json::from_slice(&json).map_err(refused)?;
+        if format != Self::FORMAT {
+            return Err(Error::index(path, IndexProblem::Format { found: format }));
+        }
+        serde_json::from_slice(&json).map_err(refused)
+    }
+
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        let mut json = serde_json::to_vec_pretty(self).expect("strings and numbers always serialise");
+        json.push(b'\n');
+        json
+    }
+}

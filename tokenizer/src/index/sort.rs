@@ -1,0 +1,91 @@
+//! Sorting one chunk: its positions by their contexts, three tokens of them at a time.
+//!
+//! Three tokens fit one 64-bit word, so that most comparisons touch no text. Positions whose words are equal are sorted
+//! again by their next three tokens, eleven times at most: no text makes this slower than that.
+
+use rayon::prelude::*;
+
+use super::text::LONGEST;
+
+/// Bits of a token in a word: ids below 2^18 and 0 for no token.
+const BITS: u32 = 21;
+/// Tokens in a word.
+const STEP: usize = 3;
+/// Groups from here on are shared among threads.
+const LARGE: usize = 1 << 14;
+
+/// Bytes that sorting takes for each token of a chunk.
+pub(super) const BYTES_PER_TOKEN: u64 = 20;
+
+/// A chunk of the text, with the tokens before it that its first contexts reach into.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    /// Up to `LONGEST - 1` tokens of head, then the chunk.
+    pub(super) tokens: Vec<u32>,
+    pub(super) head: usize,
+    /// Position of the first token behind the head.
+    pub(super) start: u32,
+    pub(super) bos: Option<u32>,
+}
+
+type Entry = (u64, u32);
+
+impl Chunk {
+    /// The positions of the chunk in the order of their contexts, equal ones by position.
+    pub(super) fn sorted(&self) -> impl Iterator<Item = u32> {
+        let places = (self.head..self.tokens.len()).into_par_iter();
+        let mut entries: Vec<Entry> = places.map(|place| (self.word(place, 0), place as u32)).collect();
+        entries.par_sort_unstable();
+        self.refine(&mut entries, 1);
+        let shift = self.start.wrapping_sub(self.head as u32);
+        entries.into_iter().map(move |(_, place)| place.wrapping_add(shift))
+    }
+
+    /// Sorts every group of equal words by their next tokens, of which each has `step * STEP` behind it.
+    fn refine(&self, entries: &mut [Entry], step: usize) {
+        if step * STEP >= LONGEST {
+            return;
+        }
+        let refine = |group: &mut [Entry]| {
+            if group.len() == 1 || self.ends(group[0].0) {
+                return;
+            }
+            let renew = |entry: &mut Entry| entry.0 = self.word(entry.1 as usize, step);
+            if group.len() < LARGE {
+                group.iter_mut().for_each(renew);
+                group.sort_unstable();
+            } else {
+                group.par_iter_mut().for_each(renew);
+                group.par_sort_unstable();
+            }
+            self.refine(group, step + 1);
+        };
+        if entries.len() < LARGE {
+            entries.chunk_by_mut(|one, other| one.0 == other.0).for_each(refine);
+        } else {
+            entries.par_chunk_by_mut(|one, other| one.0 == other.0).for_each(refine);
+        }
+    }
+
+    /// The tokens of the context of `place` from the `step * STEP`-th on.
+    fn word(&self, place: usize, step: usize) -> u64 {
+        let mut word = 0;
+        let mut over = false;
+        for back in step * STEP..(step + 1) * STEP {
+            let id = if over || back >= LONGEST {
+                None
+            } else {
+                place.checked_sub(back).map(|place| self.tokens[place])
+            };
+            over = id.is_none() || id == self.bos;
+            word = word << BITS | id.map_or(0, |id| u64::from(id) + 1);
+        }
+        word
+    }
+
+    /// Whether contexts end within `word`.
+    fn ends(&self, word: u64) -> bool {
+        let token = word & ((1 << BITS) - 1);
+        token == 0 || self.bos.is_some_and(|bos| token == u64::from(bos) + 1)
+    }
+}

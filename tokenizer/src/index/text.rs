@@ -1,0 +1,134 @@
+//! The tokens of one split as a single sequence, and the context that ends at each of them.
+
+use std::{
+    ops::{Deref, Range},
+    path::Path,
+};
+
+use crate::{
+    data::{
+        dataset::Split,
+        shard::{MANIFEST, Manifest, ShardMap, ShardProblem, read_across},
+    },
+    error::Error,
+};
+
+/// Tokens of a match at most.
+pub(crate) const LONGEST: usize = 32;
+
+/// The mapped shards of a split, one behind the other.
+#[derive(Debug)]
+pub(crate) struct Text {
+    shards: Vec<ShardMap>,
+    /// Where each shard begins.
+    starts: Vec<u64>,
+    tokens: u64,
+    bos: Option<u32>,
+}
+
+/// The tokens up to a position, read backwards to the one that opens the document, at most [`LONGEST`] of them.
+///
+/// Contexts compare as slices do: by the last token first, and one that ends before another begins to differ from it
+/// comes before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Context {
+    ids: [u32; LONGEST],
+    length: usize,
+}
+
+impl Text {
+    pub(crate) fn open(set: &Path, split: Split) -> Result<(Self, Manifest), Error> {
+        let manifest = Manifest::read(set)?;
+        let entries = &split.of(&manifest).shards;
+        if entries.is_empty() {
+            return Err(Error::shard(set.join(MANIFEST), ShardProblem::NoShards(split.name())));
+        }
+        let open = |entry| ShardMap::of_set(set, &manifest, entry);
+        let shards = entries.iter().map(open).collect::<Result<Vec<_>, Error>>()?;
+        let mut tokens = 0;
+        let mut starts = Vec::with_capacity(shards.len());
+        for shard in &shards {
+            starts.push(tokens);
+            tokens += shard.tokens();
+        }
+        Ok((Self { shards, starts, tokens, bos: manifest.tokenizer.bos }, manifest))
+    }
+
+    pub(crate) fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    pub(crate) fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The id at `at`, not compared with the vocabulary; `None` beyond the end.
+    pub(crate) fn get(&self, at: u64) -> Option<u32> {
+        let shard = self.starts.partition_point(|start| *start <= at).checked_sub(1)?;
+        self.shards[shard].get(at - self.starts[shard])
+    }
+
+    /// The ids at `positions` as far as there are any, each within the vocabulary.
+    pub(crate) fn read(&self, positions: Range<u64>) -> Result<Vec<u32>, Error> {
+        read_across(self.shards.iter(), positions)
+    }
+
+    /// The context that ends at `at`; empty beyond the end.
+    pub(crate) fn context(&self, at: u64) -> Context {
+        let Some(mut shard) = self.starts.partition_point(|start| *start <= at).checked_sub(1) else {
+            return Context::default();
+        };
+        let before = (0..=at).rev().map_while(|at| {
+            if at < self.starts[shard] {
+                shard = shard.checked_sub(1)?;
+            }
+            self.shards[shard].get(at - self.starts[shard])
+        });
+        Context::backwards(before, self.bos)
+    }
+
+    /// Reads every byte of the shards and compares it with the checksums of `manifest`.
+    pub(crate) fn verify(&self, manifest: &Manifest, split: Split) -> Result<(), Error> {
+        let mut entries = self.shards.iter().zip(&split.of(manifest).shards);
+        entries.try_for_each(|(shard, entry)| shard.verify(Some(entry.sha256)))
+    }
+}
+
+impl Context {
+    /// The context that `ids`, the last one first, give.
+    fn backwards(ids: impl Iterator<Item = u32>, bos: Option<u32>) -> Self {
+        let mut context = Self::default();
+        for (place, id) in context.ids.iter_mut().zip(ids) {
+            *place = id;
+            context.length += 1;
+            if Some(id) == bos {
+                break;
+            }
+        }
+        context
+    }
+
+    /// The context after `ids` in reading order.
+    pub(crate) fn after(ids: &[u32], bos: Option<u32>) -> Self {
+        Self::backwards(ids.iter().rev().copied(), bos)
+    }
+
+    /// The number of last tokens that both have in common.
+    pub(crate) fn common(&self, other: &[u32]) -> usize {
+        self.iter().zip(other).take_while(|(one, other)| one == other).count()
+    }
+}
+
+impl Default for Context {
+    fn default() -> Self {
+        Self { ids: [0; LONGEST], length: 0 }
+    }
+}
+
+impl Deref for Context {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
+        &self.ids[..self.length]
+    }
+}

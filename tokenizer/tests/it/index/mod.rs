@@ -1,0 +1,9 @@
+//! Longest matches: built, searched, followed token by token, and damaged.
+
+mod brute;
+mod build;
+mod damage;
+mod duplicates;
+mod features;
+mod matcher;
+mod sets;
