@@ -23,7 +23,9 @@ use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
 use exit::Ending;
-use verbs::{chat, eval, export, import, inspect, plan as planning, prepare, run, sample, tokenizer_train};
+use verbs::{
+    chat, eval, export, import, index, inspect, plan as planning, prepare, run, sample, tokenizer_train,
+};
 
 /// Train language models bigger than your GPU.
 ///
@@ -61,6 +63,17 @@ enum Verb {
     /// Make a tokenizer.
     #[command(subcommand)]
     Tokenizer(TokenizerVerb),
+    /// Index a set by longest matches.
+    #[command(subcommand)]
+    Index(IndexVerb),
+}
+
+#[derive(Debug, Subcommand)]
+enum IndexVerb {
+    /// Build the index of a prepared set.
+    Build(index::Build),
+    /// Say what an index holds, whether it is whole, and which validation documents are in it.
+    Inspect(index::Inspect),
 }
 
 #[derive(Debug, Subcommand)]
@@ -84,6 +97,8 @@ fn main() -> ExitCode {
         Verb::Inspect(args) => inspect::run(&args).map(done),
         Verb::Prepare(args) => prepare::run(&args).map(done),
         Verb::Tokenizer(TokenizerVerb::Train(args)) => tokenizer_train::run(&args).map(done),
+        Verb::Index(IndexVerb::Build(args)) => index::build(&args).map(done),
+        Verb::Index(IndexVerb::Inspect(args)) => index::inspect(&args).map(done),
     };
     match done {
         Ok(ending) => ending.code(),

@@ -5,6 +5,7 @@ mod line;
 mod metrics;
 mod renderer;
 mod report;
+mod step_bar;
 pub(crate) mod terminal;
 
 pub(crate) use input_bar::InputBar;
@@ -12,3 +13,4 @@ pub(crate) use line::line;
 pub(crate) use metrics::{Lines, train_scalars, valid_loss};
 pub(crate) use renderer::{NoLogger, PlainRenderer};
 pub(crate) use report::{Report, Validation};
+pub(crate) use step_bar::StepBar;

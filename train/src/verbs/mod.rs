@@ -5,6 +5,7 @@ pub(crate) mod chat;
 pub(crate) mod eval;
 pub(crate) mod export;
 pub(crate) mod import;
+pub(crate) mod index;
 pub(crate) mod inspect;
 pub(crate) mod plan;
 pub(crate) mod prepare;

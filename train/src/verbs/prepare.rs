@@ -104,7 +104,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn open(spec: &PathBuf) -> anyhow::Result<Tokenizer> {
+pub(super) fn open(spec: &PathBuf) -> anyhow::Result<Tokenizer> {
     if spec.as_os_str() == "bytes" && !spec.exists() {
         return Ok(Tokenizer::bytes(&[]));
     }

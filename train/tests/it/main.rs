@@ -9,6 +9,7 @@ mod evaluation;
 mod exchange;
 mod finetune;
 mod host_optimizer;
+mod index;
 mod inspect;
 mod plan;
 mod prepare;
