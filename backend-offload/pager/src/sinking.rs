@@ -3,6 +3,11 @@
 //! Blocks pass the host in both directions, so that a door moves bytes between device and host alone. What sinks is needed
 //! last; what the program lets go of before its next use sinks only when nothing else can, since it would be written for
 //! nothing. A block that was raised keeps its place on the disk until it is written, and sinks again for free.
+//!
+//! What fits into the three tiers together has a place, but for one passage: a block that comes from the disk passes the host,
+//! so that as many bytes must be free there or on the disk. Before anything is refused, a full disk gives up what other tiers
+//! have as well, and an operand on the host sinks for those who leave the device for it. That ends: whoever leaves stays away
+//! until the operation is ready, and nobody is raised before there is device memory for it.
 
 use crate::block::{Block, BlockId, Place, TierIndex};
 use crate::fault::{Fault, Shortage, Stop};
