@@ -69,9 +69,11 @@ impl<'a> Features<'a> {
         let from = positions.start.saturating_sub(REACH);
         let ids = self.dataset.read(from..positions.end)?;
         let first = (positions.start - from) as usize;
+        let bos = self.dataset.bos();
+        let opening = ids.iter().take(first + 1).rposition(|id| Some(*id) == bos).unwrap_or(0);
         let mut past = Past::new(true);
         let mut features = Vec::new();
-        for (place, id) in ids.into_iter().enumerate() {
+        for (place, id) in ids.into_iter().enumerate().skip(opening) {
             let found = past.push(self.corpora, id, place >= first);
             if place >= first {
                 features.push(found.map(|found| found.next));

@@ -51,6 +51,10 @@ impl Text {
             starts.push(tokens);
             tokens += shard.tokens();
         }
+        let expected = split.of(&manifest).tokens;
+        if expected != tokens {
+            return Err(Error::shard(set.join(MANIFEST), ShardProblem::Tokens { expected, found: tokens }));
+        }
         Ok((Self { shards, starts, tokens, bos: manifest.tokenizer.bos }, manifest))
     }
 
@@ -75,16 +79,19 @@ impl Text {
 
     /// The context that ends at `at`; empty beyond the end.
     pub(crate) fn context(&self, at: u64) -> Context {
-        let Some(mut shard) = self.starts.partition_point(|start| *start <= at).checked_sub(1) else {
-            return Context::default();
+        let mut context = Context::default();
+        let Some(shard) = self.starts.partition_point(|start| *start <= at).checked_sub(1) else {
+            return context;
         };
-        let before = (0..=at).rev().map_while(|at| {
-            if at < self.starts[shard] {
-                shard = shard.checked_sub(1)?;
+        context.length = self.shards[shard].read_backwards(at - self.starts[shard], &mut context.ids);
+        if context.length > 0 {
+            for before in self.shards[..shard].iter().rev() {
+                let rest = &mut context.ids[context.length..];
+                context.length += before.read_backwards(before.tokens().saturating_sub(1), rest);
             }
-            self.shards[shard].get(at - self.starts[shard])
-        });
-        Context::backwards(before, self.bos)
+        }
+        context.cut(self.bos);
+        context
     }
 
     /// Reads every byte of the shards and compares it with the checksums of `manifest`.
@@ -95,22 +102,21 @@ impl Text {
 }
 
 impl Context {
-    /// The context that `ids`, the last one first, give.
-    fn backwards(ids: impl Iterator<Item = u32>, bos: Option<u32>) -> Self {
+    /// The context after `ids` in reading order.
+    pub(crate) fn after(ids: &[u32], bos: Option<u32>) -> Self {
         let mut context = Self::default();
-        for (place, id) in context.ids.iter_mut().zip(ids) {
-            *place = id;
-            context.length += 1;
-            if Some(id) == bos {
-                break;
-            }
+        for (place, id) in context.ids.iter_mut().zip(ids.iter().rev()) {
+            *place = *id;
         }
+        context.length = ids.len().min(LONGEST);
+        context.cut(bos);
         context
     }
 
-    /// The context after `ids` in reading order.
-    pub(crate) fn after(ids: &[u32], bos: Option<u32>) -> Self {
-        Self::backwards(ids.iter().rev().copied(), bos)
+    /// Leaves nothing behind the token that opens the document.
+    fn cut(&mut self, bos: Option<u32>) {
+        let opening = bos.and_then(|bos| self.iter().position(|id| *id == bos));
+        self.length = opening.map_or(self.length, |opening| opening + 1);
     }
 
     /// The number of last tokens that both have in common.

@@ -125,6 +125,23 @@ impl ShardMap {
         }
     }
 
+    /// Fills `ids` with those at `at` and before it, the last one first, and gives their number. Values are not checked.
+    pub(crate) fn read_backwards(&self, at: u64, ids: &mut [u32]) -> usize {
+        let end = if at < self.tokens { at as usize + 1 } else { 0 };
+        let count = ids.len().min(end);
+        let bytes = self.content.bytes() as usize;
+        let stretch = &self.payload()[(end - count) * bytes..end * bytes];
+        let places = ids[..count].iter_mut();
+        if self.content == Content::Narrow {
+            let spelled = stretch.as_chunks().0.iter().rev();
+            places.zip(spelled).for_each(|(place, id)| *place = u16::from_le_bytes(*id).into());
+        } else {
+            let spelled = stretch.as_chunks().0.iter().rev();
+            places.zip(spelled).for_each(|(place, id)| *place = u32::from_le_bytes(*id));
+        }
+        count
+    }
+
     /// The positions of `id`.
     pub(crate) fn positions(&self, id: u32) -> impl Iterator<Item = u64> {
         self.ids(0, self.tokens as usize).zip(0..).filter_map(move |(found, at)| (found == id).then_some(at))

@@ -26,7 +26,7 @@ pub(super) fn bytes() -> Tokenizer {
 pub(super) fn documents() -> impl Strategy<Value = Vec<String>> {
     let letters = prop_oneof!["[ab]{1,60}", "[a-d]{1,40}", "a{1,80}", "(abc){1,30}"];
     let pool = prop::collection::vec(letters, 1..6);
-    (pool, prop::collection::vec((0usize..6, any::<bool>(), "[a-c]{0,3}"), 1..16)).prop_map(
+    (pool, prop::collection::vec((0usize..6, any::<bool>(), "[a-c]{0,3}"), 1..10)).prop_map(
         |(pool, picks)| {
             let one = |(at, twice, tail): (usize, bool, String)| {
                 let text = &pool[at % pool.len()];
