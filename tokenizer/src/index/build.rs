@@ -208,9 +208,10 @@ impl<O: FnMut(IndexProgress)> Work<'_, O> {
         let mut followers = Writing::create(&self.shop.path(FOLLOWERS), Kind::Followers)?;
         let starts: Vec<u64> = (0..tokens - 1).step_by(self.budget.range as usize).collect();
         for round in starts.chunks(self.threads) {
+            let (buffered, stop) = (self.budget.buffered, self.stop);
             let matches = |start: &u64| {
                 let range = *start..(start + self.budget.range).min(tokens - 1);
-                earliest::matches(stretches, range, self.budget.buffered)
+                earliest::matches(stretches, range, buffered, stop)
             };
             let found: Vec<_> = self.pool.install(|| round.par_iter().map(matches).collect());
             for range in found {

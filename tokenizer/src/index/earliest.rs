@@ -5,7 +5,10 @@
 //! tokens: 32 numbers, whatever the text. Going through it backwards gives the same for those that come later in the
 //! order, and the longer of both matches is the longest there is.
 
-use std::ops::Range;
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use super::{files::Reading, merge::number, text::LONGEST};
 use crate::error::Error;
@@ -54,11 +57,12 @@ impl Passed {
 }
 
 /// The longest earlier match of every position in `range`, read from all `stretches`, of which `buffered` entries are in
-/// memory at once.
+/// memory at once, or an error soon after `stop` is set.
 pub(super) fn matches(
     stretches: &[Reading],
     range: Range<u64>,
     buffered: usize,
+    stop: &AtomicBool,
 ) -> Result<Vec<Found>, Error> {
     let mut found = vec![Found::default(); (range.end - range.start) as usize];
     let mut keep = |position: u32, one: Found| {
@@ -68,10 +72,16 @@ pub(super) fn matches(
         }
     };
     let mut bytes = Vec::new();
+    let read = |stretch: &Reading, from, bytes: &mut Vec<u8>| {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        stretch.read(from, (stretch.entries() - from).min(buffered as u64) as usize, bytes)
+    };
     let mut passed = Passed([u32::MAX; LONGEST + 1]);
     for stretch in stretches {
         for from in (0..stretch.entries()).step_by(buffered) {
-            stretch.read(from, (stretch.entries() - from).min(buffered as u64) as usize, &mut bytes)?;
+            read(stretch, from, &mut bytes)?;
             for entry in bytes.as_chunks::<WIDTH>().0 {
                 let position = number(entry);
                 keep(position, passed.step(entry[4].into(), position));
@@ -84,7 +94,7 @@ pub(super) fn matches(
     for stretch in stretches.iter().rev() {
         for piece in (0..stretch.entries().div_ceil(buffered as u64)).rev() {
             let from = piece * buffered as u64;
-            stretch.read(from, (stretch.entries() - from).min(buffered as u64) as usize, &mut bytes)?;
+            read(stretch, from, &mut bytes)?;
             for entry in bytes.as_chunks::<WIDTH>().0.iter().rev() {
                 let position = number(entry);
                 keep(position, passed.step(common, position));

@@ -94,6 +94,23 @@ fn pieces_of_another_text_or_other_chunks_are_not_taken() {
 }
 
 #[test]
+fn a_piece_of_the_same_name_and_size_from_other_chunks_is_not_taken() {
+    let sets = Sets::new();
+    let text: String = "abcdefg".repeat(10).chars().rev().collect();
+    sets.prepare("a", &[text], &[]);
+    // Of 70 positions in chunks of 30 the third has 10, as have all in chunks of 10.
+    let (out, chunk_tokens) = (sets.path("out"), Some(30));
+    let (made, _) = stopped(&IndexBuild { out: out.clone(), chunk_tokens, ..sets.build("a") }, 3);
+    assert!(matches!(made, Err(Error::Interrupted)));
+    let mut reused = 0;
+    let build = IndexBuild { out: out.clone(), chunk_tokens: Some(10), ..sets.build("a") };
+    build.run(&AtomicBool::new(false), |progress| reused = progress.reused).expect("built");
+    assert_eq!(reused, 0);
+    run(&sets.build("a")).expect("built");
+    assert_eq!(contents(&out), contents(&sets.path("a-index")));
+}
+
+#[test]
 fn a_finished_index_is_left_alone_and_another_refused() {
     let sets = set();
     sets.prepare("b", &["abra".to_owned()], &[]);

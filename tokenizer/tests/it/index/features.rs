@@ -47,6 +47,29 @@ proptest! {
     }
 
     #[test]
+    fn of_several_indexes_the_longest_match_counts_and_the_first_of_equal_ones(
+        first in documents(), second in documents(), query in "[ab]{1,12}"
+    ) {
+        let sets = Sets::new();
+        sets.prepare("a", &first, &[]);
+        sets.prepare("b", &second, &[]);
+        let corpora = sets.indexed(&["a", "b"], 2);
+        let texts = [tokens(&first), tokens(&second)];
+        for end in 1..=query.len() {
+            let context: Vec<u32> = query[..end].bytes().map(u32::from).collect();
+            let mut expected: Option<(usize, usize, Source)> = None;
+            for (number, text) in texts.iter().enumerate() {
+                let found = brute::longest(text, text.len(), &context).filter(|(length, _)| *length >= 2);
+                if let Some((length, at)) = found && expected.is_none_or(|(longest, ..)| longest < length) {
+                    expected = Some((length, at, Source::Index(number)));
+                }
+            }
+            let found = corpora.longest(&context);
+            prop_assert_eq!(found.map(|found| (found.length, found.at as usize, found.source)), expected);
+        }
+    }
+
+    #[test]
     fn a_text_indexed_in_parts_gives_each_position_what_the_whole_gives(
         first in documents(), second in documents(), measured in documents(), shortest in 1usize..4
     ) {
