@@ -199,3 +199,33 @@ fn nothing_sinks_for_a_room_that_cannot_be_made() {
     assert_eq!(pager.step_to_host_room(46, &|| rooms), refused, "5 and 40 are all there will be");
     assert!(matches!(pager.step_to_host_room(35, &|| rooms), Ok(Step::Sink { .. })));
 }
+
+#[test]
+fn a_copy_on_the_disk_is_kept_where_giving_it_up_makes_no_room() {
+    let mut pager = Pager::new(Limit::bytes(10), Policy::LeastRecentlyUsed, Oversized::Refuse);
+    let [small, large] = [10, 30].map(|bytes| pager.insert(bytes, Arena(0)));
+    pager.wrote_in_tier(small, HOST).expect("it is nowhere");
+    pager.sunk(small).expect("it is on the host");
+    operate_above_a_disk(&mut pager, &[small], [10, 10]).expect("there is room");
+    pager.copy_dropped(small, HOST).expect("it has a copy");
+    pager.wrote_in_tier(large, HOST).expect("it is nowhere");
+    pager.swept();
+    let full = Rooms { host: Limit::bytes(0), disk: Limit::bytes(0) };
+    let refused = Err(Stop::Shortage(Shortage::TierFull { wanted: 5 }));
+    assert_eq!(pager.step_to_host_room(5, &|| full), refused, "30 bytes do not sink into 10");
+    assert_eq!(place(&pager, small).0, Place::Device { clean: Some(DISK) });
+}
+
+#[test]
+fn an_operand_sinks_after_all_others() {
+    let (mut pager, [a, b]) = written_pair();
+    let more = [0; 2].map(|_| pager.insert(10, Arena(0)));
+    for block in more {
+        operate_above_a_disk(&mut pager, &[block], [20, 40]).expect("both find a place on the host");
+        pager.wrote(block).expect("on the device");
+    }
+    assert_eq!([a, b].map(|block| place(&pager, block).0), [Place::Away(HOST); 2]);
+    let steps = operate_above_a_disk(&mut pager, &[a], [20, 40]).expect("they change places");
+    let sunk: Vec<_> = steps.iter().filter(|step| matches!(step, Step::Sink { .. })).collect();
+    assert_eq!(sunk, [&Step::Sink { block: b }], "{steps:?}");
+}
