@@ -288,7 +288,7 @@ pub enum Error {
         problem: IndexProblem,
     },
     /// Stopped on request.
-    #[error("interrupted; nothing that looks complete was left behind. Run the same command to start again")]
+    #[error("interrupted; nothing that looks complete was left behind. Run the same command again")]
     Interrupted,
 }
 
