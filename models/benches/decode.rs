@@ -38,7 +38,7 @@ fn measure(name: &str, config: &GptConfig) {
             // The same work as with the cache otherwise: logits of the last position alone.
             let prompt: Vec<u32> = (0..end as u32).collect();
             let (_, logits) =
-                Decoder::with_prompts(&model, &[&prompt], end).expect("the capacity is the length");
+                Decoder::with_prompts(&model, &[prompt[..].into()], end).expect("the capacity is the length");
             logits.to_data();
         }
     });

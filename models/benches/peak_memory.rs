@@ -128,5 +128,5 @@ fn batch<B: Backend<Device = FlexDevice>>(rows: usize, time: usize) -> Batch<B> 
         let ids: Vec<i32> = (0..rows * time).map(|at| (at * step % 50_257) as i32).collect();
         Tensor::from_data(TensorData::new(ids, [rows, time]), &FlexDevice)
     };
-    Batch { inputs: ids(7_919), targets: ids(104_729), mask: None }
+    Batch { inputs: ids(7_919).into(), targets: ids(104_729), mask: None }
 }

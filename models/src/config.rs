@@ -110,6 +110,8 @@ pub struct GptConfig {
     pub mlp_bias: bool,
     /// Whether the head is the embedding.
     pub tie_word_embeddings: bool,
+    /// Whether each token comes with what followed the longest match of the text up to it in an index.
+    pub longest_match: bool,
     /// `c * tanh(logit / c)` on the output logits.
     pub logit_softcap: Option<f64>,
     /// The same on attention scores.
@@ -118,6 +120,8 @@ pub struct GptConfig {
     pub embd_pdrop: f64,
     /// Dropout on what each sub-layer adds to the residual stream.
     pub resid_pdrop: f64,
+    /// Share of matches that training hides (`longest_match`).
+    pub match_pdrop: f64,
     /// Dropout on attention weights; only 0 is accepted.
     pub attn_pdrop: f64,
     /// Which initialisation table applies.
@@ -253,7 +257,11 @@ impl GptConfig {
             let bad = value.filter(|value| !positive(*value));
             wrong.extend(bad.map(|value| ConfigError::OutOfRange { key, value, expected: above_zero }));
         }
-        for (key, value) in [("embd_pdrop", self.embd_pdrop), ("resid_pdrop", self.resid_pdrop)] {
+        for (key, value) in [
+            ("embd_pdrop", self.embd_pdrop),
+            ("resid_pdrop", self.resid_pdrop),
+            ("match_pdrop", self.match_pdrop),
+        ] {
             if !(0.0..1.0).contains(&value) {
                 wrong.push(ConfigError::OutOfRange { key, value, expected: "in [0, 1)" });
             }

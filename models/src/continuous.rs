@@ -6,11 +6,13 @@
 //! begins alike reads only the rest.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use burn::tensor::backend::Backend;
 
 use crate::generate::GenerateError;
 use crate::gpt::Gpt;
+use crate::lookup::{Lookup, Text};
 use crate::ragged::{self, Sequence, Turn};
 use crate::random::{Random, combine};
 use crate::sample::Sampling;
@@ -50,6 +52,7 @@ pub struct Likelihood {
 #[derive(Debug)]
 pub struct Continuous<'m, B: Backend> {
     model: &'m Gpt<B>,
+    lookup: Option<Arc<dyn Lookup>>,
     /// Tokens of prompts read in one step.
     piece: usize,
     /// Positions of ended sequences that are kept at most.
@@ -63,7 +66,7 @@ pub struct Continuous<'m, B: Backend> {
 struct Row<B: Backend> {
     sequence: Sequence<B>,
     /// Prompt and answer.
-    all: Vec<u32>,
+    text: Text,
     sampling: Sampling,
     random: Random,
     alternatives: Option<usize>,
@@ -72,7 +75,7 @@ struct Row<B: Backend> {
 impl<B: Backend> Row<B> {
     /// Tokens that the model has not read.
     fn unread(&self) -> &[u32] {
-        &self.all[self.sequence.tokens().len()..]
+        &self.text.tokens()[self.sequence.tokens().len()..]
     }
 }
 
@@ -80,7 +83,13 @@ impl<'m, B: Backend> Continuous<'m, B> {
     /// Nobody yet. In one step at most `piece` tokens of prompts are read; at most `keep` positions of ended sequences
     /// stay in memory.
     pub fn new(model: &'m Gpt<B>, piece: usize, keep: usize) -> Self {
-        Self { model, piece: piece.max(1), keep, rows: BTreeMap::new(), kept: VecDeque::new() }
+        Self { model, lookup: None, piece: piece.max(1), keep, rows: BTreeMap::new(), kept: VecDeque::new() }
+    }
+
+    /// The same, where a model with `longest_match` looks its tokens up in these texts.
+    #[must_use]
+    pub fn looking_up(self, lookup: Option<Arc<dyn Lookup>>) -> Self {
+        Self { lookup, ..self }
     }
 
     /// Takes a sequence in under a key that is free. Returns how many tokens of its prompt were read before.
@@ -100,7 +109,8 @@ impl<'m, B: Backend> Continuous<'m, B> {
         let sequence = self.begun(&prompt);
         let known = sequence.tokens().len();
         let random = Random::new(combine(&[sampling.seed, row]));
-        self.rows.insert(key, Row { sequence, all: prompt, sampling, random, alternatives });
+        let text = Text::new(self.model, self.lookup.as_deref(), &prompt);
+        self.rows.insert(key, Row { sequence, text, sampling, random, alternatives });
         Ok(known)
     }
 
@@ -158,14 +168,14 @@ impl<'m, B: Backend> Continuous<'m, B> {
         let mut ready = Vec::with_capacity(self.rows.len());
         for (key, row) in &mut self.rows {
             let first = row.sequence.tokens().len();
-            let unread = row.all.len() - first;
+            let unread = row.text.tokens().len() - first;
             // One token is a step of decoding, or the end of a prompt, and never waits.
             let count = if unread == 1 { 1 } else { unread.min(left) };
             if unread > 1 {
                 left -= count;
             }
             if count > 0 {
-                turns.push(Turn { sequence: &mut row.sequence, tokens: &row.all[first..first + count] });
+                turns.push(Turn { sequence: &mut row.sequence, next: row.text.part(first, first + count) });
                 ready.push((*key, count == unread));
             }
         }
@@ -181,9 +191,9 @@ impl<'m, B: Backend> Continuous<'m, B> {
             values.chunks(self.model.config().vocab_size).zip(ready).filter(|(_, (_, ready))| *ready)
         {
             let row = self.rows.get_mut(&key).expect("its turn was just taken");
-            let token = row.sampling.choose(logits, &row.all, &mut row.random);
+            let token = row.sampling.choose(logits, row.text.tokens(), &mut row.random);
             let likelihood = row.alternatives.map(|count| Likelihood::of(logits, token, count));
-            row.all.push(token);
+            row.text.push(token);
             debug_assert_eq!(row.unread(), [token], "the rest has been read");
             tokens.push((key, Chosen { token, likelihood }));
         }

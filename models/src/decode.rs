@@ -11,8 +11,10 @@ use thiserror::Error;
 
 use crate::attention;
 use crate::gpt::Gpt;
+use crate::input::Input;
 use crate::kernels::Plain;
 use crate::layers::PositionIds;
+use crate::lookup::{Stretch, upload};
 
 /// More tokens than the cache, or the model, has positions for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -63,25 +65,20 @@ impl<'a, B: Backend> Decoder<'a, B> {
     /// A decoder that has read `prompts`, padded to one length, with the logits `[batch, vocabulary]` after each.
     pub fn with_prompts(
         model: &'a Gpt<B>,
-        prompts: &[&[u32]],
+        prompts: &[Stretch<'_>],
         capacity: usize,
     ) -> Result<(Self, Tensor<B, 2>), DecoderFull> {
         let device = model.wte.device();
-        let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
-        let columns: Vec<usize> = prompts.iter().map(|prompt| longest - prompt.len()).collect();
-        let mut ids = Vec::with_capacity(prompts.len() * longest);
-        for (prompt, padding) in prompts.iter().zip(&columns) {
-            ids.extend(std::iter::repeat_n(0, *padding));
-            ids.extend(prompt.iter().map(|token| *token as i32));
-        }
+        let longest = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
+        let columns: Vec<usize> = prompts.iter().map(|prompt| longest - prompt.tokens.len()).collect();
+        let rows: Vec<_> = columns.iter().copied().zip(prompts.iter().copied()).collect();
         let mut decoder = Self::new(model, capacity);
         if columns.iter().any(|padding| *padding > 0) {
             let first: Vec<i32> = columns.iter().map(|padding| *padding as i32).collect();
             let first_key = Tensor::from_data(TensorData::new(first, [prompts.len()]), &device);
             decoder.padding = Some(Padding { columns, first_key });
         }
-        let ids = Tensor::from_data(TensorData::new(ids, [prompts.len(), longest]), &device);
-        let logits = decoder.feed(ids)?;
+        let logits = decoder.feed(upload(model, &rows, [prompts.len(), longest]))?;
         Ok((decoder, logits))
     }
 
@@ -101,8 +98,9 @@ impl<'a, B: Backend> Decoder<'a, B> {
     }
 
     /// Reads the next tokens `[batch, time]` and returns the logits `[batch, vocabulary]` after the last.
-    pub fn feed(&mut self, tokens: Tensor<B, 2, Int>) -> Result<Tensor<B, 2>, DecoderFull> {
-        let [batch, time] = tokens.dims();
+    pub fn feed(&mut self, input: impl Into<Input<B>>) -> Result<Tensor<B, 2>, DecoderFull> {
+        let input = input.into();
+        let [batch, time] = input.tokens.dims();
         let first = self.len;
         if first + time > self.capacity {
             return Err(DecoderFull { asked: time, read: first, capacity: self.capacity });
@@ -115,11 +113,14 @@ impl<'a, B: Backend> Decoder<'a, B> {
                 };
                 let ids: Vec<i32> =
                     padding.columns.iter().flat_map(|padding| -> Vec<i32> { row(padding) }).collect();
-                PositionIds::PerRow(Tensor::from_data(TensorData::new(ids, [batch, time]), &tokens.device()))
+                PositionIds::PerRow(Tensor::from_data(
+                    TensorData::new(ids, [batch, time]),
+                    &input.tokens.device(),
+                ))
             }
         };
         let kernels = Plain::default();
-        let mut x = self.model.embed_at(tokens, &positions, &kernels);
+        let mut x = self.model.embed_at(input, &positions, &kernels);
         let angles = self.model.angles(&positions);
         let first_key = self.padding.as_ref().map(|padding| &padding.first_key);
         for (block, layer) in self.model.blocks.iter().zip(&mut self.layers) {

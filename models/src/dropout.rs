@@ -40,6 +40,8 @@ pub enum Place {
     Attention(usize),
     /// On what the MLP adds in this block.
     Mlp(usize),
+    /// On the followers that tokens come with.
+    Followers,
 }
 
 /// The numbers a mask is made of.
@@ -64,6 +66,7 @@ impl DropoutKey {
             Place::Embedding => 0,
             Place::Attention(layer) => 1 + 2 * layer as u64,
             Place::Mlp(layer) => 2 + 2 * layer as u64,
+            Place::Followers => u64::MAX,
         };
         combine(&[self.seed, self.step, self.micro_batch, place])
     }

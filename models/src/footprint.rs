@@ -80,10 +80,13 @@ impl Footprint {
         let positions = (config.n_positions as u64).checked_mul(width)?;
         let outer_norms = width * vectors_per_norm * (1 + u64::from(config.embedding_norm));
         let learned = offsets(config.positions == Positions::Learned, positions);
+        // One more row than there are tokens, for those without a match.
+        let followers = offsets(config.longest_match, vocabulary.checked_add(width)?);
         let parameters = blocks
             .checked_add(vocabulary)?
             .checked_add(learned)?
             .checked_add(offsets(!config.tie_word_embeddings, vocabulary))?
+            .checked_add(followers)?
             .checked_add(outer_norms)?;
         let rotary = (config.n_positions as u64).checked_mul(config.head_dim() as u64)?.checked_mul(2)?;
         // Weights, gradients and two moments must be nameable at once; rotary tables are the remaining large tensors.
@@ -94,7 +97,7 @@ impl Footprint {
             per_block,
             hidden_matrices: matrices.checked_mul(config.n_layer as u64)?,
             rotary: if config.positions == Positions::Rope { rotary } else { 0 },
-            largest_tensor: vocabulary.max(width.checked_mul(inner)?).max(square).max(learned),
+            largest_tensor: vocabulary.max(followers).max(width.checked_mul(inner)?).max(square).max(learned),
             layers: config.n_layer as u64,
             heads: config.n_head as u64,
             width,
@@ -214,7 +217,8 @@ fn outer_activations(config: &GptConfig) -> u64 {
     let width = config.n_embd as u64;
     let norms = (1 + u64::from(config.embedding_norm)) * norm_activations(width, 1);
     let dropped = if config.embd_pdrop > 0.0 { width * MASK } else { 0 };
-    norms + width * WIDE + dropped + TOKEN
+    let ids = TOKEN * (1 + u64::from(config.longest_match));
+    norms + width * WIDE + dropped + ids
 }
 
 /// The result, and the deviation of each row.
@@ -224,5 +228,5 @@ fn norm_activations(features: u64, rows: u64) -> u64 {
 
 /// Dropout keeps one boolean per feature.
 const MASK: u64 = 1;
-/// The embedding keeps the tokens.
+/// An embedding keeps its ids.
 const TOKEN: u64 = 4;

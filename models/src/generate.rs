@@ -2,11 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
+use burn::tensor::{Tensor, backend::Backend};
 use thiserror::Error;
 
 use crate::decode::{Decoder, DecoderFull};
 use crate::gpt::Gpt;
+use crate::lookup::{Lookup, Stretch, Text, upload};
 use crate::random::{Random, combine};
 use crate::sample::{Sampling, SamplingError};
 use crate::stop::Stop;
@@ -36,6 +37,8 @@ pub struct Request<'a> {
     pub stop: Option<Stop<'a>>,
     /// What happens at the end of the context window.
     pub overflow: Overflow,
+    /// Texts that a model with `longest_match` looks its tokens up in; others do not.
+    pub lookup: Option<&'a dyn Lookup>,
 }
 
 impl<'a> Request<'a> {
@@ -48,6 +51,7 @@ impl<'a> Request<'a> {
             end_tokens: &[],
             stop: None,
             overflow: Overflow::default(),
+            lookup: None,
         }
     }
 }
@@ -143,20 +147,19 @@ pub fn generate<B: Backend>(
     check(model, request)?;
     let window = model.config().n_positions;
     let mut rows: Vec<Row> =
-        request.prompts.iter().enumerate().map(|(at, prompt)| Row::new(at, prompt, request)).collect();
+        request.prompts.iter().enumerate().map(|(at, prompt)| Row::new(model, at, prompt, request)).collect();
     let mut decoder: Option<Decoder<'_, B>> = None;
     while rows.iter().any(|row| row.finish.is_none()) {
         let logits = match &mut decoder {
             Some(decoder) if !decoder.is_full() => {
-                let last: Vec<i32> = rows.iter().map(|row| row.last() as i32).collect();
-                let last = TensorData::new(last, [rows.len(), 1]);
-                decoder.feed(Tensor::<B, 2, Int>::from_data(last, &model.wte.device()))?
+                let last: Vec<_> = rows.iter().map(|row| (0, row.last())).collect();
+                decoder.feed(upload(model, &last, [rows.len(), 1]))?
             }
             other => {
                 let keep = if other.is_none() { window } else { (window / 2).max(1) };
                 // The full cache goes before its successor comes.
                 *other = None;
-                let longest = rows.iter().map(|row| row.sequence.len().min(keep)).max().unwrap_or(0);
+                let longest = rows.iter().map(|row| row.text.tokens().len().min(keep)).max().unwrap_or(0);
                 let capacity = window.min(longest.saturating_add(request.max_new_tokens));
                 let (fresh, logits) = read(model, &rows, capacity, keep)?;
                 *other = Some(fresh);
@@ -211,14 +214,15 @@ fn read<'a, B: Backend>(
     capacity: usize,
     keep: usize,
 ) -> Result<(Decoder<'a, B>, Tensor<B, 2>), DecoderFull> {
-    let tails: Vec<&[u32]> =
-        rows.iter().map(|row| &row.sequence[row.sequence.len().saturating_sub(keep)..]).collect();
+    let tail = |row: &'_ Row| row.text.tokens().len().saturating_sub(keep);
+    let tails: Vec<_> = rows.iter().map(|row| row.text.from(tail(row))).collect();
     Decoder::with_prompts(model, &tails, capacity)
 }
 
 /// One prompt on its way.
 struct Row {
-    sequence: Vec<u32>,
+    /// Prompt and answer.
+    text: Text,
     prompt: usize,
     /// New tokens the caller has seen, and those it may see now.
     shown: usize,
@@ -229,9 +233,9 @@ struct Row {
 }
 
 impl Row {
-    fn new(at: usize, prompt: &[u32], request: &Request<'_>) -> Self {
+    fn new<B: Backend>(model: &Gpt<B>, at: usize, prompt: &[u32], request: &Request<'_>) -> Self {
         Self {
-            sequence: prompt.to_vec(),
+            text: Text::new(model, request.lookup, prompt),
             prompt: prompt.len(),
             shown: 0,
             safe: 0,
@@ -242,22 +246,22 @@ impl Row {
     }
 
     fn generated(&self) -> &[u32] {
-        &self.sequence[self.prompt..]
+        &self.text.tokens()[self.prompt..]
     }
 
     /// A finished row goes on reading its last token, so that the batch stays one matrix; nobody looks at the result.
-    fn last(&self) -> u32 {
-        *self.sequence.last().expect("a prompt is not empty")
+    fn last(&self) -> Stretch<'_> {
+        self.text.from(self.text.tokens().len() - 1)
     }
 
     fn advance(&mut self, logits: &[f32], request: &Request<'_>) {
-        let token = request.sampling.choose(logits, &self.sequence, &mut self.random);
+        let token = request.sampling.choose(logits, self.text.tokens(), &mut self.random);
         if request.end_tokens.contains(&token) {
             self.finish = Some(Finish::EndToken);
             self.safe = self.generated().len();
             return;
         }
-        self.sequence.push(token);
+        self.text.push(token);
         let count = self.generated().len();
         self.safe = count;
         if let Some(stop) = &request.stop {
@@ -274,7 +278,7 @@ impl Row {
 
     fn ready(&mut self) -> Option<&[u32]> {
         let shown = std::mem::replace(&mut self.shown, self.safe);
-        (shown < self.safe).then(|| &self.sequence[self.prompt + shown..self.prompt + self.safe])
+        (shown < self.safe).then(|| &self.generated()[shown..self.safe])
     }
 
     fn cancel(&mut self) {

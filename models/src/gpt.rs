@@ -15,6 +15,7 @@ use crate::config::{GptConfig, Positions};
 use crate::dropout::{DropoutKey, Place, dropout};
 use crate::error::ConfigError;
 use crate::init::{Filler, Role};
+use crate::input::Input;
 use crate::kernels::Kernels;
 use crate::layers::{Angles, Linear, Mlp, Norm, PositionIds, Rotary};
 use crate::loss::{LossOptions, Targets};
@@ -27,6 +28,8 @@ pub struct Gpt<B: Backend> {
     pub wte: Param<Tensor<B, 2>>,
     /// Position embedding `[n_positions, E]`, where positions are learned.
     pub wpe: Option<Param<Tensor<B, 2>>>,
+    /// Embedding of what followed the longest match, where the model reads it: `[V + 1, E]`, the last row for none.
+    pub followers: Option<Param<Tensor<B, 2>>>,
     /// The embedding's norm, where there is one.
     pub embedding_norm: Option<Norm<B>>,
     /// Rotary tables, where positions are rotary. Constants, not parameters.
@@ -84,8 +87,8 @@ pub struct Attention<B: Backend> {
 /// One batch of training or evaluation.
 #[derive(Debug, Clone)]
 pub struct Batch<B: Backend> {
-    /// Tokens read, `[B, T]`.
-    pub inputs: Tensor<B, 2, Int>,
+    /// What is read.
+    pub inputs: Input<B>,
     /// Tokens to predict, `[B, T]`.
     pub targets: Tensor<B, 2, Int>,
     /// Weight of each target, `[B, T]`.
@@ -96,7 +99,7 @@ impl<B: AutodiffBackend> Batch<B> {
     /// The same batch on the tape's backend.
     pub fn from_inner(batch: Batch<B::InnerBackend>) -> Self {
         Self {
-            inputs: Tensor::from_inner(batch.inputs),
+            inputs: Input::from_inner(batch.inputs),
             targets: Tensor::from_inner(batch.targets),
             mask: batch.mask.map(Tensor::from_inner),
         }
@@ -157,6 +160,9 @@ impl<B: Backend> Gpt<B> {
             wte: filler.matrix("wte", Role::Embedding, [config.vocab_size, width]),
             wpe: (config.positions == Positions::Learned)
                 .then(|| filler.matrix("wpe", Role::Embedding, [config.n_positions, width])),
+            followers: config
+                .longest_match
+                .then(|| filler.matrix("followers", Role::Follower, [config.vocab_size + 1, width])),
             embedding_norm: config.embedding_norm.then(|| Norm::new(&mut filler, width)),
             rotary: None,
             blocks: (0..config.n_layer).map(|layer| Block::new(&mut filler, layer)).collect(),
@@ -174,9 +180,10 @@ impl<B: Backend> Gpt<B> {
     }
 
     /// Logits `[B, T, V]` for every position. Panics, as [`Gpt::loss`] does, where T exceeds `n_positions`.
-    pub fn forward<K: Kernels<B>>(&self, tokens: Tensor<B, 2, Int>, kernels: &K) -> Tensor<B, 3> {
-        let [batch, time] = tokens.dims();
-        let x = self.embed(tokens, None, kernels);
+    pub fn forward<K: Kernels<B>>(&self, input: impl Into<Input<B>>, kernels: &K) -> Tensor<B, 3> {
+        let input = input.into();
+        let [batch, time] = input.tokens.dims();
+        let x = self.embed(input, None, kernels);
         let x = self.through(0..self.blocks.len(), x, None, kernels);
         self.logits(x, kernels).reshape([batch, time, self.config.vocab_size])
     }
@@ -193,6 +200,7 @@ impl<B: Backend> Gpt<B> {
         Self {
             wte: self.wte.clone(),
             wpe: self.wpe.clone(),
+            followers: self.followers.clone(),
             embedding_norm: self.embedding_norm.clone(),
             rotary: self.rotary.clone(),
             blocks: self.blocks[blocks].to_vec(),
@@ -206,22 +214,24 @@ impl<B: Backend> Gpt<B> {
     /// Tokens to the first residual stream.
     pub(crate) fn embed<K: Kernels<B>>(
         &self,
-        tokens: Tensor<B, 2, Int>,
+        input: Input<B>,
         key: Option<DropoutKey>,
         kernels: &K,
     ) -> Tensor<B, 3> {
-        let time = tokens.dims()[1];
-        let x = self.embed_at(tokens, &PositionIds::From { first: 0, time }, kernels);
+        let time = input.tokens.dims()[1];
+        let input = input.dropped(self.config.match_pdrop, key, self.config.vocab_size);
+        let x = self.embed_at(input, &PositionIds::From { first: 0, time }, kernels);
         dropout(x, self.config.embd_pdrop, key, Place::Embedding)
     }
 
     pub(crate) fn embed_at<K: Kernels<B>>(
         &self,
-        tokens: Tensor<B, 2, Int>,
+        Input { tokens, followers }: Input<B>,
         positions: &PositionIds<B>,
         kernels: &K,
     ) -> Tensor<B, 3> {
-        let time = tokens.dims()[1];
+        let (shape, device) = (tokens.dims(), tokens.device());
+        let time = shape[1];
         if let PositionIds::From { first, time } = positions {
             let (needed, has) = (first + time, self.config.n_positions);
             assert!(
@@ -236,6 +246,10 @@ impl<B: Backend> Gpt<B> {
                 PositionIds::From { first, .. } => wpe.slice_dim(0, *first..first + time).unsqueeze(),
                 PositionIds::PerRow(ids) => embedding(wpe, ids.clone()),
             };
+        }
+        if let Some(table) = &self.followers {
+            let none = || Tensor::full(shape, self.config.vocab_size as i64, &device);
+            x = x + embedding(table.val(), followers.unwrap_or_else(none));
         }
         match &self.embedding_norm {
             Some(norm) => norm.forward(x, kernels),

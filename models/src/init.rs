@@ -8,6 +8,7 @@
 //! | matrices inside a block | N(0, r) | N(0, r) | N(0, s), s = min(1, √(out / in)) / √in |
 //! | matrices onto the residual stream | N(0, r / √(2 `n_layer`)) | as `scale_residual_init` says | 0 |
 //! | norm scales, all offsets | 1, 0 | 1, 0 | 1, 0 |
+//! | embedding of followers | 0 | 0 | 0 |
 //!
 //! r is `initializer_range`. `scale_residual_init` turns the division by √(2 `n_layer`) on or off for the first two
 //! families. Each tensor is drawn on the host from (seed, its name), so the numbers are the same on every backend and
@@ -26,6 +27,7 @@ pub(crate) enum Role {
     Head,
     Hidden,
     Residual,
+    Follower,
 }
 
 /// Draws parameters for one model.
@@ -43,7 +45,8 @@ impl GptConfig {
         match (self.init, role) {
             (Family::Nanochat, Role::Embedding) => 1.0,
             (Family::Nanochat, Role::Head) => 0.001,
-            (Family::Nanochat, Role::Residual) => 0.0,
+            // With no followers known, the model begins as the one that does not read any.
+            (_, Role::Follower) | (Family::Nanochat, Role::Residual) => 0.0,
             (Family::Nanochat, Role::Hidden) => {
                 (outputs as f64 / inputs as f64).sqrt().min(1.0) / (inputs as f64).sqrt()
             }

@@ -20,7 +20,7 @@
 //! let mut optimizer = AdamWConfig::new().init();
 //! for _step in 0..60 {
 //!     let batch = Batch {
-//!         inputs: Tensor::from_ints([[0, 1, 2, 3]], &FlexDevice),
+//!         inputs: Tensor::from_ints([[0, 1, 2, 3]], &FlexDevice).into(),
 //!         targets: Tensor::from_ints([[1, 2, 3, 4]], &FlexDevice),
 //!         mask: None,
 //!     };
@@ -47,8 +47,10 @@ pub mod footprint;
 pub mod generate;
 pub mod gpt;
 pub mod init;
+pub mod input;
 pub mod kernels;
 pub mod layers;
+pub mod lookup;
 pub mod loss;
 mod norm;
 pub mod precision;
@@ -70,7 +72,9 @@ pub use error::ConfigError;
 pub use footprint::Footprint;
 pub use generate::{Completion, Finish, GenerateError, Overflow, Piece, Request, generate};
 pub use gpt::{Batch, Gpt, PassOptions};
+pub use input::Input;
 pub use kernels::{Chunks, Kernels, Lean, Plain};
+pub use lookup::{Lookup, Matching, Stretch};
 pub use precision::Compute;
 pub use sample::Sampling;
 pub use stop::Stop;

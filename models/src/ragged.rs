@@ -13,6 +13,7 @@ use crate::decode::{DecoderFull, PROMPT_CHUNK, append};
 use crate::gpt::Gpt;
 use crate::kernels::Plain;
 use crate::layers::PositionIds;
+use crate::lookup::{Stretch, upload};
 
 /// Positions by which a cache grows.
 const GROWTH: usize = 64;
@@ -41,7 +42,7 @@ pub struct Turn<'a, B: Backend> {
     /// The sequence.
     pub sequence: &'a mut Sequence<B>,
     /// Its next tokens.
-    pub tokens: &'a [u32],
+    pub next: Stretch<'a>,
 }
 
 impl<B: Backend> Sequence<B> {
@@ -87,29 +88,28 @@ impl<B: Backend> Sequence<B> {
 /// Each sequence reads its next tokens; the logits `[turns, vocabulary]` after the last token of each. Where one of them
 /// does not fit its sequence, none is read.
 pub fn read<B: Backend>(model: &Gpt<B>, turns: &mut [Turn<'_, B>]) -> Result<Tensor<B, 2>, DecoderFull> {
-    turns.iter().try_for_each(|turn| turn.sequence.check(turn.tokens.len()))?;
-    let device = model.wte.device();
-    let row = |ids: Vec<i32>| {
-        let count = ids.len();
-        Tensor::<B, 2, Int>::from_data(TensorData::new(ids, [1, count]), &device)
-    };
-    let ids = turns.iter().flat_map(|turn| turn.tokens).map(|token| *token as i32).collect();
+    turns.iter().try_for_each(|turn| turn.sequence.check(turn.next.tokens.len()))?;
     let places = turns.iter().flat_map(|turn| {
         let first = turn.sequence.tokens.len();
-        (first..first + turn.tokens.len()).map(|at| at as i32)
+        (first..first + turn.next.tokens.len()).map(|at| at as i32)
     });
-    let positions = PositionIds::PerRow(row(places.collect()));
+    let places: Vec<i32> = places.collect();
+    let count = places.len();
+    let device = model.wte.device();
+    let positions = PositionIds::PerRow(Tensor::from_data(TensorData::new(places, [1, count]), &device));
+    let stretches: Vec<_> = turns.iter().map(|turn| (0, turn.next)).collect();
+    let input = upload(model, &stretches, [1, count]);
     let kernels = Plain::default();
-    let mut x = model.embed_at(row(ids), &positions, &kernels);
+    let mut x = model.embed_at(input, &positions, &kernels);
     let angles = model.angles(&positions);
     for turn in &mut *turns {
-        turn.sequence.reserve(turn.tokens.len());
+        turn.sequence.reserve(turn.next.tokens.len());
     }
     for (at, block) in model.blocks.iter().enumerate() {
         x = block.forward(x, angles.as_ref(), None, &kernels, |q, k, v, options| {
             let mut mixed = Vec::with_capacity(turns.len());
             let mut first = 0;
-            for Turn { sequence, tokens } in &mut *turns {
+            for Turn { sequence, next: Stretch { tokens, .. } } in &mut *turns {
                 let mine = |all: &Tensor<B, 4>| all.clone().slice_dim(2, first..first + tokens.len());
                 let (len, capacity) = (sequence.tokens.len(), sequence.capacity);
                 let layer = &mut sequence.layers[at];
@@ -123,7 +123,7 @@ pub fn read<B: Backend>(model: &Gpt<B>, turns: &mut [Turn<'_, B>]) -> Result<Ten
     }
     let mut end = 0;
     let mut ends = Vec::with_capacity(turns.len());
-    for Turn { sequence, tokens } in turns {
+    for Turn { sequence, next: Stretch { tokens, .. } } in turns {
         sequence.tokens.extend_from_slice(tokens);
         end += tokens.len();
         ends.push(end as i32 - 1);

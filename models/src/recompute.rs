@@ -22,11 +22,12 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::module::{AutodiffModule, Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{
-    Int, Tensor,
+    Tensor,
     backend::{AutodiffBackend, Backend},
 };
 
 use crate::gpt::{Batch, Gpt, PassOptions};
+use crate::input::Input;
 use crate::kernels::{Lean, Plain};
 
 /// Runs forward and backward, recomputing `every` blocks at a time, and hands each segment's gradients to
@@ -63,7 +64,7 @@ where
         let input = kept.pop().map(leaf::<I, C>);
         let x = match &input {
             Some(leaf) => leaf.clone(),
-            None => model.embed(Tensor::from_inner(inputs.clone()), options.dropout, &kernels),
+            None => model.embed(Input::from_inner(inputs.clone()), options.dropout, &kernels),
         };
         let y = model.through(segment, x, options.dropout, &kernels);
         let mut grads = (y * Tensor::from_inner(upstream.clone())).sum().backward();
@@ -102,7 +103,7 @@ pub fn loss_and_gradients<I: Backend, C: CheckpointStrategy>(
 fn forward<I: Backend, C: CheckpointStrategy>(
     model: &Gpt<Autodiff<I, C>>,
     segments: &[Range<usize>],
-    inputs: &Tensor<I, 2, Int>,
+    inputs: &Input<I>,
     options: &PassOptions,
     kernels: Plain,
 ) -> (Vec<Tensor<I, 3>>, Tensor<I, 3>) {

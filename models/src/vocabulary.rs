@@ -6,8 +6,8 @@ use burn::tensor::{Tensor, backend::Backend};
 use crate::gpt::Gpt;
 
 impl<B: Backend> Gpt<B> {
-    /// The same model with `vocab_size` tokens. Those it had keep their ids; every new one begins as their mean, in the
-    /// embedding and in the head, so that it is neither likely nor unlikely.
+    /// The same model with `vocab_size` tokens. Those it had keep their ids; every new one begins as their mean, in its
+    /// embeddings and in the head, so that it is neither likely nor unlikely.
     ///
     /// # Panics
     /// Where the model has more tokens than that, or was narrowed for inference.
@@ -17,19 +17,27 @@ impl<B: Backend> Gpt<B> {
         assert!(self.narrow_head.is_none(), "a model narrowed for inference keeps its vocabulary");
         assert!(vocab_size >= known, "a vocabulary of {known} does not shrink to {vocab_size}");
         if vocab_size > known {
-            self.wte = widened(self.wte, vocab_size);
-            self.lm_head = self.lm_head.map(|head| widened(head, vocab_size));
+            let more = vocab_size - known;
+            self.wte = widened(self.wte, known, more);
+            self.lm_head = self.lm_head.map(|head| widened(head, known, more));
+            self.followers = self.followers.map(|table| widened(table, known, more));
             self.config.vocab_size = vocab_size;
         }
         self
     }
 }
 
-fn widened<B: Backend>(rows: Param<Tensor<B, 2>>, wanted: usize) -> Param<Tensor<B, 2>> {
+/// As many `more` rows behind the first `known` ones, and what stands for no token after them.
+fn widened<B: Backend>(rows: Param<Tensor<B, 2>>, known: usize, more: usize) -> Param<Tensor<B, 2>> {
     rows.map(|rows| {
-        let known = rows.dims()[0];
-        let mean = rows.clone().mean_dim(0).repeat_dim(0, wanted - known);
+        let all = rows.dims()[0];
+        let tokens = rows.clone().slice_dim(0, 0..known);
+        let mean = tokens.clone().mean_dim(0).repeat_dim(0, more);
+        let mut parts = vec![tokens, mean];
+        if all > known {
+            parts.push(rows.slice_dim(0, known..all));
+        }
         // What learns is the new matrix, not the road to it.
-        Tensor::cat(vec![rows, mean], 0).detach().require_grad()
+        Tensor::cat(parts, 0).detach().require_grad()
     })
 }

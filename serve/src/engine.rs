@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::tensor::backend::Backend;
 use models::continuous::{Chosen, Continuation, Continuous};
-use models::{GenerateError, Gpt};
+use models::{GenerateError, Gpt, Lookup};
 use tokenizer::Tokenizer;
 use web::{Ask, Counters, Desk, Engine, EngineError, Key, Likelihood, Model, Sampling, Token};
 
@@ -33,11 +33,12 @@ pub fn answer<B: Backend>(
     model: Model,
     counters: Counters,
     batching: Batching,
+    lookup: Option<Arc<dyn Lookup>>,
 ) {
     // One context's worth per slot under way, and as much for what has ended.
     let keep = batching.slots.saturating_mul(gpt.config().n_positions);
-    let mut engine =
-        Batched { slots: batching.slots, batch: Continuous::new(gpt, batching.prompt_piece, keep) };
+    let batch = Continuous::new(gpt, batching.prompt_piece, keep).looking_up(lookup);
+    let mut engine = Batched { slots: batching.slots, batch };
     desk.answer(model, Arc::new(Words::new(tokenizer)), counters, &mut engine);
 }
 

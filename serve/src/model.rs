@@ -1,10 +1,12 @@
 //! A run from the disk to the desk.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::Context;
 use backend_offload::{Offload, Offloadable, stats};
+use models::Lookup;
 use runs::checkpoint::Which;
 use runs::device::{self, DeviceChoice, Place, Setup, Work};
 use runs::{Trained, Wanted};
@@ -75,7 +77,9 @@ impl Work for Answering {
             vocabulary: gpt.config().vocab_size,
         };
         tracing::info!("{} answers on {}, as `{}`", checkpoint.display(), place.name, model.id);
-        answer(desk, &gpt, trained.tokenizer, model, counters::<I>(device), batching);
+        let indexes = trained.indexes(|told| tracing::warn!("{told}"));
+        let lookup = indexes.map(|indexes| Arc::new(indexes) as Arc<dyn Lookup>);
+        answer(desk, &gpt, trained.tokenizer, model, counters::<I>(device), batching, lookup);
         Ok(())
     }
 }

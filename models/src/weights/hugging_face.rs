@@ -183,6 +183,7 @@ pub(crate) fn expressible(config: &GptConfig) -> Result<(), WeightsError> {
         (config.attention_softcap.is_some(), "it caps its attention scores"),
         (config.qk_norm, "it normalises queries and keys"),
         (config.embedding_norm, "it normalises its embedding"),
+        (config.longest_match, "it reads the longest matches of its text"),
         (!config.norm_weights, "its norms have no weights"),
         (gpt2 && config.norm != NormKind::LayerNorm, "it has learned positions but no LayerNorm"),
         (gpt2 && !config.norm_bias, "it has learned positions but norms without offsets"),

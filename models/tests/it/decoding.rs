@@ -1,7 +1,7 @@
 //! Reading token by token gives what reading at once gives.
 
 use burn::tensor::{Int, Tensor};
-use models::{Decoder, Gpt, GptConfig, Plain};
+use models::{Decoder, Gpt, GptConfig, Plain, Stretch};
 
 use crate::fixtures::{Cpu, DEVICE, numbers, shrunk, tokens, unusual};
 
@@ -43,10 +43,11 @@ fn padded_prompts_get_the_logits_they_get_alone() {
     for config in every_family() {
         let model = Gpt::<Cpu>::new(&config, 5, &DEVICE).expect("valid");
         let prompts: [&[u32]; 3] = [&[3, 1, 4, 1, 5, 9, 2], &[6], &[5, 3, 5]];
+        let prompts = prompts.map(Stretch::from);
         let (mut together, mut logits) = Decoder::with_prompts(&model, &prompts, 12).expect("it fits");
         let mut alone: Vec<_> = prompts
             .iter()
-            .map(|prompt| Decoder::with_prompts(&model, &[prompt], 12).expect("it fits"))
+            .map(|prompt| Decoder::with_prompts(&model, &[*prompt], 12).expect("it fits"))
             .collect();
         for token in 0..4_i32 {
             for (row, (_, single)) in alone.iter().enumerate() {

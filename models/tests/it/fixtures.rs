@@ -7,7 +7,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, TensorData};
 use burn_flex::{Flex, FlexDevice};
 use models::random::Random;
-use models::{Batch, Gpt, GptConfig, presets};
+use models::{Batch, Gpt, GptConfig, Input, presets};
 
 pub(crate) type Cpu = Flex;
 pub(crate) type Tape = Autodiff<Flex>;
@@ -31,8 +31,8 @@ pub(crate) fn shrunk(preset: &str) -> GptConfig {
     small
 }
 
-/// Grouped heads, both soft-caps, norms with weights around queries and keys, erf GELU, and offsets without a tied head:
-/// what no preset has at once.
+/// Grouped heads, both soft-caps, norms with weights around queries and keys, erf GELU, longest matches, and offsets without
+/// a tied head: what no preset has at once.
 pub(crate) fn unusual() -> GptConfig {
     GptConfig {
         attention_softcap: Some(5.0),
@@ -41,6 +41,7 @@ pub(crate) fn unusual() -> GptConfig {
         norm_weights: true,
         attention_bias: true,
         mlp_bias: true,
+        longest_match: true,
         n_kv_head: Some(2),
         init: models::config::Family::Gpt2,
         initializer_range: 0.3,
@@ -65,7 +66,11 @@ pub(crate) fn tokens<B: Backend>(
 
 pub(crate) fn batch<B: Backend>(config: &GptConfig, rows: usize, time: usize) -> Batch<B> {
     Batch {
-        inputs: tokens(rows, time, config.vocab_size, 1),
+        inputs: Input {
+            tokens: tokens(rows, time, config.vocab_size, 1),
+            // The last of them says that there was no match.
+            followers: config.longest_match.then(|| tokens(rows, time, config.vocab_size + 1, 3)),
+        },
         targets: tokens(rows, time, config.vocab_size, 2),
         mask: None,
     }

@@ -9,6 +9,7 @@ mod fixtures;
 mod footprint;
 mod gradients;
 mod kernels;
+mod longest_match;
 mod memory;
 mod parity;
 mod published;

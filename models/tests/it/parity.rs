@@ -51,7 +51,7 @@ impl Golden {
         let tokens = self.ids("tokens");
         let last = tokens.dims()[1];
         Batch {
-            inputs: tokens.clone().slice_dim(1, 0..last - 1),
+            inputs: tokens.clone().slice_dim(1, 0..last - 1).into(),
             targets: tokens.slice_dim(1, 1..last),
             mask: None,
         }

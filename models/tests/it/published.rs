@@ -36,7 +36,7 @@ fn the_dog_was_found_in_a_field() {
         let ids: Vec<i32> = THE_DOG[range].iter().map(|id| *id as i32).collect();
         Tensor::<Cpu, 2, Int>::from_data(TensorData::new(ids, [1, 19]), &DEVICE)
     };
-    let batch = Batch { inputs: ids(0..19), targets: ids(1..20), mask: None };
+    let batch = Batch { inputs: ids(0..19).into(), targets: ids(1..20), mask: None };
     let perplexity = numbers(&model.loss(batch, &PassOptions::default(), &Plain::default()))[0].exp();
     // No figure is published for this text. Greedy text is likely by construction; a model with one tensor out of
     // place is above a hundred.

@@ -14,7 +14,7 @@ use tokenizer::{Message, Role};
 use web::Limits;
 
 use crate::client::{Answer, Served, post_request, settings, streamed_text};
-use crate::models_at_work::{Cpu, model, served, tokenizer};
+use crate::models_at_work::{Cpu, Next, model, served, tokenizer};
 
 /// One client's question.
 #[derive(Debug)]
@@ -108,6 +108,7 @@ impl Question {
             end_tokens: &ends,
             stop: Some(Stop { strings: &self.stop, decode: &decode }),
             overflow: Overflow::Refuse,
+            lookup: Some(&Next),
             ..Request::new(&prompts, self.count)
         };
         let answers = generate(model, &request, |_| ControlFlow::Continue(())).unwrap();

@@ -1,6 +1,6 @@
 //! Several indexes searched together, as if their splits were one long text.
 
-use std::{ops::Range, path::Path, sync::Arc};
+use std::{borrow::Borrow, ops::Range, path::Path, sync::Arc};
 
 use super::{Features, Index, IndexProblem, Matcher, manifest, text::Context};
 use crate::{data::dataset::TokenDataset, error::Error};
@@ -80,8 +80,8 @@ impl Corpora {
     }
 
     /// The feature of every position of `dataset`.
-    pub fn features<'a>(&'a self, dataset: &'a TokenDataset) -> Result<Features<'a>, Error> {
-        Features::new(self, dataset)
+    pub fn features<D: Borrow<TokenDataset>>(self: &Arc<Self>, dataset: D) -> Result<Features<D>, Error> {
+        Features::new(Arc::clone(self), dataset)
     }
 
     pub(super) fn bos(&self) -> Option<u32> {

@@ -4,7 +4,7 @@
 //! in the indexes before and, in its own, among the positions before it; these the build has found. A position of any
 //! other split has matches in all indexes and in its own document before it.
 
-use std::ops::Range;
+use std::{borrow::Borrow, ops::Range, sync::Arc};
 
 use super::{Corpora, Follower, matcher::Past};
 use crate::{
@@ -17,21 +17,26 @@ const REACH: u64 = 1 << 15;
 
 /// A dataset beside the indexes that are searched for it.
 #[derive(Debug)]
-pub struct Features<'a> {
-    corpora: &'a Corpora,
-    dataset: &'a TokenDataset,
+pub struct Features<D> {
+    corpora: Arc<Corpora>,
+    dataset: D,
     own: Option<usize>,
 }
 
-impl<'a> Features<'a> {
-    pub(super) fn new(corpora: &'a Corpora, dataset: &'a TokenDataset) -> Result<Self, Error> {
-        Ok(Self { corpora, dataset, own: corpora.own_index(dataset)? })
+impl<D: Borrow<TokenDataset>> Features<D> {
+    pub(super) fn new(corpora: Arc<Corpora>, dataset: D) -> Result<Self, Error> {
+        let own = corpora.own_index(dataset.borrow())?;
+        Ok(Self { corpora, dataset, own })
+    }
+
+    fn dataset(&self) -> &TokenDataset {
+        self.dataset.borrow()
     }
 
     /// The features of the inputs `x` of the window at `cursor`; `None` where there is no match.
     pub fn window(&self, cursor: Cursor) -> Result<Vec<Option<u32>>, Error> {
-        let mut features = self.at(self.dataset.positions(cursor))?;
-        features.resize(self.dataset.window_length(), None);
+        let mut features = self.at(self.dataset().positions(cursor))?;
+        features.resize(self.dataset().window_length(), None);
         Ok(features)
     }
 
@@ -67,14 +72,14 @@ impl<'a> Features<'a> {
 
     fn outside(&self, positions: Range<u64>) -> Result<Vec<Option<u32>>, Error> {
         let from = positions.start.saturating_sub(REACH);
-        let ids = self.dataset.read(from..positions.end)?;
+        let ids = self.dataset().read(from..positions.end)?;
         let first = (positions.start - from) as usize;
-        let bos = self.dataset.bos();
+        let bos = self.dataset().bos();
         let opening = ids.iter().take(first + 1).rposition(|id| Some(*id) == bos).unwrap_or(0);
         let mut past = Past::new(true);
         let mut features = Vec::new();
         for (place, id) in ids.into_iter().enumerate().skip(opening) {
-            let found = past.push(self.corpora, id, place >= first);
+            let found = past.push(&self.corpora, id, place >= first);
             if place >= first {
                 features.push(found.map(|found| found.next));
             }

@@ -7,12 +7,14 @@ pub mod checkpoint;
 pub mod config;
 pub mod device;
 pub mod directory;
+mod indexes;
 mod pretrained;
 mod speaker;
 mod trained;
 pub mod weights;
 
 pub use bad_input::BadInput;
+pub use indexes::{Indexes, own_index, own_shards};
 pub use pretrained::Pretrained;
 pub use speaker::{Speaker, TEXTS_AT_ONCE, ends, opening};
 pub use trained::{Trained, Wanted};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use burn::tensor::backend::Backend;
-use models::{Completion, Gpt, Overflow, Request, Sampling, Stop, generate};
+use models::{Completion, Gpt, Lookup, Overflow, Request, Sampling, Stop, generate};
 use tokenizer::Tokenizer;
 
 /// Texts that are continued together. More take more memory and no less time.
@@ -24,6 +24,8 @@ pub struct Speaker<'a, B: Backend> {
     pub max_new_tokens: usize,
     /// Strings that end a text, which then lacks them.
     pub stop: &'a [String],
+    /// Texts that a model with `longest_match` looks its own up in.
+    pub lookup: Option<&'a dyn Lookup>,
 }
 
 impl<B: Backend> Speaker<'_, B> {
@@ -45,6 +47,7 @@ impl<B: Backend> Speaker<'_, B> {
             end_tokens: &ends,
             stop: (!self.stop.is_empty()).then_some(Stop { strings: self.stop, decode: &decode }),
             overflow: Overflow::Slide,
+            lookup: self.lookup,
             ..Request::new(prompts, self.max_new_tokens)
         };
         let completions = generate(self.gpt, &request, |piece| {

@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use burn::tensor::backend::Backend;
 use models::Gpt;
 use tokenizer::Tokenizer;
 
 use crate::BadInput;
+use crate::Indexes;
 use crate::checkpoint::{CONFIG, Checkpoints, TOKENIZER, Verified, Which};
 use crate::config::Config;
 use crate::directory::{is_checkpoint, latest, latest_named};
@@ -37,6 +39,8 @@ pub struct Trained {
     pub config: Config,
     /// The tokenizer it was trained with.
     pub tokenizer: Tokenizer,
+    /// The run it lies in, if it does, and the configuration that it has for what it looks up.
+    looks_up: (Option<PathBuf>, Config),
 }
 
 impl Trained {
@@ -55,8 +59,36 @@ impl Trained {
         config.resolve_paths()?;
         let tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
         let same = config.data == learned.data && config.train.seed == learned.train.seed;
-        let data = run.filter(|_| same).map(|run| run.join("data"));
-        Ok(Self { data, checkpoint, config, tokenizer })
+        let folder = run.map(|run| run.join("data"));
+        let data = folder.clone().filter(|_| same);
+        let mut looks_up = (folder, learned);
+        if !config.data.indexes.is_empty() {
+            // They may lie elsewhere now.
+            looks_up.1.data.indexes.clone_from(&config.data.indexes);
+        }
+        Ok(Self { data, checkpoint, config, tokenizer, looks_up })
+    }
+
+    /// The texts that the model looks its own up in. Where they are not those of its training, `tell` hears why, and that
+    /// the model does without.
+    pub fn indexes(&self, tell: impl FnOnce(&str)) -> Option<Indexes> {
+        if !self.config.model.longest_match {
+            return None;
+        }
+        let found = || -> anyhow::Result<Indexes> {
+            let (data, config) = &self.looks_up;
+            let data = data.as_deref().context("the checkpoint lies in no run's directory")?;
+            let indexes = Indexes::open(config, data)?;
+            indexes.check(&self.checkpoint.path)?;
+            Ok(indexes)
+        };
+        found()
+            .map_err(|error| {
+                tell(&format!(
+                    "the model was trained to look its text up and goes without, as if nothing were found: {error:#}"
+                ));
+            })
+            .ok()
     }
 
     /// The weights on `device`.

@@ -7,16 +7,18 @@ use std::{
 };
 
 use anyhow::Context;
-use runs::BadInput;
+use models::Lookup;
 use runs::checkpoint::TOKENIZER;
 use runs::config::{
     AlignKind, Config, DataSource, OnBadRecordKind, SplitKind, TokenizerKind, TokenizerSection,
 };
+use runs::{BadInput, Indexes, own_shards};
 use tokenizer::{
     Align, BpeTraining, CHAT_SPECIALS, Manifest, OnBadRecord, Outcome, Preparation, SplitRule, Tokenizer,
     WindowPlan, dialogues,
 };
 
+use super::index::indexes;
 use super::vocabulary::{learn_bpe, learn_characters};
 use crate::progress::InputBar;
 
@@ -25,6 +27,8 @@ use crate::progress::InputBar;
 pub(crate) struct Data {
     pub(crate) tokenizer: Tokenizer,
     pub(crate) shards: PathBuf,
+    /// What the model looks up, if it does.
+    pub(crate) indexes: Option<Indexes>,
 }
 
 /// Makes what `run` does not hold yet. A run that goes on has the words of its checkpoint, wherever it goes on.
@@ -39,7 +43,15 @@ pub(crate) fn prepare(
         Some(checkpoint) => Tokenizer::load(checkpoint.join(TOKENIZER))?,
         None => tokenizer(config, run, &folder, stop)?,
     };
-    Data::of(tokenizer, config, &folder, stop)
+    let mut data = Data::of(tokenizer, config, &folder, stop)?;
+    if config.model.longest_match {
+        let indexes = indexes(config, &folder, stop)?;
+        if let Some(checkpoint) = checkpoint {
+            indexes.check(checkpoint)?;
+        }
+        data.indexes = Some(indexes);
+    }
+    Ok(data)
 }
 
 impl Data {
@@ -48,7 +60,7 @@ impl Data {
         let shards = config.data.path.as_ref().filter(|path| path.exists());
         let (DataSource::Shards, Some(shards)) = (config.data.source, shards) else { return Ok(None) };
         let tokenizer = given_tokenizer(&config.tokenizer)?;
-        Ok(tokenizer.map(|tokenizer| Self { tokenizer, shards: shards.clone() }))
+        Ok(tokenizer.map(|tokenizer| Self { tokenizer, shards: shards.clone(), indexes: None }))
     }
 
     /// The data of `config` under a known tokenizer, cut into shards in `folder` unless they are there.
@@ -66,11 +78,16 @@ impl Data {
             .into());
         }
         if let (DataSource::Shards, Some(path)) = (config.data.source, &config.data.path) {
-            return Ok(Self { tokenizer, shards: path.clone() });
+            return Ok(Self { tokenizer, shards: path.clone(), indexes: None });
         }
-        let shards = folder.join("shards");
+        let shards = own_shards(config, folder);
         cut(config, inputs(config, folder)?, &shards, &tokenizer, stop)?;
-        Ok(Self { tokenizer, shards })
+        Ok(Self { tokenizer, shards, indexes: None })
+    }
+
+    /// What the model looks its text up in.
+    pub(crate) fn lookup(&self) -> Option<&dyn Lookup> {
+        self.indexes.as_ref().map(|indexes| indexes as &dyn Lookup)
     }
 
     /// How `config` cuts the shards.

@@ -1,12 +1,14 @@
 //! From the configuration to sequences of tokens on the host. No tensor, no device.
 
 mod corpus;
+mod index;
 mod loader;
 mod quiz;
 mod vocabulary;
 mod windows;
 
 pub(crate) use corpus::{Data, prepare, report_bad_records};
+pub(crate) use index::{build_index, cores};
 pub(crate) use loader::StepLoader;
 pub(crate) use quiz::{Question, questions};
 pub(crate) use vocabulary::{learn_bpe, learn_characters};

@@ -4,11 +4,12 @@
 //! step's and gets what it would have got. Burn's `Dataset` has no errors: one that cannot be read ends early, and says
 //! why when asked.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn_dataset::Dataset;
+use runs::Indexes;
 use runs::config::Config;
-use tokenizer::{Cursor, Fingerprint, Split, Targets, TokenDataset, Window};
+use tokenizer::{Cursor, Duplicates, Features, Fingerprint, Split, Targets, TokenDataset, Window};
 
 use super::corpus::Data;
 
@@ -18,6 +19,8 @@ pub(crate) struct MicroBatch {
     pub(crate) rows: usize,
     pub(crate) inputs: Vec<i32>,
     pub(crate) targets: Vec<i32>,
+    /// What followed the longest match up to each input, the size of the model's vocabulary where there is none.
+    pub(crate) followers: Option<Vec<i32>>,
     /// One weight per target; `None` where all count.
     pub(crate) mask: Option<Vec<f32>>,
 }
@@ -39,6 +42,7 @@ impl MicroBatch {
             rows: windows.len(),
             inputs: windows.iter().flat_map(|window| ids(&window.x)).collect(),
             targets: windows.iter().flat_map(|window| ids(&window.y)).collect(),
+            followers: None,
             mask: masked.then(|| {
                 let of_window = |window: &Window| match &window.mask {
                     Some(mask) => mask.iter().map(weight).collect(),
@@ -47,6 +51,10 @@ impl MicroBatch {
                 windows.iter().flat_map(of_window).collect()
             }),
         }
+    }
+
+    fn looked_up(self, followers: Option<Vec<i32>>) -> Self {
+        Self { followers, ..self }
     }
 
     /// Targets that count towards the loss.
@@ -71,10 +79,41 @@ impl StepData {
     }
 }
 
+/// A split's sequences, and what is looked up for them.
+#[derive(Debug)]
+struct Sequences {
+    tokens: Arc<TokenDataset>,
+    features: Option<Features<Arc<TokenDataset>>>,
+    /// Stands for no match.
+    none: i32,
+}
+
+impl Sequences {
+    fn open(config: &Config, data: &Data, split: Split, shuffle: bool) -> Result<Self, tokenizer::Error> {
+        let plan = Data::windows(config, shuffle);
+        let tokens = Arc::new(TokenDataset::open(&data.shards, split, &data.tokenizer, plan)?);
+        let features = |indexes: &Indexes| indexes.corpora().features(Arc::clone(&tokens));
+        let features = data.indexes.as_ref().map(features).transpose()?;
+        Ok(Self { tokens, features, none: config.model.vocab_size as i32 })
+    }
+
+    fn read(&self, cursors: impl Iterator<Item = Cursor>) -> Result<MicroBatch, tokenizer::Error> {
+        let (mut windows, mut followers) = (Vec::new(), self.features.as_ref().map(|_| Vec::new()));
+        for cursor in cursors {
+            windows.push(self.tokens.window(cursor)?);
+            if let (Some(features), Some(followers)) = (&self.features, &mut followers) {
+                let found = features.window(cursor)?;
+                followers.extend(found.into_iter().map(|id| id.map_or(self.none, |id| id as i32)));
+            }
+        }
+        Ok(MicroBatch::of(&windows).looked_up(followers))
+    }
+}
+
 /// The training sequences of all steps. Item `n` is what step `n + 1` learns from.
 #[derive(Debug)]
 pub(crate) struct TrainingWindows {
-    tokens: TokenDataset,
+    sequences: Sequences,
     start: Cursor,
     steps: u64,
     micro_batch: usize,
@@ -102,11 +141,9 @@ impl Failure {
 
 impl TrainingWindows {
     pub(crate) fn open(config: &Config, data: &Data) -> Result<Self, tokenizer::Error> {
-        let plan = Data::windows(config, config.data.shuffle);
-        let tokens = TokenDataset::open(&data.shards, Split::Train, &data.tokenizer, plan)?;
         let train = &config.train;
         Ok(Self {
-            tokens,
+            sequences: Sequences::open(config, data, Split::Train, config.data.shuffle)?,
             start: Cursor::start(train.seed),
             steps: train.steps,
             micro_batch: train.micro_batch,
@@ -118,22 +155,22 @@ impl TrainingWindows {
 
     /// Identifies the tokens that are learned from.
     pub(crate) fn fingerprint(&self) -> Result<Fingerprint, tokenizer::Error> {
-        self.tokens.fingerprint()
+        self.tokens().fingerprint()
     }
 
     /// Where the stream of sequences stands after `steps`.
     pub(crate) fn cursor(&self, steps: u64) -> Cursor {
-        self.tokens.skip(self.start, steps * (self.micro_batch * self.accumulate) as u64)
+        self.tokens().skip(self.start, steps * (self.micro_batch * self.accumulate) as u64)
     }
 
     /// Sequences in one epoch.
     pub(crate) fn sequences(&self) -> u64 {
-        self.tokens.windows()
+        self.tokens().windows()
     }
 
     /// Targets that count, and how many of them an epoch sees.
     pub(crate) fn targets(&self) -> Targets {
-        self.tokens.targets()
+        self.tokens().targets()
     }
 
     /// Why the data set ended early, if it did.
@@ -143,14 +180,18 @@ impl TrainingWindows {
 
     fn read(&self, step: u64) -> Result<StepData, tokenizer::Error> {
         let done = if self.only_first { 0 } else { step - 1 };
-        let mut stream = self.tokens.stream(self.cursor(done));
-        let mut next = || stream.next().expect("the stream has no end").map(|(_, window)| window);
-        let mut micro_batch = || -> Result<MicroBatch, tokenizer::Error> {
-            let windows = (0..self.micro_batch).map(|_| next()).collect::<Result<Vec<_>, _>>()?;
-            Ok(MicroBatch::of(&windows))
+        let first = self.cursor(done);
+        let rows = self.micro_batch as u64;
+        let micro_batch = |n: u64| {
+            let cursors = (n * rows..(n + 1) * rows).map(|row| self.tokens().skip(first, row));
+            self.sequences.read(cursors)
         };
-        let micro_batches = (0..self.accumulate).map(|_| micro_batch()).collect::<Result<_, _>>()?;
+        let micro_batches = (0..self.accumulate as u64).map(micro_batch).collect::<Result<_, _>>()?;
         Ok(StepData { step, micro_batches })
+    }
+
+    fn tokens(&self) -> &TokenDataset {
+        &self.sequences.tokens
     }
 }
 
@@ -168,7 +209,9 @@ impl Dataset<StepData> for TrainingWindows {
 /// The validation sequences, always the same ones, in batches.
 #[derive(Debug)]
 pub(crate) struct ValidationWindows {
-    tokens: TokenDataset,
+    windows: Sequences,
+    /// Documents that are copies of indexed ones; where something is looked up.
+    copies: Option<Duplicates>,
     pub(crate) sequences: u64,
     rows: usize,
     failure: Failure,
@@ -178,34 +221,122 @@ impl ValidationWindows {
     /// The first `limit` sequences of a fixed order, or all.
     pub(crate) fn open(config: &Config, data: &Data, limit: Option<u64>) -> Result<Self, tokenizer::Error> {
         // A fixed order that is not the files': the first sequences of a file can be unlike the rest.
-        let plan = Data::windows(config, limit.is_some());
-        let tokens = TokenDataset::open(&data.shards, Split::Val, &data.tokenizer, plan)?;
-        let sequences = limit.unwrap_or(u64::MAX).min(tokens.windows());
+        let windows = Sequences::open(config, data, Split::Val, limit.is_some())?;
+        let copies = data.indexes.as_ref().map(|indexes| indexes.corpora().duplicates(&windows.tokens));
+        let sequences = limit.unwrap_or(u64::MAX).min(windows.tokens.windows());
         let rows = config.train.micro_batch;
-        Ok(Self { tokens, sequences, rows, failure: Failure::default() })
+        Ok(Self { windows, copies: copies.transpose()?, sequences, rows, failure: Failure::default() })
     }
-}
 
-impl ValidationWindows {
+    /// Whether it is known which documents are copies of indexed ones.
+    pub(crate) fn know_copies(&self) -> bool {
+        self.copies.is_some()
+    }
+
+    /// Batch `index` without the targets that belong to copies of indexed documents; `None` where it has none of them.
+    pub(crate) fn without_copies(&self, index: usize, batch: &MicroBatch) -> Option<MicroBatch> {
+        let copies = self.copies.as_ref().filter(|copies| copies.duplicate_positions > 0)?;
+        let length = batch.targets.len() / batch.rows;
+        let mut mask = batch.mask.clone().unwrap_or_else(|| vec![1.0; batch.targets.len()]);
+        let mut any = false;
+        for (cursor, mask) in self.cursors(index).zip(mask.chunks_mut(length)) {
+            // The target of an input is the token behind it.
+            let positions = self.windows.tokens.positions(cursor);
+            for (position, weight) in positions.zip(mask) {
+                if *weight > 0.0 && copies.contains(position + 1) {
+                    (*weight, any) = (0.0, true);
+                }
+            }
+        }
+        any.then(|| MicroBatch { mask: Some(mask), ..batch.clone() })
+    }
+
+    fn cursors(&self, index: usize) -> impl Iterator<Item = Cursor> {
+        let first = (index * self.rows) as u64;
+        let rows = self.sequences.saturating_sub(first).min(self.rows as u64);
+        (first..first + rows).map(|index| Cursor { index, ..Cursor::start(0) })
+    }
     /// Why the data set ended early, if it did.
     pub(crate) fn failure(&self) -> Option<tokenizer::Error> {
         self.failure.take()
-    }
-
-    fn read(&self, first: u64, rows: u64) -> Result<MicroBatch, tokenizer::Error> {
-        let at = |row: u64| self.tokens.window(Cursor { index: first + row, ..Cursor::start(0) });
-        Ok(MicroBatch::of(&(0..rows).map(at).collect::<Result<Vec<_>, _>>()?))
     }
 }
 
 impl Dataset<MicroBatch> for ValidationWindows {
     fn get(&self, index: usize) -> Option<MicroBatch> {
-        let first = (index * self.rows) as u64;
-        let rows = self.sequences.saturating_sub(first).min(self.rows as u64);
-        if rows == 0 { None } else { self.failure.or_keep(self.read(first, rows)) }
+        if index >= self.len() {
+            return None;
+        }
+        self.failure.or_keep(self.windows.read(self.cursors(index)))
     }
 
     fn len(&self) -> usize {
         (self.sequences as usize).div_ceil(self.rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    const DESCRIPTION: &str = r#"{
+        "model": {"n_layer": 1, "n_head": 1, "n_embd": 4, "n_positions": 5, "vocab_size": 264, "longest_match": true},
+        "tokenizer": {"kind": "bytes"},
+        "data": {"source": "text", "path": "PATH", "split": "position", "val_fraction": 0.35},
+        "train": {"micro_batch": 3}
+    }"#;
+
+    fn opened(documents: &[&str]) -> (Config, Data, tempfile::TempDir) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("in.jsonl");
+        let lines: Vec<_> = documents.iter().map(|text| format!(r#"{{"text": "{text}"}}"#)).collect();
+        std::fs::write(&path, lines.join("\n")).expect("writing");
+        let text = DESCRIPTION.replace("PATH", &path.to_string_lossy());
+        let config = Config::from_text(&text, "a tiny run", &[]).expect("valid");
+        let data =
+            crate::data::prepare(&config, folder.path(), None, &AtomicBool::new(false)).expect("prepared");
+        (config, data, folder)
+    }
+
+    #[test]
+    fn what_is_left_out_are_the_copies_and_nothing_else() {
+        let documents =
+            ["a river rises", "a river falls", "it rains", "so it goes", "a river falls", "it snows"];
+        let (config, data, _folder) = opened(&documents);
+        let windows = ValidationWindows::open(&config, &data, None).expect("there are some");
+        let (mut left_out, mut kept) = (Vec::new(), Vec::new());
+        for (index, batch) in windows.iter().enumerate() {
+            let fresh = windows.without_copies(index, &batch).unwrap_or_else(|| batch.clone());
+            assert_eq!((&fresh.inputs, &fresh.followers), (&batch.inputs, &batch.followers));
+            let weights = fresh.mask.unwrap_or_else(|| vec![1.0; batch.targets.len()]);
+            for (target, weight) in batch.targets.iter().zip(weights) {
+                if weight > 0.0 { &mut kept } else { &mut left_out }.push(*target as u32);
+            }
+        }
+        let text = |ids: &[u32]| data.tokenizer.decode(ids).expect("known ids");
+        assert_eq!(text(&left_out), "a river falls");
+        assert!(text(&kept).contains("it sn") && !text(&kept).contains("river"), "{}", text(&kept));
+    }
+
+    #[test]
+    fn each_input_comes_with_what_followed_its_longest_match() {
+        let documents =
+            ["a river rises", "a river falls", "it rains", "so it goes", "a river falls", "it snows"];
+        let (config, data, _folder) = opened(&documents);
+        let windows = TrainingWindows::open(&config, &data).expect("there are some");
+        let step = windows.get(0).expect("the first");
+        assert_eq!(step, windows.get(0).expect("the same again"));
+        let batch = &step.micro_batches[0];
+        let followers = batch.followers.as_ref().expect("it looks up");
+        assert_eq!(followers.len(), batch.inputs.len());
+        let found: Vec<_> = followers.iter().filter(|id| **id != 264).collect();
+        assert!(!found.is_empty() && found.iter().all(|id| **id < 264), "{followers:?}");
+        let plain = Data { indexes: None, ..data };
+        let plain =
+            TrainingWindows::open(&config, &plain).expect("there are some").get(0).expect("the first");
+        assert_eq!(plain.micro_batches[0].followers, None);
+        assert_eq!(plain.micro_batches[0].inputs, batch.inputs);
     }
 }

@@ -1,5 +1,7 @@
 //! The validation loss over fixed sequences.
 
+use std::fmt;
+
 use anyhow::{bail, ensure};
 use backend_offload::Offloadable;
 use burn::data::dataloader::Progress as Items;
@@ -16,7 +18,7 @@ use super::samples::{prompts, speaker};
 use super::session::Best;
 use super::strategy::{Events, Tape};
 use super::{Learner, Run, Session};
-use crate::data::{ValidationWindows, questions};
+use crate::data::{MicroBatch, ValidationWindows, questions};
 use crate::progress::Validation;
 
 /// Batches validated before step 1, so that a lack of memory there does not wait for the first evaluation.
@@ -31,6 +33,45 @@ pub(crate) struct Evaluation {
     /// `None` where no target stands for text.
     pub(crate) bits_per_byte: Option<f64>,
     pub(crate) sequences: u64,
+    /// The same without copies of indexed documents, where something is looked up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) without_copies: Option<Fresh>,
+}
+
+/// What was measured where no document is, token for token, one of those that are looked up: there the next token is known
+/// and nothing has to be learned.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Fresh {
+    /// `None` where all targets belong to copies.
+    pub(crate) loss: Option<f64>,
+    pub(crate) perplexity: Option<f64>,
+    /// Targets in copies, and all that count.
+    pub(crate) copied_targets: u64,
+    pub(crate) targets: u64,
+}
+
+impl Fresh {
+    fn new(sum: f64, counted: f64, all: f64) -> Self {
+        let loss = (counted > 0.0).then(|| sum / counted);
+        let (copied_targets, targets) = ((all - counted) as u64, all as u64);
+        Self { loss, perplexity: loss.map(f64::exp), copied_targets, targets }
+    }
+}
+
+impl fmt::Display for Fresh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let copied = 100.0 * self.copied_targets as f64 / self.targets.max(1) as f64;
+        match (self.loss, self.perplexity) {
+            _ if self.copied_targets == 0 => f.write_str("no copies of indexed documents"),
+            (Some(loss), Some(perplexity)) => {
+                write!(
+                    f,
+                    "without the {copied:.1} % in copies of indexed documents: loss {loss:.4} | perplexity {perplexity:.2}"
+                )
+            }
+            _ => f.write_str("all of it copies of indexed documents"),
+        }
+    }
 }
 
 /// Runs over `windows`, at most `batches` of them, and tells `observe` of each.
@@ -42,16 +83,28 @@ pub(crate) fn evaluate<B: Backend>(
     mut observe: impl FnMut(&Validation),
 ) -> anyhow::Result<Evaluation> {
     let (mut sum, mut counted, mut text, mut sequences) = (0.0, 0.0, 0, 0);
-    for micro_batch in windows.iter().take(batches) {
+    let mut fresh = (0.0, 0.0);
+    let measured = |batch: MicroBatch| {
+        let validation = learner.step(batch);
+        match &validation.failure {
+            Some(failure) => bail!("validation could not run: {failure}"),
+            None => Ok(validation),
+        }
+    };
+    for (index, micro_batch) in windows.iter().take(batches).enumerate() {
         sequences += micro_batch.rows as u64;
         text += bytes(tokenizer, micro_batch.counted_targets())?;
-        let validation = learner.step(micro_batch);
-        if let Some(failure) = &validation.failure {
-            bail!("validation could not run: {failure}");
-        }
+        let without_copies = windows.without_copies(index, &micro_batch);
+        let validation = measured(micro_batch)?;
         observe(&validation);
         sum += validation.sum;
         counted += validation.counted;
+        let part = match without_copies {
+            Some(batch) if batch.counted() > 0.0 => measured(batch)?,
+            Some(_all_copied) => continue,
+            None => validation,
+        };
+        fresh = (fresh.0 + part.sum, fresh.1 + part.counted);
     }
     if let Some(failure) = windows.failure() {
         return Err(failure.into());
@@ -59,7 +112,8 @@ pub(crate) fn evaluate<B: Backend>(
     ensure!(counted > 0.0, "no token of the validation data counts: it holds no answer to learn from");
     let loss = sum / counted;
     let bits_per_byte = (text > 0).then(|| sum / std::f64::consts::LN_2 / text as f64);
-    Ok(Evaluation { loss, perplexity: loss.exp(), bits_per_byte, sequences })
+    let without_copies = windows.know_copies().then(|| Fresh::new(fresh.0, fresh.1, counted));
+    Ok(Evaluation { loss, perplexity: loss.exp(), bits_per_byte, sequences, without_copies })
 }
 
 /// Finds out before a run is begun what would otherwise end it at its first evaluation.
@@ -67,7 +121,7 @@ pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session)
     let Session { config, data, validation, .. } = session;
     let inner = model.valid();
     evaluate(&inner, validation, &data.tokenizer, TRIAL_BATCHES, |_| {})?;
-    let speaker = speaker(&inner.gpt, &data.tokenizer, &config.eval, config.train.seed);
+    let speaker = speaker(&inner.gpt, data, &config.eval, config.train.seed);
     let words = prompts(&speaker, &config.eval).and_then(|_| {
         let asks = config.quiz() > 0;
         Ok(asks.then(|| questions(&data.tokenizer, 1)).transpose()?)
@@ -97,8 +151,9 @@ impl<I: Offloadable> Run<I> {
         let evaluation = evaluate(&model.valid(), validation, &data.tokenizer, usize::MAX, show)?;
         let better = progress.better(evaluation.loss);
         let bits = evaluation.bits_per_byte.map_or(String::new(), |bits| format!(" | {bits:.4} bits/byte"));
+        let fresh = evaluation.without_copies.map_or(String::new(), |fresh| format!(" | {fresh}"));
         self.say(&format!(
-            "step {step}: validation loss {:.4} | perplexity {:.2}{bits}{}",
+            "step {step}: validation loss {:.4} | perplexity {:.2}{bits}{fresh}{}",
             evaluation.loss,
             evaluation.perplexity,
             if better.is_some() { " | best so far" } else { "" }

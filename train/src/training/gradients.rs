@@ -278,6 +278,7 @@ mod tests {
             rows: 1,
             inputs: vec![first, 1, 2, 3],
             targets: vec![1, 2, 3, first],
+            followers: Some(vec![2, 264, first, 264]),
             // Unequal counts of targets: one in two here, and all of them there.
             mask: (first % 2 == 0).then(|| vec![1.0, 0.0, 1.0, 0.0]),
         };
@@ -286,7 +287,8 @@ mod tests {
 
     fn learner(recompute: &str) -> Learner<Autodiff<Flex>> {
         let text = format!(
-            r#"{{"model": {{"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 4, "vocab_size": 264}},
+            r#"{{"model": {{"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 4, "vocab_size": 264,
+                           "longest_match": true}},
                 "tokenizer": {{"kind": "bytes"}}, "train": {{"recompute": {recompute}}}}}"#
         );
         let config = Config::from_text(&text, "a tiny run", &[]).expect("valid");

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 use burn_train::InferenceStep;
-use models::{Batch, Chunks, Gpt, PassOptions, Plain};
+use models::{Batch, Chunks, Gpt, Input, PassOptions, Plain};
 use runs::config::Config;
 
 use crate::data::MicroBatch;
@@ -64,7 +64,7 @@ impl MicroBatch {
         let shape = [self.rows, self.inputs.len() / self.rows];
         let ids = |ids: &[i32]| Tensor::<B, 2, Int>::from_data(TensorData::new(ids.to_vec(), shape), device);
         Batch {
-            inputs: ids(&self.inputs),
+            inputs: Input { tokens: ids(&self.inputs), followers: self.followers.as_deref().map(ids) },
             targets: ids(&self.targets),
             mask: self
                 .mask

@@ -11,11 +11,11 @@ use runs::config::EvalSection;
 use runs::{Speaker, TEXTS_AT_ONCE};
 use serde::Serialize;
 use serde_json::json;
-use tokenizer::{Message, Role, Tokenizer};
+use tokenizer::{Message, Role};
 
 use super::strategy::Tape;
 use super::{Learner, Run};
-use crate::data::{Question, questions};
+use crate::data::{Data, Question, questions};
 
 /// One text of a run's samples.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -54,12 +54,21 @@ impl fmt::Display for QuizScore {
 /// The model as a run's samples hear it.
 pub(crate) fn speaker<'a, B: Backend>(
     gpt: &'a Gpt<B>,
-    tokenizer: &'a Tokenizer,
+    data: &'a Data,
     eval: &EvalSection,
     seed: u64,
 ) -> Speaker<'a, B> {
     let sampling = Sampling { temperature: eval.temperature, top_k: eval.top_k, seed, ..Sampling::default() };
-    Speaker { gpt, tokenizer, sampling, max_new_tokens: eval.max_new_tokens, stop: &[] }
+    speaking(gpt, data, sampling, eval.max_new_tokens)
+}
+
+fn speaking<'a, B: Backend>(
+    gpt: &'a Gpt<B>,
+    data: &'a Data,
+    sampling: Sampling,
+    max_new_tokens: usize,
+) -> Speaker<'a, B> {
+    Speaker { gpt, tokenizer: &data.tokenizer, sampling, max_new_tokens, stop: &[], lookup: data.lookup() }
 }
 
 /// The prompts of a run's configuration, as text and ids.
@@ -97,12 +106,12 @@ pub(crate) fn samples<B: Backend>(
 /// Asks `count` questions of either kind and takes the likeliest answer.
 pub(crate) fn quiz<B: Backend>(
     gpt: &Gpt<B>,
-    tokenizer: &Tokenizer,
+    data: &Data,
     count: usize,
     max_new_tokens: usize,
 ) -> anyhow::Result<QuizScore> {
-    let speaker = Speaker { gpt, tokenizer, sampling: Sampling::greedy(), max_new_tokens, stop: &[] };
-    let [held_out, unseen] = questions(tokenizer, count)?;
+    let speaker = speaking(gpt, data, Sampling::greedy(), max_new_tokens);
+    let [held_out, unseen] = questions(&data.tokenizer, count)?;
     Ok(QuizScore { held_out: right(&speaker, &held_out)?, unseen_phrasings: right(&speaker, &unseen)? })
 }
 
@@ -125,7 +134,7 @@ impl<I: Offloadable> Run<I> {
         let (step, eval) = (self.session.progress.step, &self.session.config.eval);
         let inner = model.valid();
         let seed = self.session.config.train.seed.wrapping_add(step);
-        let speaker = speaker(&inner.gpt, &self.session.data.tokenizer, eval, seed);
+        let speaker = speaker(&inner.gpt, &self.session.data, eval, seed);
         let samples = samples(&speaker, eval)?;
         let mut text = String::new();
         for sample in &samples {

@@ -36,7 +36,8 @@ impl<I: Offloadable> Run<I> {
         let write = |folder: &Path| {
             let (config, progress) = (&session.config, &session.progress);
             let (gpt, tokenizer) = (&model.gpt, &session.data.tokenizer);
-            snapshot::save(folder, gpt, &self.optimizer, lending.as_ref(), config, progress, tokenizer)
+            snapshot::save(folder, gpt, &self.optimizer, lending.as_ref(), config, progress, tokenizer)?;
+            session.data.indexes.as_ref().map_or(Ok(()), |indexes| indexes.save(folder))
         };
         // What the journal tells up to this step is not to be lost once the checkpoint is there.
         let saved = self.journal.sync().and_then(|()| Ok(self.checkpoints.save(step, bytes, write)?));

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::bail;
 use backend_offload::{Offload, Offloadable};
 use burn::tensor::backend::Backend;
+use models::Lookup;
 use runs::BadInput;
 use runs::Speaker;
 use runs::Trained;
@@ -46,12 +47,15 @@ impl Work for Conversation<'_> {
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
         let Self { args, trained } = self;
         let gpt = trained.for_inference::<Offload<I>>(device)?;
+        let indexes = trained.indexes(|told| eprintln!("{told}"));
+        let lookup = indexes.as_ref().map(|indexes| indexes as &dyn Lookup);
         let speaker = Speaker {
             gpt: &gpt,
             tokenizer: &trained.tokenizer,
             sampling: args.sampling.sampling(),
             max_new_tokens: args.sampling.max_new_tokens,
             stop: &args.sampling.stop,
+            lookup,
         };
         let mut out = std::io::stdout();
         let mut history = History::beginning_with(args.system.as_deref());

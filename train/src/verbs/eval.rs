@@ -36,16 +36,17 @@ impl Work for Measuring {
 
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
         let gpt = self.trained.for_inference::<Offload<I>>(device)?;
-        let Trained { data, checkpoint, config, tokenizer } = self.trained;
+        let indexes = self.trained.indexes(|told| eprintln!("{told}"));
+        let Trained { data, checkpoint, config, tokenizer, .. } = self.trained;
         // Other data than the run learned from are cut into shards of their own, which nobody needs afterwards.
         let elsewhere = tempfile::tempdir()?;
         let folder = data.unwrap_or_else(|| elsewhere.path().to_owned());
-        let data = Data::of(tokenizer, &config, &folder, &AtomicBool::new(false))?;
+        let data = Data { indexes, ..Data::of(tokenizer, &config, &folder, &AtomicBool::new(false))? };
         let windows = ValidationWindows::open(&config, &data, config.eval.sequences)?;
         let learner = Learner::new(gpt, &config);
         let evaluation = evaluate(&learner, &windows, &data.tokenizer, usize::MAX, |_| {})?;
         let score = (config.quiz() > 0)
-            .then(|| quiz(&learner.gpt, &data.tokenizer, config.quiz(), config.eval.max_new_tokens))
+            .then(|| quiz(&learner.gpt, &data, config.quiz(), config.eval.max_new_tokens))
             .transpose()?;
         if self.json {
             let mut record = json!(evaluation);
@@ -61,6 +62,9 @@ impl Work for Measuring {
         );
         if let Some(bits) = evaluation.bits_per_byte {
             println!("{bits:.4} bits per byte");
+        }
+        if let Some(fresh) = evaluation.without_copies {
+            println!("{fresh}");
         }
         if let Some(score) = score {
             println!("{score}");

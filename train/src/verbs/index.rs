@@ -7,13 +7,12 @@ use backend_offload::{Budget, Bytes};
 use clap::ValueEnum;
 use runs::BadInput;
 use serde_json::json;
-use tokenizer::{
-    Align, Corpora, Index, IndexBuild, IndexManifest, IndexProgress, IndexStep, TokenDataset, WindowPlan,
-};
+use tokenizer::{Align, Corpora, Index, IndexBuild, IndexManifest, TokenDataset, WindowPlan};
 
 use super::prepare::open;
+use crate::data::{build_index, cores};
 use crate::figures::grouped;
-use crate::{interrupt, progress::StepBar};
+use crate::interrupt;
 
 /// `train index build`.
 #[derive(Debug, clap::Args)]
@@ -77,7 +76,6 @@ pub(crate) fn build(args: &Build) -> anyhow::Result<()> {
     let Budget::Bytes(memory) = args.memory else {
         return Err(BadInput("--memory is a number of bytes, such as 512MiB".to_owned()).into());
     };
-    let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let build = IndexBuild {
         set: args.set.clone(),
         split: args.split.into(),
@@ -87,27 +85,12 @@ pub(crate) fn build(args: &Build) -> anyhow::Result<()> {
         threads: args.threads.map_or_else(cores, NonZeroUsize::get),
     };
     let stop = interrupt::flag("stopping; the same command goes on from here")?;
-    let mut bar = StepBar::new();
-    let mut reused = 0;
-    let manifest = build.run(&stop, |IndexProgress { step, tokens, all, reused: pieces }| {
-        reused = pieces;
-        bar.set(name(step), tokens, all);
-    });
-    bar.clear();
-    let manifest = manifest?;
+    let (manifest, reused) = build_index(&build, &stop)?;
     if reused > 0 {
         println!("{} pieces of an earlier build were whole and used again", grouped(reused));
     }
     describe(&args.out, &manifest, &Index::open(&args.out, &args.set)?);
     Ok(())
-}
-
-fn name(step: IndexStep) -> &'static str {
-    match step {
-        IndexStep::Sort => "sorting",
-        IndexStep::Merge => "merging",
-        IndexStep::Match => "matching",
-    }
 }
 
 fn describe(folder: &Path, manifest: &IndexManifest, index: &Index) {

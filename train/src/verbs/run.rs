@@ -392,7 +392,7 @@ fn quiz<B: Backend>(
         }
         return Ok(None);
     }
-    let score = training::quiz(&learner.gpt, &data.tokenizer, config.quiz(), config.eval.max_new_tokens)?;
+    let score = training::quiz(&learner.gpt, data, config.quiz(), config.eval.max_new_tokens)?;
     let mut record = json!(score);
     record["step"] = json!(session.progress.step);
     journal.write("quiz", &record)?;

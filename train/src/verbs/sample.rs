@@ -8,7 +8,7 @@ use std::{iter, slice};
 use backend_offload::{Offload, Offloadable};
 use burn::tensor::backend::Backend;
 use clap::builder::RangedU64ValueParser;
-use models::Sampling;
+use models::{Lookup, Sampling};
 use runs::Trained;
 use runs::device::{self, Place, Setup, Work};
 use runs::{Speaker, TEXTS_AT_ONCE};
@@ -57,6 +57,8 @@ impl Work for Sampled<'_> {
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
         let Self { args, trained } = self;
         let gpt = trained.for_inference::<Offload<I>>(device)?;
+        let indexes = trained.indexes(|told| eprintln!("{told}"));
+        let lookup = indexes.as_ref().map(|indexes| indexes as &dyn Lookup);
         let base = args.sampling.sampling();
         let speaker = |sampling| Speaker {
             gpt: &gpt,
@@ -64,6 +66,7 @@ impl Work for Sampled<'_> {
             sampling,
             max_new_tokens: args.sampling.max_new_tokens,
             stop: &args.sampling.stop,
+            lookup,
         };
         let mut prompts = Vec::new();
         let begin =

@@ -11,6 +11,7 @@ mod finetune;
 mod host_optimizer;
 mod index;
 mod inspect;
+mod longest_match;
 mod plan;
 mod prepare;
 mod program;

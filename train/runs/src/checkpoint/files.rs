@@ -8,5 +8,7 @@ pub const MOMENTS: &str = "optimizer.safetensors";
 pub const STATE: &str = "state.json";
 /// The configuration, complete. A run directory has one of the same name.
 pub const CONFIG: &str = "config.json";
+/// Which texts are looked up, where the model reads longest matches.
+pub const INDEXES: &str = "indexes.json";
 /// The tokenizer's folder. A run directory has one of the same name.
 pub const TOKENIZER: &str = "tokenizer";

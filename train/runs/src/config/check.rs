@@ -204,7 +204,15 @@ impl Refusals {
     }
 
     /// A path is given exactly where something reads it.
-    fn paths(&mut self, Config { data, tokenizer, .. }: &Config) {
+    fn paths(&mut self, Config { data, tokenizer, model, .. }: &Config) {
+        if !data.indexes.is_empty() && !model.longest_match {
+            self.add(
+                &["data.indexes", "model.longest_match"],
+                "`data.indexes` does nothing with `model.longest_match` = false; remove it, or set `model.longest_match` \
+                 to true"
+                    .to_owned(),
+            );
+        }
         let source = json(&data.source);
         match (&data.path, data.source) {
             (None, DataSource::Text | DataSource::Shards) => self.add(

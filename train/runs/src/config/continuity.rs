@@ -58,9 +58,9 @@ impl Config {
         let (ours, theirs) = (&self.train, &before.train);
         let (section, _) = key.split_once('.').unwrap_or((key, ""));
         match key {
-            // Weights are kept in f32, whatever products are computed in; what was learned from is compared by its digest,
-            // wherever it lies.
-            "model.compute" | "data.path" | "data.on_bad_record" => true,
+            // Weights are kept in f32, whatever products are computed in; what was learned from and looked up is compared by
+            // its digest, wherever it lies.
+            "model.compute" | "data.path" | "data.indexes" | "data.on_bad_record" => true,
             "train.micro_batch" | "train.accumulate" => {
                 !begun || ours.micro_batch * ours.accumulate == theirs.micro_batch * theirs.accumulate
             }
@@ -76,7 +76,8 @@ impl Config {
     /// Makes paths absolute: a saved configuration is read from any folder.
     pub fn resolve_paths(&mut self) -> anyhow::Result<()> {
         let paths = [&mut self.data.path, &mut self.tokenizer.path, &mut self.memory.disk];
-        for path in paths.into_iter().flatten() {
+        let listed = self.data.indexes.iter_mut().flat_map(|listed| [&mut listed.index, &mut listed.set]);
+        for path in paths.into_iter().flatten().chain(listed) {
             *path = std::path::absolute(&path).with_context(|| format!("resolving {}", path.display()))?;
         }
         Ok(())
@@ -90,6 +91,8 @@ impl Config {
             ("memory.disk", &self.memory.disk),
         ];
         let given = paths.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?)));
+        let listed = self.data.indexes.iter().flat_map(|listed| [&listed.index, &listed.set]);
+        let given = given.chain(listed.map(|path| ("data.indexes", path.as_path())));
         given.filter(|(_, path)| !path.exists()).collect()
     }
 }

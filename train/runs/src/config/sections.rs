@@ -53,6 +53,18 @@ pub struct DataSection {
     pub shuffle: bool,
     /// The fate of a record that cannot be used (`text`).
     pub on_bad_record: OnBadRecordKind,
+    /// Texts that are looked up before the training text itself (`model.longest_match`), as `train index build` makes them.
+    pub indexes: Vec<IndexEntry>,
+}
+
+/// An indexed text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IndexEntry {
+    /// The index's folder.
+    pub index: PathBuf,
+    /// The folder of the prepared set it was built from.
+    pub set: PathBuf,
 }
 
 /// Where the text comes from.
@@ -284,6 +296,7 @@ impl Default for DataSection {
             align: AlignKind::Anywhere,
             shuffle: true,
             on_bad_record: OnBadRecordKind::Skip,
+            indexes: Vec::new(),
         }
     }
 }

@@ -1,0 +1,259 @@
+//! Models that read what followed the longest match of their text.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use burn::module::Param;
+use burn::tensor::{Int, Tensor, TensorData};
+use models::continuous::{Continuation, Continuous};
+use models::random::Random;
+use models::{
+    Decoder, DropoutKey, Gpt, GptConfig, Input, Lean, Lookup, Matching, Overflow, PassOptions, Plain,
+    Request, Sampling, Stretch, generate, weights,
+};
+
+use crate::fixtures::{Cpu, DEVICE, batch, model, normal, numbers, shrunk};
+
+/// Finds something that depends on the last three tokens, or nothing, and at times what no vocabulary holds.
+#[derive(Debug)]
+struct Guesses;
+
+#[derive(Debug, Default)]
+struct Last([u32; 3]);
+
+impl Lookup for Guesses {
+    fn begin(&self) -> Box<dyn Matching> {
+        Box::new(Last::default())
+    }
+}
+
+impl Matching for Last {
+    fn follower_after(&mut self, token: u32) -> Option<u32> {
+        self.0.rotate_left(1);
+        self.0[2] = token;
+        let sum = self.0.iter().fold(7_u32, |sum, token| sum.wrapping_mul(31).wrapping_add(*token));
+        match sum % 5 {
+            0 => None,
+            1 => Some(u32::MAX),
+            _ => Some(sum % 61),
+        }
+    }
+}
+
+fn looking_up(preset: &str) -> GptConfig {
+    GptConfig { longest_match: true, ..shrunk(preset) }
+}
+
+/// A model whose table says something.
+fn learned(config: &GptConfig) -> Gpt<Cpu> {
+    let mut model = Gpt::<Cpu>::new(config, 5, &DEVICE).expect("valid");
+    let table = normal([config.vocab_size + 1, config.n_embd], 9, burn::tensor::DType::F32);
+    model.followers = Some(Param::from_tensor(table));
+    model
+}
+
+/// Tokens with what [`Guesses`] finds, and 61 where that is nothing or unknown.
+fn looked_up(tokens: &[u32]) -> Vec<u32> {
+    let mut text = Guesses.begin();
+    tokens.iter().map(|token| text.follower_after(*token).filter(|id| *id < 61).unwrap_or(61)).collect()
+}
+
+fn ids(ids: &[u32]) -> Tensor<Cpu, 2, Int> {
+    let data: Vec<i32> = ids.iter().map(|id| *id as i32).collect();
+    Tensor::from_data(TensorData::new(data, [1, ids.len()]), &DEVICE)
+}
+
+/// Logits after the last token, everything read at once.
+fn from_scratch(model: &Gpt<Cpu>, tokens: &[u32], followers: Option<&[u32]>) -> Vec<f64> {
+    let input = Input { tokens: ids(tokens), followers: followers.map(ids) };
+    let logits = model.forward(input, &Plain::default());
+    numbers(&logits.slice_dim(1, tokens.len() - 1..tokens.len()))
+}
+
+fn greedy(
+    model: &Gpt<Cpu>,
+    prompts: &[Vec<u32>],
+    count: usize,
+    lookup: Option<&dyn Lookup>,
+) -> Vec<Vec<u32>> {
+    let request = Request {
+        sampling: Sampling::greedy(),
+        overflow: Overflow::Slide,
+        lookup,
+        ..Request::new(prompts, count)
+    };
+    let answers = generate(model, &request, |_| ControlFlow::Continue(())).expect("it fits");
+    answers.into_iter().map(|answer| answer.tokens).collect()
+}
+
+/// The likeliest tokens one after the other, each after everything that fits the window is read anew.
+fn greedy_from_scratch(model: &Gpt<Cpu>, prompt: &[u32], count: usize, looks_up: bool) -> Vec<u32> {
+    let window = model.config().n_positions;
+    let (mut text, mut first) = (prompt.to_vec(), 0);
+    for _ in 0..count {
+        if text.len() - first > window {
+            first = text.len() - window / 2;
+        }
+        // The match is that of the whole text, whatever of it the window still holds.
+        let followers = looked_up(&text);
+        let logits = from_scratch(model, &text[first..], looks_up.then_some(&followers[first..]));
+        let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]).then(b.cmp(a)));
+        text.push(best.expect("a vocabulary") as u32);
+    }
+    text[prompt.len()..].to_vec()
+}
+
+fn prompts() -> Vec<Vec<u32>> {
+    let mut random = Random::new(4);
+    let mut prompt = |length: usize| (0..length).map(|_| (random.bits() % 61) as u32).collect();
+    vec![prompt(9), prompt(1), prompt(4), prompt(17)]
+}
+
+#[test]
+fn before_step_1_the_model_is_the_one_without() {
+    for preset in ["gpt2", "llama-1.1b", "nanochat"] {
+        let (with, without) = (model(&looking_up(preset)), model(&shrunk(preset)));
+        let loss = |gpt: &Gpt<_>| {
+            numbers(&gpt.loss(batch(&looking_up(preset), 2, 11), &PassOptions::default(), &Lean::default()))
+        };
+        assert_eq!(loss(&with), loss(&without), "{preset}");
+    }
+}
+
+#[test]
+fn a_follower_changes_what_comes_after_it_and_nothing_before() {
+    let model = learned(&looking_up("llama-1.1b"));
+    let tokens = [3, 1, 4, 1, 5, 9];
+    let logits = |followers: [u32; 6]| {
+        let input = Input { tokens: ids(&tokens), followers: Some(ids(&followers)) };
+        numbers(&model.forward(input, &Plain::default()))
+    };
+    let (one, other) = (logits([61, 61, 2, 61, 61, 61]), logits([61; 6]));
+    assert_eq!(one[..2 * 61], other[..2 * 61]);
+    for position in 2..6 {
+        assert_ne!(one[position * 61..][..61], other[position * 61..][..61], "position {position}");
+    }
+    assert_eq!(other[5 * 61..], from_scratch(&model, &tokens, None), "without followers nothing matches");
+}
+
+#[test]
+fn decoding_with_matches_equals_reading_everything_anew() {
+    for preset in ["gpt2", "llama-1.1b", "nanochat"] {
+        let model = learned(&looking_up(preset));
+        // Together within the window of 24; alone beyond it, so that it slides.
+        for (count, together) in [(7, true), (33, false)] {
+            let anew = |looks_up| -> Vec<_> {
+                let each = prompts().into_iter();
+                each.map(|prompt| greedy_from_scratch(&model, &prompt, count, looks_up)).collect()
+            };
+            let cached = |lookup: Option<&dyn Lookup>| {
+                if together {
+                    return greedy(&model, &prompts(), count, lookup);
+                }
+                prompts().into_iter().flat_map(|prompt| greedy(&model, &[prompt], count, lookup)).collect()
+            };
+            assert_eq!(cached(Some(&Guesses)), anew(true), "{preset}");
+            assert_eq!(cached(None), anew(false), "{preset}");
+            assert_ne!(anew(true), anew(false), "{preset}: the matches say something");
+        }
+    }
+}
+
+#[test]
+fn sequences_that_come_and_go_look_up_their_own_texts() {
+    let model = learned(&looking_up("nanochat"));
+    for (piece, keep) in [(1, 0), (3, 1000), (64, 200)] {
+        let mut batch = Continuous::new(&model, piece, keep).looking_up(Some(Arc::new(Guesses)));
+        let mut prompts = prompts();
+        // Begins as another does, so that what that one has read is used again.
+        prompts.push([&prompts[0][..5], &[8, 8]].concat());
+        let mut answers = vec![Vec::new(); prompts.len()];
+        let mut reused = 0;
+        for step in 0.. {
+            if let Some(prompt) = prompts.get(step) {
+                let prompt = prompt.clone();
+                let wanted =
+                    Continuation { prompt, sampling: Sampling::greedy(), row: 0, alternatives: None };
+                reused += batch.join(step as u64, wanted).expect("it fits");
+            } else if batch.is_empty() {
+                break;
+            }
+            for (key, chosen) in batch.step().expect("it fits") {
+                answers[key as usize].push(chosen.token);
+                if answers[key as usize].len() == 6 {
+                    batch.leave(key);
+                }
+            }
+        }
+        assert!(reused > 0, "piece {piece}");
+        for (prompt, answer) in prompts.iter().zip(&answers) {
+            assert_eq!(*answer, greedy_from_scratch(&model, prompt, 6, true), "piece {piece}");
+        }
+    }
+}
+
+#[test]
+fn padded_prompts_have_followers_of_their_own() {
+    let model = learned(&looking_up("gpt2"));
+    let prompts = prompts();
+    let followers: Vec<_> = prompts.iter().map(|prompt| looked_up(prompt)).collect();
+    let rows = prompts.iter().zip(&followers).enumerate().map(|(row, (tokens, followers))| {
+        let followers = (row != 2).then_some(followers.as_slice());
+        Stretch { tokens, followers }
+    });
+    let rows: Vec<_> = rows.collect();
+    let (_, logits) = Decoder::with_prompts(&model, &rows, 24).expect("it fits");
+    for (row, stretch) in rows.iter().enumerate() {
+        let alone = from_scratch(&model, stretch.tokens, stretch.followers);
+        let together = numbers(&logits.clone().slice_dim(0, row..row + 1));
+        let apart = alone.iter().zip(&together).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(apart <= 1e-5, "row {row}: logits {apart:.1e} apart");
+    }
+}
+
+#[test]
+fn training_hides_the_share_of_matches_that_is_asked_for() {
+    let count = |config: &GptConfig, key| {
+        let model = model(config);
+        let table = model.followers.as_ref().expect("it looks up").id;
+        let options = PassOptions { dropout: key, ..PassOptions::default() };
+        let mut batch = batch(config, 8, 20);
+        batch.inputs.followers = Some(Tensor::full([8, 20], 3, &DEVICE));
+        let grads = model.loss(batch, &options, &Lean::default()).backward();
+        let grads = burn::optim::GradientsParams::from_grads(grads, &model);
+        let table = numbers(&grads.get::<Cpu, 2>(table).expect("it is trained"));
+        let share = |row: usize| table[row * 32..][..32].iter().any(|value| *value != 0.0);
+        (0..62).filter(|row| share(*row)).collect::<Vec<_>>()
+    };
+    let config = |rate| GptConfig { match_pdrop: rate, ..looking_up("llama-1.1b") };
+    let key = |step| Some(DropoutKey { seed: 1, step, micro_batch: 0 });
+    assert_eq!(count(&config(0.5), None), [3], "without a key nothing is hidden");
+    assert_eq!(count(&config(0.0), key(1)), [3]);
+    assert_eq!(count(&config(0.5), key(1)), [3, 61], "hidden ones look as if there was no match");
+    assert_eq!(count(&config(0.99), key(1)).last(), Some(&61));
+}
+
+#[test]
+fn a_wider_vocabulary_keeps_every_follower_and_the_row_for_none() {
+    let model = learned(&looking_up("llama-1.1b"));
+    let tokens = [3, 1, 4, 1, 5];
+    let before = from_scratch(&model, &tokens, Some(&[2, 60, 61, 0, 61]));
+    let wider = model.with_vocabulary(64);
+    let after = from_scratch(&wider, &tokens, Some(&[2, 60, 64, 0, 64]));
+    assert_eq!(before[..], after[..61]);
+    assert_eq!(wider.followers.as_ref().expect("it looks up").dims(), [65, 32]);
+}
+
+#[test]
+fn the_table_is_kept_in_the_native_layout_and_no_other_program_knows_it() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let model = learned(&looking_up("llama-1.1b"));
+    let path = directory.path().join("model.safetensors");
+    weights::save(&model, &path, weights::Layout::Native, weights::Stored::F32).expect("saves");
+    let again: Gpt<Cpu> = weights::load_native(&path, &DEVICE).expect("loads");
+    let table = |model: &Gpt<Cpu>| numbers(&model.followers.as_ref().expect("it looks up").val());
+    assert_eq!(table(&again), table(&model));
+    let error = weights::save_pretrained(&model, directory.path(), weights::Stored::F32);
+    let error = error.expect_err("no class of transformers has it").to_string();
+    assert!(error.contains("it reads the longest matches of its text"), "{error}");
+}

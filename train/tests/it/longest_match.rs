@@ -1,0 +1,139 @@
+//! Runs whose model looks its text up in an index.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::program::{assert_code, assert_success, json, last_words, stderr, stdout};
+use crate::tiny::{TIGHT, Tiny, bits};
+
+const LOOKS_UP: &str = "model.longest_match=true";
+
+/// Documents of which four at the end, where validation takes its share, are copies of earlier ones.
+fn with_copies(tiny: &Tiny) {
+    let document = |n: usize| format!("the {n}. river rises, the {}. river falls", n * 7 % 31);
+    let order = (0..90).chain([3, 100, 101, 8, 102, 103, 21, 104, 105, 5]);
+    let text = order.fold(String::new(), |mut text, n| {
+        writeln!(text, "{{\"text\": \"{}\"}}", document(n)).expect("a string takes everything");
+        text
+    });
+    fs::write(tiny.join("in.jsonl"), text).expect("writing");
+}
+
+const COPIES: [&str; 8] = [
+    LOOKS_UP,
+    "data.source=text",
+    "data.path=in.jsonl",
+    "data.split=position",
+    "data.align=anywhere",
+    "data.val_fraction=0.1",
+    "eval.sequences=null",
+    "eval.questions=[]",
+];
+
+fn measured(tiny: &Tiny, set: &[&str]) -> Value {
+    let mut arguments = vec!["eval", "--from", "run", "--device", "cpu", "--json"];
+    arguments.extend(set.iter().flat_map(|setting| ["--set", setting]));
+    let output = tiny.train(&arguments);
+    assert_success(&output);
+    json(&output)
+}
+
+#[test]
+fn a_run_that_looks_up_has_the_same_bits_under_a_budget_and_resumed() {
+    let tiny = Tiny::new();
+    let settings =
+        |more: &[&'static str]| [&[LOOKS_UP, "train.steps=6", "checkpoint.every=2"], more].concat();
+    let whole = tiny.run("run", &settings(&["checkpoint.keep_last=5"]));
+    assert_eq!(bits(&tiny.run("tight", &settings(&[TIGHT]))), bits(&whole));
+    let hidden = tiny.run("hidden", &settings(&["model.match_pdrop=0.9"]));
+    assert_ne!(bits(&hidden), bits(&whole), "what is hidden matters");
+    // The index is made of the shards, so it is made again where it is gone.
+    fs::remove_dir_all(tiny.join("run/data/index")).expect("it lies beside the shards");
+    let output = tiny.train(&["--resume", "run/checkpoints/step-00000002", "--device", "cpu", "--json"]);
+    assert_success(&output);
+    assert_eq!(bits(&json(&output)), bits(&whole));
+    let without = tiny.run("without", &["train.steps=6"]);
+    assert_ne!(bits(&without)[0], bits(&whole)[0], "what is found matters");
+}
+
+#[test]
+fn validation_is_told_with_and_without_copies_of_what_was_learned_from() {
+    let tiny = Tiny::new();
+    with_copies(&tiny);
+    let summary = tiny.run("run", &COPIES);
+    let told = measured(&tiny, &[]);
+    assert_eq!(told["loss"], summary["val_loss"]);
+    let fresh = &told["without_copies"];
+    let number = |value: &Value| value.as_f64().expect("a number");
+    let (copied, targets) = (number(&fresh["copied_targets"]), number(&fresh["targets"]));
+    // Four documents of 41 to 43 tokens, the first of them perhaps cut by the split.
+    assert!((100.0..=4.0 * 43.0).contains(&copied) && targets > copied, "{told}");
+    // The rest of the text has a loss of its own, and the perplexity belongs to it.
+    assert_ne!(fresh["loss"], told["loss"]);
+    assert!((number(&fresh["perplexity"]).ln() - number(&fresh["loss"])).abs() < 1e-9, "{told}");
+    let output = tiny.train(&["eval", "--from", "run", "--device", "cpu"]);
+    assert!(stdout(&output).contains("% in copies of indexed documents: loss"), "{}", stdout(&output));
+    let evaluated = tiny.records("run", "eval").pop().expect("one at the end");
+    assert_eq!(evaluated["without_copies"], *fresh);
+    let plain = Tiny::trained(&[]);
+    assert_eq!(
+        measured(&plain, &[]).get("without_copies"),
+        None,
+        "where nothing is looked up nothing is told"
+    );
+}
+
+#[test]
+fn a_model_without_its_index_answers_and_says_so() {
+    let tiny = Tiny::trained(&[LOOKS_UP, "train.steps=2"]);
+    let sample = || tiny.train(&["sample", "--from", "run", "--device", "cpu", "--prompt", "What is"]);
+    let with = sample();
+    assert_success(&with);
+    assert!(!stderr(&with).contains("goes without"), "{}", stderr(&with));
+    let with = measured(&tiny, &[]);
+    fs::rename(tiny.join("run/data/index"), tiny.join("elsewhere")).expect("moving");
+    let without = sample();
+    assert_success(&without);
+    let said = stderr(&without);
+    assert!(said.contains("goes without, as if nothing were found") && said.contains("index.json"), "{said}");
+    assert_ne!(measured(&tiny, &[])["loss"], with["loss"], "what is found counts");
+}
+
+#[test]
+fn texts_that_are_listed_are_looked_up_too_and_have_to_stay_the_same() {
+    // Its tokenizer and the conversations it made are what other texts are made of here.
+    let tiny = Tiny::trained(&["train.steps=1"]);
+    let conversations = fs::read_to_string(tiny.join("run/data/dialogues.jsonl")).expect("reading");
+    let lines: Vec<_> = conversations.split_inclusive('\n').collect();
+    for (name, lines) in ["one", "two"].into_iter().zip(lines.chunks(lines.len() / 2)) {
+        let [input, set, index] = ["jsonl", "set", "index"].map(|kind| format!("{name}-{kind}"));
+        let input = input.replace('-', ".");
+        fs::write(tiny.join(&input), lines.concat()).expect("writing");
+        let prepare = ["prepare", "--input", &input, "--tokenizer", "run/tokenizer", "--out", &set];
+        assert_success(&tiny.train(&prepare));
+        assert_success(&tiny.train(&["index", "build", "--set", &set, "--out", &index]));
+    }
+    let listed = |name: &str| format!(r#"data.indexes=[{{"index": "{name}-index", "set": "{name}-set"}}]"#);
+    let useless = tiny.attempt("useless", &[&listed("one")]);
+    assert_code(&useless, 2);
+    assert!(stderr(&useless).contains("`data.indexes` does nothing with `model.longest_match` = false"));
+    let settings = [LOOKS_UP, "train.steps=3", "checkpoint.every=1"];
+    let alone = tiny.run("alone", &settings);
+    let with = tiny.run("with", &[&settings[..], &[&listed("one")]].concat());
+    assert_ne!(bits(&with)[0], bits(&alone)[0], "the listed text is searched");
+    let resume = |more: &str| {
+        tiny.train(&["--resume", "with", "--device", "cpu", "--set", "train.steps=4", "--set", more])
+    };
+    let other = resume(&listed("two"));
+    assert_code(&other, 2);
+    let said = last_words(&other, tiny.path());
+    assert!(said.contains("are not those that the model was trained with"), "{said}");
+    fs::rename(tiny.join("one-index"), tiny.join("moved-index")).expect("moving");
+    let gone = tiny.train(&["--resume", "with", "--device", "cpu", "--set", "train.steps=4"]);
+    assert!(!gone.status.success());
+    assert!(last_words(&gone, tiny.path()).contains("one-index"), "{}", stderr(&gone));
+    let moved = resume(r#"data.indexes=[{"index": "moved-index", "set": "one-set"}]"#);
+    assert_success(&moved);
+}
