@@ -12,7 +12,7 @@ use crate::{
     error::Error,
 };
 
-/// Tokens before a stretch in which its document may begin, for splits without an index.
+/// Tokens before a stretch in which its document may begin, for splits without an index: so many, up to twice as many.
 const REACH: u64 = 1 << 15;
 
 /// A dataset beside the indexes that are searched for it.
@@ -35,21 +35,42 @@ impl<D: Borrow<TokenDataset>> Features<D> {
 
     /// The features of the inputs `x` of the window at `cursor`; `None` where there is no match.
     pub fn window(&self, cursor: Cursor) -> Result<Vec<Option<u32>>, Error> {
-        let mut features = self.at(self.dataset().positions(cursor))?;
+        self.window_on(cursor, &mut Walk::new())
+    }
+
+    /// The features of several windows, as [`window`](Self::window) gives them one by one. A document without an index is
+    /// gone through once for all windows that lie in it.
+    pub fn windows(&self, cursors: &[Cursor]) -> Result<Vec<Vec<Option<u32>>>, Error> {
+        let mut order: Vec<usize> = (0..cursors.len()).collect();
+        order.sort_by_key(|at| self.dataset().positions(cursors[*at]).start);
+        let (mut windows, mut walk) = (vec![Vec::new(); cursors.len()], Walk::new());
+        for at in order {
+            windows[at] = self.window_on(cursors[at], &mut walk)?;
+        }
+        Ok(windows)
+    }
+
+    fn window_on(&self, cursor: Cursor, walk: &mut Walk) -> Result<Vec<Option<u32>>, Error> {
+        let mut features = self.on(self.dataset().positions(cursor), walk)?;
         features.resize(self.dataset().window_length(), None);
         Ok(features)
     }
 
     /// The features of `positions` of the split, as far as it has them. In a split without an index, a document is
-    /// searched for matches with itself from 32,768 tokens before `positions` on.
+    /// searched for matches with itself from its beginning on, or else from between 32,768 and 65,536 tokens before
+    /// `positions`.
     pub fn at(&self, positions: Range<u64>) -> Result<Vec<Option<u32>>, Error> {
+        self.on(positions, &mut Walk::new())
+    }
+
+    fn on(&self, positions: Range<u64>, walk: &mut Walk) -> Result<Vec<Option<u32>>, Error> {
         match self.own {
             Some(0) => {
                 let found = self.corpora.indexes()[0].followers(positions)?;
                 Ok(found.into_iter().map(|found| self.long_enough(found)).collect())
             }
             Some(own) => self.among_others(own, positions),
-            None => self.outside(positions),
+            None => self.outside(positions, walk),
         }
     }
 
@@ -70,20 +91,50 @@ impl<D: Borrow<TokenDataset>> Features<D> {
         Ok(features.collect())
     }
 
-    fn outside(&self, positions: Range<u64>) -> Result<Vec<Option<u32>>, Error> {
-        let from = positions.start.saturating_sub(REACH);
-        let ids = self.dataset().read(from..positions.end)?;
-        let first = (positions.start - from) as usize;
+    /// Of a split without an index.
+    fn outside(&self, positions: Range<u64>, walk: &mut Walk) -> Result<Vec<Option<u32>>, Error> {
+        let Range { start, end } = positions;
+        let base = start.saturating_sub(REACH) / REACH * REACH;
+        let ids = self.dataset().read(base..end)?;
         let bos = self.dataset().bos();
-        let opening = ids.iter().take(first + 1).rposition(|id| Some(*id) == bos).unwrap_or(0);
-        let mut past = Past::new(true);
-        let mut features = Vec::new();
-        for (place, id) in ids.into_iter().enumerate().skip(opening) {
-            let found = past.push(&self.corpora, id, place >= first);
-            if place >= first {
-                features.push(found.map(|found| found.next));
-            }
+        let before = &ids[..ids.len().min((start - base) as usize + 1)];
+        let opening = base + before.iter().rposition(|id| Some(*id) == bos).unwrap_or(0) as u64;
+        if walk.opening != opening || start < walk.first {
+            *walk = Walk { opening, first: opening, next: opening, found: Vec::new(), past: Past::new(true) };
         }
-        Ok(features)
+        if start >= walk.next {
+            walk.found.clear();
+            walk.first = start;
+        }
+        for (at, id) in (base..).zip(ids).skip((walk.next - base) as usize) {
+            if Some(id) == bos {
+                walk.opening = at;
+            }
+            let found = walk.past.push(&self.corpora, id, at >= start);
+            if at >= start {
+                walk.found.push(found.map(|found| found.next));
+            }
+            walk.next = at + 1;
+        }
+        let known = (start - walk.first) as usize..(end.min(walk.next).max(start) - walk.first) as usize;
+        Ok(walk.found[known].to_vec())
+    }
+}
+
+/// A split without an index as far as it was gone through, so that what comes next in a document need not begin it anew.
+#[derive(Debug)]
+struct Walk {
+    /// Where the present document is taken to begin.
+    opening: u64,
+    /// Where `found` begins; it ends before `next`.
+    first: u64,
+    next: u64,
+    found: Vec<Option<u32>>,
+    past: Past,
+}
+
+impl Walk {
+    fn new() -> Self {
+        Self { opening: u64::MAX, first: 0, next: 0, found: Vec::new(), past: Past::new(true) }
     }
 }

@@ -4,9 +4,8 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::Context;
 use runs::config::Config;
-use runs::{Indexes, own_index, own_shards};
+use runs::{BadInput, Indexes, own_index, own_shards};
 use tokenizer::{IndexBuild, IndexManifest, IndexProgress, IndexStep, Split};
 
 use crate::progress::StepBar;
@@ -24,8 +23,15 @@ pub(super) fn indexes(config: &Config, data: &Path, stop: &AtomicBool) -> anyhow
         chunk_tokens: None,
         threads: cores(),
     };
-    build_index(&build, stop)
-        .context("building the index of the training text, for `model.longest_match`")?;
+    build_index(&build, stop).map_err(|error| match error.downcast_ref() {
+        Some(tokenizer::Error::NoSet { .. }) => BadInput(format!(
+            "`model.longest_match` indexes shards that `train prepare` made, and {} holds none; llm.c's and nanoGPT's files \
+             do not say whose ids they hold",
+            build.set.display()
+        ))
+        .into(),
+        _ => error.context("building the index of the training text, for `model.longest_match`"),
+    })?;
     Indexes::open(config, data)
 }
 

@@ -53,10 +53,6 @@ impl MicroBatch {
         }
     }
 
-    fn looked_up(self, followers: Option<Vec<i32>>) -> Self {
-        Self { followers, ..self }
-    }
-
     /// Targets that count towards the loss.
     pub(crate) fn counted(&self) -> f64 {
         match &self.mask {
@@ -97,16 +93,17 @@ impl Sequences {
         Ok(Self { tokens, features, none: config.model.vocab_size as i32 })
     }
 
-    fn read(&self, cursors: impl Iterator<Item = Cursor>) -> Result<MicroBatch, tokenizer::Error> {
-        let (mut windows, mut followers) = (Vec::new(), self.features.as_ref().map(|_| Vec::new()));
-        for cursor in cursors {
-            windows.push(self.tokens.window(cursor)?);
-            if let (Some(features), Some(followers)) = (&self.features, &mut followers) {
-                let found = features.window(cursor)?;
-                followers.extend(found.into_iter().map(|id| id.map_or(self.none, |id| id as i32)));
-            }
-        }
-        Ok(MicroBatch::of(&windows).looked_up(followers))
+    /// What is looked up for these sequences, one behind the other.
+    fn followers(&self, cursors: &[Cursor]) -> Result<Option<Vec<i32>>, tokenizer::Error> {
+        let Some(features) = &self.features else { return Ok(None) };
+        let found = features.windows(cursors)?.into_iter().flatten();
+        Ok(Some(found.map(|id| id.map_or(self.none, |id| id as i32)).collect()))
+    }
+
+    fn read(&self, cursors: &[Cursor], followers: Option<Vec<i32>>) -> Result<MicroBatch, tokenizer::Error> {
+        let windows =
+            cursors.iter().map(|cursor| self.tokens.window(*cursor)).collect::<Result<Vec<_>, _>>()?;
+        Ok(MicroBatch { followers, ..MicroBatch::of(&windows) })
     }
 }
 
@@ -183,8 +180,9 @@ impl TrainingWindows {
         let first = self.cursor(done);
         let rows = self.micro_batch as u64;
         let micro_batch = |n: u64| {
-            let cursors = (n * rows..(n + 1) * rows).map(|row| self.tokens().skip(first, row));
-            self.sequences.read(cursors)
+            let cursors: Vec<_> =
+                (n * rows..(n + 1) * rows).map(|row| self.tokens().skip(first, row)).collect();
+            self.sequences.read(&cursors, self.sequences.followers(&cursors)?)
         };
         let micro_batches = (0..self.accumulate as u64).map(micro_batch).collect::<Result<_, _>>()?;
         Ok(StepData { step, micro_batches })
@@ -212,6 +210,8 @@ pub(crate) struct ValidationWindows {
     windows: Sequences,
     /// Documents that are copies of indexed ones; where something is looked up.
     copies: Option<Duplicates>,
+    /// Looked up once for all evaluations.
+    followers: Option<Vec<i32>>,
     pub(crate) sequences: u64,
     rows: usize,
     failure: Failure,
@@ -224,8 +224,11 @@ impl ValidationWindows {
         let windows = Sequences::open(config, data, Split::Val, limit.is_some())?;
         let copies = data.indexes.as_ref().map(|indexes| indexes.corpora().duplicates(&windows.tokens));
         let sequences = limit.unwrap_or(u64::MAX).min(windows.tokens.windows());
+        let all: Vec<_> = (0..sequences).map(Self::cursor).collect();
+        let followers = windows.followers(&all)?;
         let rows = config.train.micro_batch;
-        Ok(Self { windows, copies: copies.transpose()?, sequences, rows, failure: Failure::default() })
+        let copies = copies.transpose()?;
+        Ok(Self { windows, copies, followers, sequences, rows, failure: Failure::default() })
     }
 
     /// Whether it is known which documents are copies of indexed ones.
@@ -254,8 +257,13 @@ impl ValidationWindows {
     fn cursors(&self, index: usize) -> impl Iterator<Item = Cursor> {
         let first = (index * self.rows) as u64;
         let rows = self.sequences.saturating_sub(first).min(self.rows as u64);
-        (first..first + rows).map(|index| Cursor { index, ..Cursor::start(0) })
+        (first..first + rows).map(Self::cursor)
     }
+
+    fn cursor(index: u64) -> Cursor {
+        Cursor { index, ..Cursor::start(0) }
+    }
+
     /// Why the data set ended early, if it did.
     pub(crate) fn failure(&self) -> Option<tokenizer::Error> {
         self.failure.take()
@@ -267,7 +275,13 @@ impl Dataset<MicroBatch> for ValidationWindows {
         if index >= self.len() {
             return None;
         }
-        self.failure.or_keep(self.windows.read(self.cursors(index)))
+        let cursors: Vec<_> = self.cursors(index).collect();
+        let followers = self.followers.as_ref().map(|all| {
+            let length = all.len() / self.sequences as usize;
+            let first = index * self.rows * length;
+            all[first..first + cursors.len() * length].to_vec()
+        });
+        self.failure.or_keep(self.windows.read(&cursors, followers))
     }
 
     fn len(&self) -> usize {
@@ -310,6 +324,8 @@ mod tests {
         for (index, batch) in windows.iter().enumerate() {
             let fresh = windows.without_copies(index, &batch).unwrap_or_else(|| batch.clone());
             assert_eq!((&fresh.inputs, &fresh.followers), (&batch.inputs, &batch.followers));
+            let cursors: Vec<_> = windows.cursors(index).collect();
+            assert_eq!(batch.followers, windows.windows.followers(&cursors).expect("reading"));
             let weights = fresh.mask.unwrap_or_else(|| vec![1.0; batch.targets.len()]);
             for (target, weight) in batch.targets.iter().zip(weights) {
                 if weight > 0.0 { &mut kept } else { &mut left_out }.push(*target as u32);

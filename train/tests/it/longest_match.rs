@@ -86,6 +86,28 @@ fn validation_is_told_with_and_without_copies_of_what_was_learned_from() {
 }
 
 #[test]
+fn shards_are_indexed_in_the_run_that_learns_from_them_and_files_of_other_programs_are_refused() {
+    let tiny = Tiny::new();
+    with_copies(&tiny);
+    assert_success(&tiny.train(&["prepare", "--input", "in.jsonl", "--tokenizer", "bytes", "--out", "set"]));
+    let shards = [LOOKS_UP, "data.source=shards", "data.align=anywhere", "eval.questions=[]"];
+    let run = |out: &str, path: &'static str| {
+        tiny.attempt(out, &[&shards[..], &[path, "tokenizer.chat=false", "tokenizer.kind=bytes"]].concat())
+    };
+    assert_success(&run("run", "data.path=set"));
+    assert!(tiny.join("run/data/index/index.json").exists() && !tiny.join("set/index").exists());
+    fs::create_dir(tiny.join("foreign")).expect("making");
+    let ids: Vec<u8> = (0..4000_u16).flat_map(|at| (at % 250).to_le_bytes()).collect();
+    for name in ["train", "val"] {
+        fs::write(tiny.join(&format!("foreign/{name}.bin")), &ids).expect("writing");
+    }
+    let foreign = run("other", "data.path=foreign");
+    assert_code(&foreign, 2);
+    let said = last_words(&foreign, tiny.path());
+    assert!(said.contains("`model.longest_match` indexes shards that `train prepare` made"), "{said}");
+}
+
+#[test]
 fn a_model_without_its_index_answers_and_says_so() {
     let tiny = Tiny::trained(&[LOOKS_UP, "train.steps=2"]);
     let sample = || tiny.train(&["sample", "--from", "run", "--device", "cpu", "--prompt", "What is"]);

@@ -183,3 +183,43 @@ fn windows_have_the_features_of_their_inputs() {
         }
     }
 }
+
+#[test]
+fn windows_looked_up_together_have_what_each_has_alone() {
+    let learned: Vec<String> = (0..30).map(|at| "abcdefgh".repeat(at % 5 + 1)).collect();
+    let measured: Vec<String> = (0..40).map(|at| "hgfeabba".repeat(at % 7 + 1)).collect();
+    let sets = Sets::new();
+    sets.prepare("a", &learned, &measured);
+    let corpora = sets.indexed(&["a"], 2);
+    for (length, align) in [(9, Align::Document), (30, Align::Document), (7, Align::Anywhere)] {
+        for split in [Split::Train, Split::Val] {
+            let plan = WindowPlan { length, align, shuffle: true };
+            let dataset = TokenDataset::open(sets.path("a"), split, &bytes(), plan).expect("it opens");
+            let features = corpora.features(&dataset).expect("it opens");
+            // All of them, and some twice.
+            let cursors = dataset.stream(Cursor::start(3)).take(dataset.windows() as usize + 5);
+            let cursors: Vec<Cursor> = cursors.map(|window| window.expect("reading").0).collect();
+            let alone: Vec<_> =
+                cursors.iter().map(|cursor| features.window(*cursor).expect("reading")).collect();
+            assert_eq!(features.windows(&cursors).expect("reading"), alone);
+        }
+    }
+}
+
+#[test]
+fn a_document_longer_than_the_reach_is_gone_through_from_where_each_window_would_begin() {
+    let long =
+        (0..75_000_u32).map(|at| char::from(b'a' + (at.wrapping_mul(2_654_435_761) >> 29) as u8)).collect();
+    let sets = Sets::new();
+    sets.prepare("a", &["abcdefgh".to_owned()], &[long]);
+    let corpora = sets.indexed(&["a"], 2);
+    let plan = WindowPlan { length: 40, align: Align::Anywhere, shuffle: false };
+    let dataset = TokenDataset::open(sets.path("a"), Split::Val, &bytes(), plan).expect("it opens");
+    let features = corpora.features(&dataset).expect("it opens");
+    let cursors = [1800, 100, 1801, 1700, 1701].map(|index| Cursor { index, ..Cursor::start(0) });
+    let together = features.windows(&cursors).expect("reading");
+    for (cursor, found) in cursors.into_iter().zip(&together) {
+        assert_eq!(*found, features.window(cursor).expect("reading"), "{cursor:?}");
+    }
+    assert!(together.iter().all(|found| found.iter().flatten().count() > 20), "it matches itself");
+}
