@@ -175,6 +175,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
                 left -= count;
             }
             if count > 0 {
+                row.text.look_up_to(first + count);
                 turns.push(Turn { sequence: &mut row.sequence, next: row.text.part(first, first + count) });
                 ready.push((*key, count == unread));
             }

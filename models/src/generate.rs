@@ -150,6 +150,9 @@ pub fn generate<B: Backend>(
         request.prompts.iter().enumerate().map(|(at, prompt)| Row::new(model, at, prompt, request)).collect();
     let mut decoder: Option<Decoder<'_, B>> = None;
     while rows.iter().any(|row| row.finish.is_none()) {
+        for row in &mut rows {
+            row.text.look_up_to(row.text.tokens().len());
+        }
         let logits = match &mut decoder {
             Some(decoder) if !decoder.is_full() => {
                 let last: Vec<_> = rows.iter().map(|row| (0, row.last())).collect();

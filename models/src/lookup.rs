@@ -62,11 +62,11 @@ pub(crate) fn upload<B: Backend>(model: &Gpt<B>, stretches: &[Padded<'_>], shape
     Input { tokens: tensor(tokens), followers: looks_up.then(|| tensor(followers)) }
 }
 
-/// A text that grows, with its followers where the model reads them.
+/// A text that grows, with its followers where the model reads them: as far as they were looked up.
 #[derive(Debug)]
 pub(crate) struct Text {
     tokens: Vec<u32>,
-    /// As many as tokens, or none at all without a lookup.
+    /// Of the first tokens; none at all without a lookup.
     followers: Vec<u32>,
     matching: Option<Box<dyn Matching>>,
     none: u32,
@@ -77,17 +77,18 @@ impl Text {
     pub(crate) fn new<B: Backend>(model: &Gpt<B>, lookup: Option<&dyn Lookup>, prompt: &[u32]) -> Self {
         let none = model.config().vocab_size as u32;
         let matching = lookup.filter(|_| model.config().longest_match).map(Lookup::begin);
-        let mut text = Self { tokens: Vec::new(), followers: Vec::new(), matching, none };
-        for token in prompt {
-            text.push(*token);
-        }
-        text
+        Self { tokens: prompt.to_vec(), followers: Vec::new(), matching, none }
     }
 
     pub(crate) fn push(&mut self, token: u32) {
         self.tokens.push(token);
-        if let Some(matching) = &mut self.matching {
-            let known = matching.follower_after(token).filter(|follower| *follower < self.none);
+    }
+
+    /// Looks up what is about to be read, before `end`.
+    pub(crate) fn look_up_to(&mut self, end: usize) {
+        let Some(matching) = &mut self.matching else { return };
+        for token in &self.tokens[self.followers.len().min(end)..end] {
+            let known = matching.follower_after(*token).filter(|follower| *follower < self.none);
             self.followers.push(known.unwrap_or(self.none));
         }
     }
@@ -96,12 +97,12 @@ impl Text {
         &self.tokens
     }
 
-    /// All from the token `first` on.
+    /// All from the token `first` on, once it was looked up.
     pub(crate) fn from(&self, first: usize) -> Stretch<'_> {
         self.part(first, self.tokens.len())
     }
 
-    /// The tokens from `first` to before `end`.
+    /// The tokens from `first` to before `end`, once they were looked up.
     pub(crate) fn part(&self, first: usize, end: usize) -> Stretch<'_> {
         let followers = self.matching.is_some().then(|| &self.followers[first..end]);
         Stretch { tokens: &self.tokens[first..end], followers }

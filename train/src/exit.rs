@@ -4,6 +4,7 @@ use std::{io, process::ExitCode};
 
 use backend_offload::OffloadError;
 use runs::{BadInput, checkpoint::CheckpointError, config::ConfigError};
+use tokenizer::IndexProblem;
 
 /// How a verb that trains ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +65,7 @@ pub(crate) fn is_bad_input(error: &anyhow::Error) -> bool {
                 Some(tokenizer::Error::Option { .. } | tokenizer::Error::NoTokenizer { .. })
             )
             || matches!(cause.downcast_ref(), Some(tokenizer::Error::Read { cause, .. }) if is_absent(cause))
+            || matches!(cause.downcast_ref(), Some(tokenizer::Error::Index { problem, .. }) if is_the_wrong_one(problem))
     })
 }
 
@@ -79,6 +81,14 @@ fn names_a_wrong_budget(error: &OffloadError) -> bool {
             | OffloadError::BudgetAboveDevice { .. }
             | OffloadError::UnknownShare { .. }
             | OffloadError::Environment { .. }
+    )
+}
+
+/// Whether another index is meant, and none is damaged.
+fn is_the_wrong_one(problem: &IndexProblem) -> bool {
+    matches!(
+        problem,
+        IndexProblem::NoIndex | IndexProblem::OtherShards { .. } | IndexProblem::OtherTokenizer { .. }
     )
 }
 

@@ -2,7 +2,7 @@
 
 use std::{borrow::Borrow, ops::Range, path::Path, sync::Arc};
 
-use super::{Features, Index, IndexProblem, Matcher, manifest, text::Context};
+use super::{Features, Follower, Index, IndexProblem, Matcher, manifest, text::Context};
 use crate::{data::dataset::TokenDataset, error::Error};
 
 /// Indexes of one tokenizer's ids, in the order in which they were listed.
@@ -86,6 +86,11 @@ impl Corpora {
 
     pub(super) fn bos(&self) -> Option<u32> {
         self.indexes.first().and_then(|index| index.text().bos())
+    }
+
+    /// The id that followed what a build has found, where that counts.
+    pub(super) fn long_enough(&self, found: Follower) -> Option<u32> {
+        (found.length >= self.shortest).then_some(found.next)
     }
 
     pub(super) fn shortest(&self) -> usize {

@@ -6,7 +6,9 @@
 
 use std::{borrow::Borrow, ops::Range, sync::Arc};
 
-use super::{Corpora, Follower, matcher::Past};
+use rayon::prelude::*;
+
+use super::{Corpora, matcher::Past};
 use crate::{
     data::dataset::{Cursor, TokenDataset},
     error::Error,
@@ -67,25 +69,24 @@ impl<D: Borrow<TokenDataset>> Features<D> {
         match self.own {
             Some(0) => {
                 let found = self.corpora.indexes()[0].followers(positions)?;
-                Ok(found.into_iter().map(|found| self.long_enough(found)).collect())
+                Ok(found.into_iter().map(|found| self.corpora.long_enough(found)).collect())
             }
             Some(own) => self.among_others(own, positions),
             None => self.outside(positions, walk),
         }
     }
 
-    fn long_enough(&self, found: Follower) -> Option<u32> {
-        (found.length >= self.corpora.shortest()).then_some(found.next)
-    }
-
     /// Of an indexed split behind others.
     fn among_others(&self, own: usize, positions: Range<u64>) -> Result<Vec<Option<u32>>, Error> {
         let index = &self.corpora.indexes()[own];
         let found = index.followers(positions.clone())?;
-        let features = positions.zip(found).map(|(at, found)| {
-            match self.corpora.search(&index.text().context(at), own) {
+        // One binary search each, in memory that is mapped: the slowest part of reading a batch.
+        let corpora = &*self.corpora;
+        let features = found.into_par_iter().enumerate().map(|(place, found)| {
+            let context = index.text().context(positions.start + place as u64);
+            match corpora.search(&context, own) {
                 Some(before) if before.length >= found.length => Some(before.next),
-                _ => self.long_enough(found),
+                _ => corpora.long_enough(found),
             }
         });
         Ok(features.collect())

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use anyhow::Context;
 use models::{Lookup, Matching};
 use serde::{Deserialize, Serialize};
-use tokenizer::{Corpora, Fingerprint, Matcher};
+use tokenizer::{Corpora, Fingerprint, Index, Matcher};
 
 use crate::BadInput;
 use crate::checkpoint::INDEXES;
-use crate::config::{Config, DataSource};
+use crate::config::{Config, DataSource, IndexEntry};
 
 /// Opened indexes.
 #[derive(Debug, Clone)]
@@ -29,8 +29,17 @@ struct IndexedText {
     tokens: u64,
 }
 
+impl IndexedText {
+    /// Those of a checkpoint.
+    fn of(checkpoint: &Path) -> anyhow::Result<Vec<Self>> {
+        let path = checkpoint.join(INDEXES);
+        let read = || -> anyhow::Result<Vec<Self>> { Ok(serde_json::from_slice(&fs::read(&path)?)?) };
+        read().with_context(|| format!("reading {}", path.display()))
+    }
+}
+
 /// The folder of a run's own index, in its folder of data.
-pub fn own_index(data: &Path) -> PathBuf {
+fn own_index(data: &Path) -> PathBuf {
     data.join("index")
 }
 
@@ -42,13 +51,51 @@ pub fn own_shards(config: &Config, data: &Path) -> PathBuf {
     }
 }
 
+/// The index of a run's own training text.
+pub fn own_entry(config: &Config, data: &Path) -> IndexEntry {
+    IndexEntry { index: own_index(data), set: own_shards(config, data) }
+}
+
 impl Indexes {
-    /// Opens what a run with this configuration and folder of data looks up, in the order of search.
-    pub fn open(config: &Config, data: &Path) -> anyhow::Result<Self> {
-        let listed = config.data.indexes.iter().map(|listed| (listed.index.clone(), listed.set.clone()));
-        let own = (own_index(data), own_shards(config, data));
-        let corpora = Corpora::open(listed.chain([own]), Corpora::SHORTEST)?;
-        Ok(Self(Arc::new(corpora)))
+    /// Opens them, to be searched in this order.
+    pub fn open(entries: &[IndexEntry]) -> Result<Self, tokenizer::Error> {
+        let folders = entries.iter().map(|entry| (&entry.index, &entry.set));
+        Ok(Self(Arc::new(Corpora::open(folders, Corpora::SHORTEST)?)))
+    }
+
+    /// Opens those of the texts that the checkpoint was trained with, in their order, wherever among `candidates` they are.
+    pub fn of_checkpoint(checkpoint: &Path, candidates: &[IndexEntry]) -> anyhow::Result<Self> {
+        let mut found = Vec::new();
+        for text in IndexedText::of(checkpoint)? {
+            let mut problems = Vec::new();
+            let entry =
+                candidates.iter().find(|candidate| match Index::open(&candidate.index, &candidate.set) {
+                    Ok(index) if index.manifest().shards == text.shards => true,
+                    Ok(_other) => {
+                        problems.push(format!("{} is of another text", candidate.index.display()));
+                        false
+                    }
+                    Err(error) => {
+                        problems.push(error.to_string());
+                        false
+                    }
+                });
+            let entry = entry.ok_or_else(|| {
+                BadInput(format!(
+                    "there is no index of the text {} of {} tokens ({}); name one in `data.indexes`",
+                    text.shards,
+                    text.tokens,
+                    if problems.is_empty() { "none is known".to_owned() } else { problems.join("; ") }
+                ))
+            })?;
+            found.push(entry.clone());
+        }
+        Ok(Self::open(&found)?)
+    }
+
+    /// Whether one of them is of the text with this digest.
+    pub fn have(&self, shards: Fingerprint) -> bool {
+        self.texts().iter().any(|text| text.shards == shards)
     }
 
     /// The texts, to look positions of a data set up.
@@ -57,7 +104,7 @@ impl Indexes {
     }
 
     fn texts(&self) -> Vec<IndexedText> {
-        let manifests = self.0.indexes().iter().map(tokenizer::Index::manifest);
+        let manifests = self.0.indexes().iter().map(Index::manifest);
         manifests.map(|manifest| IndexedText { shards: manifest.shards, tokens: manifest.tokens }).collect()
     }
 
@@ -70,9 +117,7 @@ impl Indexes {
 
     /// Refuses other texts than the checkpoint was trained with.
     pub fn check(&self, checkpoint: &Path) -> anyhow::Result<()> {
-        let path = checkpoint.join(INDEXES);
-        let read = || -> anyhow::Result<Vec<IndexedText>> { Ok(serde_json::from_slice(&fs::read(&path)?)?) };
-        let trained = read().with_context(|| format!("reading {}", path.display()))?;
+        let trained = IndexedText::of(checkpoint)?;
         let found = self.texts();
         if trained == found {
             return Ok(());

@@ -14,7 +14,7 @@ mod trained;
 pub mod weights;
 
 pub use bad_input::BadInput;
-pub use indexes::{Indexes, own_index, own_shards};
+pub use indexes::{Indexes, own_entry, own_shards};
 pub use pretrained::Pretrained;
 pub use speaker::{Speaker, TEXTS_AT_ONCE, ends, opening};
 pub use trained::{Trained, Wanted};

@@ -25,6 +25,8 @@ pub struct Pretrained {
     tokenizer: Tokenizer,
     /// Control tokens that the new run's vocabulary has and this one had not.
     added: u32,
+    /// Whether its indexes are left out, which the new vocabulary cannot read.
+    forgets_indexes: bool,
 }
 
 impl Pretrained {
@@ -33,7 +35,7 @@ impl Pretrained {
         let (run, checkpoint) = trained::checkpoint(path, None)?;
         let tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
         let saved = Config::load(&checkpoint.path.join(CONFIG).to_string_lossy(), &[])?;
-        Ok(Self { checkpoint, run, model: saved.model, tokenizer, added: 0 })
+        Ok(Self { checkpoint, run, model: saved.model, tokenizer, added: 0, forgets_indexes: false })
     }
 
     /// A name for runs that begin with it.
@@ -70,6 +72,13 @@ impl Pretrained {
         if config.tokenizer.chat && config.data.source != DataSource::Shards {
             self = self.learn_to_converse()?;
         }
+        if self.added > 0 && name == saved && !config.data.indexes.is_empty() {
+            // They were made with a vocabulary that lacks what was added, and nobody has asked for them here.
+            if !set.iter().any(|given| given.trim_start().starts_with("data.indexes")) {
+                config.data.indexes.clear();
+                self.forgets_indexes = true;
+            }
+        }
         let known = self.tokenizer.vocab_size() as usize;
         if known > config.model.vocab_size {
             config.model.vocab_size = known.next_multiple_of(ROWS);
@@ -102,6 +111,11 @@ impl Pretrained {
             eprintln!(
                 "added {} control tokens of conversations to its vocabulary; the model knows {} tokens instead of {}",
                 self.added, wanted.vocab_size, self.model.vocab_size
+            );
+        }
+        if self.forgets_indexes {
+            eprintln!(
+                "its `data.indexes` are left out: they were made without these tokens (`--set tokenizer.chat=false` keeps them)"
             );
         }
         let stored = GptConfig { compute: wanted.compute, ..self.model.clone() };

@@ -2,17 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use burn::tensor::backend::Backend;
 use models::Gpt;
 use tokenizer::Tokenizer;
 
 use crate::BadInput;
-use crate::Indexes;
 use crate::checkpoint::{CONFIG, Checkpoints, TOKENIZER, Verified, Which};
-use crate::config::Config;
+use crate::config::{Config, DataSection, IndexEntry};
 use crate::directory::{is_checkpoint, latest, latest_named};
 use crate::weights;
+use crate::{Indexes, own_entry};
 
 /// Which checkpoint is asked for. Without anything it is the latest of the last run called as the default configuration.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,8 +38,8 @@ pub struct Trained {
     pub config: Config,
     /// The tokenizer it was trained with.
     pub tokenizer: Tokenizer,
-    /// The run it lies in, if it does, and the configuration that it has for what it looks up.
-    looks_up: (Option<PathBuf>, Config),
+    /// Where indexes of what it looks up may lie.
+    indexed: Vec<IndexEntry>,
 }
 
 impl Trained {
@@ -58,15 +57,15 @@ impl Trained {
         };
         config.resolve_paths()?;
         let tokenizer = Tokenizer::load(checkpoint.path.join(TOKENIZER))?;
-        let same = config.data == learned.data && config.train.seed == learned.train.seed;
+        let text = |config: &Config| DataSection { indexes: Vec::new(), ..config.data.clone() };
+        let same = text(&config) == text(&learned) && config.train.seed == learned.train.seed;
         let folder = run.map(|run| run.join("data"));
-        let data = folder.clone().filter(|_| same);
-        let mut looks_up = (folder, learned);
-        if !config.data.indexes.is_empty() {
-            // They may lie elsewhere now.
-            looks_up.1.data.indexes.clone_from(&config.data.indexes);
+        let mut indexed = [&config, &learned].map(|config| config.data.indexes.clone()).concat();
+        if let Some(folder) = &folder {
+            // The shards of a run that names its own may lie elsewhere now.
+            indexed.extend([&config, &learned].map(|config| own_entry(config, folder)));
         }
-        Ok(Self { data, checkpoint, config, tokenizer, looks_up })
+        Ok(Self { data: folder.filter(|_| same), checkpoint, config, tokenizer, indexed })
     }
 
     /// The texts that the model looks its own up in. Where they are not those of its training, `tell` hears why, and that
@@ -75,14 +74,7 @@ impl Trained {
         if !self.config.model.longest_match {
             return None;
         }
-        let found = || -> anyhow::Result<Indexes> {
-            let (data, config) = &self.looks_up;
-            let data = data.as_deref().context("the checkpoint lies in no run's directory")?;
-            let indexes = Indexes::open(config, data)?;
-            indexes.check(&self.checkpoint.path)?;
-            Ok(indexes)
-        };
-        found()
+        Indexes::of_checkpoint(&self.checkpoint.path, &self.indexed)
             .map_err(|error| {
                 tell(&format!(
                     "the model was trained to look its text up and goes without, as if nothing were found: {error:#}"

@@ -18,7 +18,7 @@ use tokenizer::{
     WindowPlan, dialogues,
 };
 
-use super::index::indexes;
+use super::index::{check_listed, indexes};
 use super::vocabulary::{learn_bpe, learn_characters};
 use crate::progress::InputBar;
 
@@ -43,9 +43,10 @@ pub(crate) fn prepare(
         Some(checkpoint) => Tokenizer::load(checkpoint.join(TOKENIZER))?,
         None => tokenizer(config, run, &folder, stop)?,
     };
+    check_listed(config, &tokenizer)?;
     let mut data = Data::of(tokenizer, config, &folder, stop)?;
     if config.model.longest_match {
-        let indexes = indexes(config, &folder, stop)?;
+        let indexes = indexes(&data, config, &folder, stop)?;
         if let Some(checkpoint) = checkpoint {
             indexes.check(checkpoint)?;
         }

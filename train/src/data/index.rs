@@ -4,35 +4,86 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use runs::config::Config;
-use runs::{BadInput, Indexes, own_index, own_shards};
-use tokenizer::{IndexBuild, IndexManifest, IndexProgress, IndexStep, Split};
+use runs::config::{Config, IndexEntry};
+use runs::{BadInput, Indexes, own_entry};
+use tokenizer::{IndexBuild, IndexManifest, IndexProgress, IndexStep, Split, TokenDataset, Tokenizer};
 
+use super::corpus::Data;
 use crate::progress::StepBar;
 
 /// Memory that the index of a run's own text is built in.
 const MEMORY: u64 = 1 << 30;
 
-/// Opens what a run looks up. The index of its own training text is built unless it is there.
-pub(super) fn indexes(config: &Config, data: &Path, stop: &AtomicBool) -> anyhow::Result<Indexes> {
+/// Refuses listed indexes that cannot be used with this vocabulary, before anything is prepared for them.
+pub(super) fn check_listed(config: &Config, tokenizer: &Tokenizer) -> anyhow::Result<()> {
+    if config.data.indexes.is_empty() {
+        return Ok(());
+    }
+    let listed = Indexes::open(&config.data.indexes)?;
+    let made_with = listed.corpora().indexes()[0].manifest().tokenizer.sha256;
+    if made_with != tokenizer.fingerprint() {
+        return Err(BadInput(format!(
+            "`data.indexes` were made with the tokenizer {made_with}, and this run has {}; prepare and index their texts \
+             with this run's, or leave them out",
+            tokenizer.fingerprint()
+        ))
+        .into());
+    }
+    Ok(())
+}
+
+/// Opens what a run looks up: the listed texts, then its own training text, unless it is listed. That one's index is built
+/// unless it is there.
+pub(super) fn indexes(
+    data: &Data,
+    config: &Config,
+    folder: &Path,
+    stop: &AtomicBool,
+) -> anyhow::Result<Indexes> {
+    let mut entries = config.data.indexes.clone();
+    let digest = |split| {
+        let plan = Data::windows(config, false);
+        TokenDataset::open(&data.shards, split, &data.tokenizer, plan)?.fingerprint()
+    };
+    let listed = (!entries.is_empty()).then(|| Indexes::open(&entries)).transpose()?;
+    let is_listed = |split| -> anyhow::Result<bool> {
+        Ok(match &listed {
+            Some(listed) => listed.have(digest(split)?),
+            None => false,
+        })
+    };
+    if is_listed(Split::Val)? {
+        return Err(BadInput(
+            "`data.indexes` lists the very text that the run is measured with; leave it out".to_owned(),
+        )
+        .into());
+    }
+    if !is_listed(Split::Train)? {
+        let own = own_entry(config, folder);
+        build_own(&own, stop)?;
+        entries.push(own);
+    }
+    Ok(Indexes::open(&entries)?)
+}
+
+fn build_own(own: &IndexEntry, stop: &AtomicBool) -> anyhow::Result<()> {
     let build = IndexBuild {
-        set: own_shards(config, data),
+        set: own.set.clone(),
         split: Split::Train,
-        out: own_index(data),
+        out: own.index.clone(),
         memory: MEMORY,
         chunk_tokens: None,
         threads: cores(),
     };
-    build_index(&build, stop).map_err(|error| match error.downcast_ref() {
+    build_index(&build, stop).map(drop).map_err(|error| match error.downcast_ref() {
         Some(tokenizer::Error::NoSet { .. }) => BadInput(format!(
             "`model.longest_match` indexes shards that `train prepare` made, and {} holds none; llm.c's and nanoGPT's files \
              do not say whose ids they hold",
-            build.set.display()
+            own.set.display()
         ))
         .into(),
         _ => error.context("building the index of the training text, for `model.longest_match`"),
-    })?;
-    Indexes::open(config, data)
+    })
 }
 
 /// Builds an index and shows how far it is. Returns its manifest, and how many pieces of an earlier build were used again.

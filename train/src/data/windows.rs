@@ -61,6 +61,13 @@ impl MicroBatch {
         }
     }
 
+    /// The share of targets that what was looked up foretells.
+    fn hits(&self) -> Option<f64> {
+        let pairs = self.followers.as_ref()?.iter().zip(&self.targets);
+        let hits = pairs.filter(|(follower, target)| follower == target).count();
+        Some(hits as f64 / self.targets.len() as f64)
+    }
+
     /// The targets that count.
     pub(crate) fn counted_targets(&self) -> impl Iterator<Item = u32> {
         let counts = |at: usize| self.mask.as_ref().is_none_or(|mask| mask[at] > 0.0);
@@ -85,11 +92,17 @@ struct Sequences {
 }
 
 impl Sequences {
-    fn open(config: &Config, data: &Data, split: Split, shuffle: bool) -> Result<Self, tokenizer::Error> {
+    fn open(
+        config: &Config,
+        data: &Data,
+        indexes: Option<&Indexes>,
+        split: Split,
+        shuffle: bool,
+    ) -> Result<Self, tokenizer::Error> {
         let plan = Data::windows(config, shuffle);
         let tokens = Arc::new(TokenDataset::open(&data.shards, split, &data.tokenizer, plan)?);
         let features = |indexes: &Indexes| indexes.corpora().features(Arc::clone(&tokens));
-        let features = data.indexes.as_ref().map(features).transpose()?;
+        let features = indexes.map(features).transpose()?;
         Ok(Self { tokens, features, none: config.model.vocab_size as i32 })
     }
 
@@ -140,7 +153,13 @@ impl TrainingWindows {
     pub(crate) fn open(config: &Config, data: &Data) -> Result<Self, tokenizer::Error> {
         let train = &config.train;
         Ok(Self {
-            sequences: Sequences::open(config, data, Split::Train, config.data.shuffle)?,
+            sequences: Sequences::open(
+                config,
+                data,
+                data.indexes.as_ref(),
+                Split::Train,
+                config.data.shuffle,
+            )?,
             start: Cursor::start(train.seed),
             steps: train.steps,
             micro_batch: train.micro_batch,
@@ -168,6 +187,12 @@ impl TrainingWindows {
     /// Targets that count, and how many of them an epoch sees.
     pub(crate) fn targets(&self) -> Targets {
         self.tokens().targets()
+    }
+
+    /// How often what is looked up is what comes next, in the first step.
+    pub(crate) fn hits(&self) -> Option<f64> {
+        let hits: Vec<f64> = self.get(0)?.micro_batches.iter().filter_map(MicroBatch::hits).collect();
+        (!hits.is_empty()).then(|| hits.iter().sum::<f64>() / hits.len() as f64)
     }
 
     /// Why the data set ended early, if it did.
@@ -218,17 +243,29 @@ pub(crate) struct ValidationWindows {
 }
 
 impl ValidationWindows {
-    /// The first `limit` sequences of a fixed order, or all.
-    pub(crate) fn open(config: &Config, data: &Data, limit: Option<u64>) -> Result<Self, tokenizer::Error> {
+    /// The first `limit` sequences of a fixed order, or all, looked up in `indexes`.
+    pub(crate) fn open(
+        config: &Config,
+        data: &Data,
+        indexes: Option<&Indexes>,
+        limit: Option<u64>,
+    ) -> Result<Self, tokenizer::Error> {
         // A fixed order that is not the files': the first sequences of a file can be unlike the rest.
-        let windows = Sequences::open(config, data, Split::Val, limit.is_some())?;
-        let copies = data.indexes.as_ref().map(|indexes| indexes.corpora().duplicates(&windows.tokens));
+        let windows = Sequences::open(config, data, indexes, Split::Val, limit.is_some())?;
+        // Without a token that opens documents there is one, and whether parts of it are copies cannot be told.
+        let divided = indexes.filter(|_| data.tokenizer.bos().is_some());
+        let copies = divided.map(|indexes| indexes.corpora().duplicates(&windows.tokens));
         let sequences = limit.unwrap_or(u64::MAX).min(windows.tokens.windows());
         let all: Vec<_> = (0..sequences).map(Self::cursor).collect();
         let followers = windows.followers(&all)?;
         let rows = config.train.micro_batch;
         let copies = copies.transpose()?;
         Ok(Self { windows, copies, followers, sequences, rows, failure: Failure::default() })
+    }
+
+    /// How often what is looked up is what comes next, in the first batch.
+    pub(crate) fn hits(&self) -> Option<f64> {
+        self.get(0)?.hits()
     }
 
     /// Whether it is known which documents are copies of indexed ones.
@@ -319,7 +356,8 @@ mod tests {
         let documents =
             ["a river rises", "a river falls", "it rains", "so it goes", "a river falls", "it snows"];
         let (config, data, _folder) = opened(&documents);
-        let windows = ValidationWindows::open(&config, &data, None).expect("there are some");
+        let windows =
+            ValidationWindows::open(&config, &data, data.indexes.as_ref(), None).expect("there are some");
         let (mut left_out, mut kept) = (Vec::new(), Vec::new());
         for (index, batch) in windows.iter().enumerate() {
             let fresh = windows.without_copies(index, &batch).unwrap_or_else(|| batch.clone());

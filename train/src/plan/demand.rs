@@ -112,12 +112,13 @@ impl Demand {
         let stepping = (operands - kept_operands) * stepped;
         let gradients = placement.on_device * WIDE;
         let streamed = placement.streamed_bytes();
-        // One segment's gradients at a time, and the embedding's, which the head's wait for.
+        // One segment's gradients at a time, and the embeddings': the head's wait for the tokens', and followers have their own.
         let leaving = match train.recompute {
             None => streamed,
             Some(every) => {
                 let segment = footprint.per_block.saturating_mul(every as u64).saturating_mul(WIDE);
-                streamed.min(segment.saturating_add(largest))
+                let embeddings = if config.model.longest_match { 2 * largest } else { largest };
+                streamed.min(segment.saturating_add(embeddings))
             }
         };
         let accumulated = if rounds > 1 { gradients } else { 0 };

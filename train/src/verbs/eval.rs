@@ -36,13 +36,13 @@ impl Work for Measuring {
 
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
         let gpt = self.trained.for_inference::<Offload<I>>(device)?;
-        let indexes = self.trained.indexes(|told| eprintln!("{told}"));
-        let Trained { data, checkpoint, config, tokenizer, .. } = self.trained;
         // Other data than the run learned from are cut into shards of their own, which nobody needs afterwards.
         let elsewhere = tempfile::tempdir()?;
+        let indexes = self.trained.indexes(|told| eprintln!("{told}"));
+        let Trained { data, checkpoint, config, tokenizer, .. } = self.trained;
         let folder = data.unwrap_or_else(|| elsewhere.path().to_owned());
         let data = Data { indexes, ..Data::of(tokenizer, &config, &folder, &AtomicBool::new(false))? };
-        let windows = ValidationWindows::open(&config, &data, config.eval.sequences)?;
+        let windows = ValidationWindows::open(&config, &data, data.indexes.as_ref(), config.eval.sequences)?;
         let learner = Learner::new(gpt, &config);
         let evaluation = evaluate(&learner, &windows, &data.tokenizer, usize::MAX, |_| {})?;
         let score = (config.quiz() > 0)
@@ -52,6 +52,9 @@ impl Work for Measuring {
             let mut record = json!(evaluation);
             record["step"] = json!(checkpoint.step);
             record["quiz"] = json!(score);
+            if config.model.longest_match {
+                record["looked_up"] = json!(data.indexes.is_some());
+            }
             println!("{record:#}");
             return Ok(());
         }

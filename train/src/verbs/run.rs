@@ -158,9 +158,17 @@ impl Work for Training<'_> {
         // Others find what rank 0 has prepared.
         let data = data.map_or_else(prepare, Ok)?;
         let training = Arc::new(TrainingWindows::open(&config, &data)?);
-        let validation = Arc::new(ValidationWindows::open(&config, &data, config.eval.sequences)?);
+        // Rank 0 alone measures, and nobody else looks its text up for that.
+        let looked_up = data.indexes.as_ref().filter(|_| ranks.leads());
+        let validation = ValidationWindows::open(&config, &data, looked_up, config.eval.sequences)?;
+        let validation = Arc::new(validation);
         if ranks.leads() {
             describe(&training, &validation, &data);
+            if let (Some(pretrained), Some(indexes)) = (&directory.pretrained, &data.indexes)
+                && let Err(other) = indexes.check(pretrained.path())
+            {
+                eprintln!("the weights come from a run that looked other texts up: {other:#}");
+            }
         }
 
         let (gpt, optimizer, mut progress) = first_state::<I>(&directory, device, &ranks)?;
@@ -283,6 +291,19 @@ fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &D
         validation.sequences,
         data.tokenizer.vocab_size()
     );
+    if let (Some(training), Some(measured)) = (training.hits(), validation.hits()) {
+        let copies = if validation.know_copies() {
+            ""
+        } else {
+            "; whether validation text is a copy of it cannot be told, as nothing marks where documents begin"
+        };
+        eprintln!(
+            "what is looked up is the next token in {:.1} % of the first training and {:.1} % of the first validation \
+             sequences{copies}",
+            100.0 * training,
+            100.0 * measured
+        );
+    }
 }
 
 /// The state a step begins with: weights, moments, and where the run stands.

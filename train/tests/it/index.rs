@@ -63,6 +63,6 @@ fn an_index_of_another_set_and_a_size_that_is_none_are_refused() {
     assert_success(&train(other.path(), &prepare));
     let index = one.path().join("index");
     let strange = train(other.path(), &["index", "inspect", &index.to_string_lossy(), "--set", "set"]);
-    assert_code(&strange, 1);
+    assert_code(&strange, 2);
     assert!(stderr(&strange).contains("train: "), "{}", stderr(&strange));
 }

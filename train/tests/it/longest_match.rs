@@ -107,20 +107,79 @@ fn shards_are_indexed_in_the_run_that_learns_from_them_and_files_of_other_progra
     assert!(said.contains("`model.longest_match` indexes shards that `train prepare` made"), "{said}");
 }
 
+/// A run that has learned to trust its index, and one prompt.
+fn trusting() -> (Tiny, [&'static str; 6]) {
+    let tiny = Tiny::new();
+    with_copies(&tiny);
+    let long = ["train.steps=60", "train.lr=0.01", "model.match_pdrop=0.0"];
+    tiny.run("run", &[&COPIES[..], &long].concat());
+    (tiny, ["--device", "cpu", "--prompt", "the 17. river rises, the ", "--temperature", "0"])
+}
+
 #[test]
 fn a_model_without_its_index_answers_and_says_so() {
-    let tiny = Tiny::trained(&[LOOKS_UP, "train.steps=2"]);
-    let sample = || tiny.train(&["sample", "--from", "run", "--device", "cpu", "--prompt", "What is"]);
+    let (tiny, asked) = trusting();
+    let sample = || tiny.train(&[&["sample", "--from", "run"], &asked[..]].concat());
     let with = sample();
     assert_success(&with);
     assert!(!stderr(&with).contains("goes without"), "{}", stderr(&with));
-    let with = measured(&tiny, &[]);
+    let measured_with = measured(&tiny, &[]);
+    assert_eq!(measured_with["looked_up"], true);
     fs::rename(tiny.join("run/data/index"), tiny.join("elsewhere")).expect("moving");
     let without = sample();
     assert_success(&without);
     let said = stderr(&without);
     assert!(said.contains("goes without, as if nothing were found") && said.contains("index.json"), "{said}");
-    assert_ne!(measured(&tiny, &[])["loss"], with["loss"], "what is found counts");
+    assert_ne!(stdout(&with), stdout(&without), "what is found counts");
+    let measured_without = measured(&tiny, &[]);
+    assert_eq!(measured_without["looked_up"], false);
+    assert_ne!(measured_without["loss"], measured_with["loss"], "what is found counts");
+}
+
+#[test]
+fn an_index_that_was_moved_is_found_where_it_is_said_to_be() {
+    let (tiny, asked) = trusting();
+    let expected = stdout(&tiny.train(&[&["sample", "--from", "run"], &asked[..]].concat()));
+    let loss = measured(&tiny, &[])["loss"].clone();
+    fs::rename(tiny.join("run/data/index"), tiny.join("elsewhere")).expect("moving");
+    let listed = r#"data.indexes=[{"index": "elsewhere", "set": "run/data/shards"}]"#;
+    assert_eq!(measured(&tiny, &[listed])["loss"], loss);
+    // A checkpoint that lies in no run.
+    let checkpoint = fs::read_dir(tiny.join("run/checkpoints")).expect("listing").flatten();
+    let mut checkpoint = checkpoint.filter(|entry| entry.path().is_dir());
+    fs::rename(checkpoint.next().expect("one at the end").path(), tiny.join("alone")).expect("moving");
+    let sample = |more: &[&str]| tiny.train(&[&["sample", "--from", "alone"], &asked[..], more].concat());
+    let found = sample(&["--set", listed]);
+    assert_success(&found);
+    assert_eq!(stdout(&found), expected);
+    assert!(stderr(&sample(&[])).contains("there is no index of the text"), "{}", stderr(&sample(&[])));
+}
+
+#[test]
+fn the_training_text_is_not_indexed_twice_and_the_validation_text_is_refused() {
+    let tiny = Tiny::new();
+    with_copies(&tiny);
+    assert_success(&tiny.train(&["prepare", "--input", "in.jsonl", "--tokenizer", "bytes", "--out", "set"]));
+    for split in ["train", "val"] {
+        let index = ["index", "build", "--set", "set", "--split", split, "--out", split];
+        assert_success(&tiny.train(&index));
+    }
+    let shards =
+        [LOOKS_UP, "data.source=shards", "data.path=set", "data.align=anywhere", "eval.questions=[]"];
+    let run = |out: &str, index: &str| {
+        let listed = format!(r#"data.indexes=[{{"index": "{index}", "set": "set"}}]"#);
+        tiny.attempt(out, &[&shards[..], &["tokenizer.chat=false", &listed]].concat())
+    };
+    let once = run("once", "train");
+    assert_success(&once);
+    assert!(!tiny.join("once/data/index").exists());
+    assert!(stderr(&once).contains("what is looked up is the next token in"), "{}", stderr(&once));
+    let own = tiny.run("own", &[&shards[..], &["tokenizer.chat=false"]].concat());
+    assert_eq!(bits(&json(&once)), bits(&own));
+    let refused = run("refused", "val");
+    assert_code(&refused, 2);
+    let said = last_words(&refused, tiny.path());
+    assert!(said.contains("the very text that the run is measured with"), "{said}");
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn ranks_end_with_the_bits_of_one_process() {
     if !has_mpi() {
         return;
     }
-    let cases: [(&[&str], &[&str]); 6] = [
+    let cases: [(&[&str], &[&str]); 7] = [
         (&["train.optimizer=adamw", TIGHT], &["2", "4"]),
         (&["train.optimizer=muon", "train.recompute=1"], &["2", "3"]),
         (&["train.optimizer=sgd", TIGHT], &["4"]),
@@ -136,6 +136,7 @@ fn ranks_end_with_the_bits_of_one_process() {
             &["memory.optimizer=host", "memory.optimizer_state=compact", "model.compute=bf16", TIGHT],
             &["2", "3"],
         ),
+        (&["model.longest_match=true", "train.recompute=1"], &["2"]),
         // Rank 0 has nothing to do but to step.
         (&["memory.optimizer=host", "train.accumulate=1"], &["2"]),
         // The second of four begins with an odd one of six.
