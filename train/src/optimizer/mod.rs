@@ -30,13 +30,15 @@ use burn::tensor::{
     backend::{AutodiffBackend, Backend},
 };
 use host_optim::{HostOptimError, Update};
-use models::Gpt;
+use models::{Compute, Gpt};
 use runs::config::{Config, OptimizerKind, TrainSection};
 
 /// The optimizer of a run: its settings, and the moments of every parameter stepped so far, by name.
 #[derive(Debug)]
 pub(crate) struct Optimizer<I: Backend> {
     settings: TrainSection,
+    /// What the model computes in.
+    compute: Compute,
     pub(crate) moments: BTreeMap<String, Moments<I>>,
     /// The parameters that are stepped on the host, if any are.
     pub(crate) host: Option<HostPart>,
@@ -62,7 +64,8 @@ impl Stride {
 
 impl<I: Backend> Optimizer<I> {
     pub(crate) fn new(settings: &TrainSection) -> Self {
-        Self { settings: settings.clone(), moments: BTreeMap::new(), host: None, owners: Owners::default() }
+        let (moments, owners) = (BTreeMap::new(), Owners::default());
+        Self { settings: settings.clone(), compute: Compute::default(), moments, host: None, owners }
     }
 
     /// As `config` has it, with the part that is to be on the host.
@@ -70,7 +73,8 @@ impl<I: Backend> Optimizer<I> {
     where
         I: Managed,
     {
-        Self { host: HostPart::new::<I>(config, device), ..Self::new(&config.train) }
+        let host = HostPart::new::<I>(config, device);
+        Self { compute: config.model.compute, host, ..Self::new(&config.train) }
     }
 
     /// Takes over what is stepped on the host; returns the model as the device is to compute with it.
@@ -155,7 +159,8 @@ impl<I: Backend> Optimizer<I> {
                 let rates = muon::Rates { lr, momentum: settings.momentum, decay };
                 let velocity = before.map(Moments::into_velocity);
                 let flat = |tensor: Tensor<I, D>| Tensor::<I, 2>::from_primitive(tensor.into_primitive());
-                let (weight, velocity) = muon::step(flat(weight), flat(gradient), velocity, rates);
+                let (weight, velocity) =
+                    muon::step(flat(weight), flat(gradient), velocity, rates, self.compute);
                 (Tensor::from_primitive(weight.into_primitive()), Moments::of_velocity(velocity))
             }
             Rule::Sgd => {
