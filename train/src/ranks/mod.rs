@@ -290,22 +290,29 @@ impl Ranks {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
     use exchange::threads::{self, Threads};
 
     use super::*;
 
     impl Watched for Threads {}
 
-    /// What each of several ranks, threads here, returns.
-    pub(crate) fn on_each<T: Send>(world: usize, work: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
-        threads::on_each(world, |engine| work(Ranks::over(engine, (1, 0))))
+    /// What each of several ranks, threads here, returns. One that panics leaves, so that nobody waits for it.
+    pub(crate) fn on_each<T: Send>(world: usize, work: impl Fn(&mut Ranks) -> T + Sync) -> Vec<T> {
+        threads::on_each(world, |engine| {
+            let mut ranks = Ranks::over(engine, (1, 0));
+            let outcome = catch_unwind(AssertUnwindSafe(|| work(&mut ranks)));
+            ranks.end();
+            outcome.unwrap_or_else(|panic| resume_unwind(panic))
+        })
     }
 
     #[test]
     fn ranks_on_other_devices_are_refused_by_all() {
         let names = ["a card", "a card", "the CPU"];
-        assert!(on_each(2, |mut ranks| ranks.must_be_alike(names[ranks.rank()])).iter().all(Result::is_ok));
-        for outcome in on_each(3, |mut ranks| ranks.must_be_alike(names[ranks.rank()])) {
+        assert!(on_each(2, |ranks| ranks.must_be_alike(names[ranks.rank()])).iter().all(Result::is_ok));
+        for outcome in on_each(3, |ranks| ranks.must_be_alike(names[ranks.rank()])) {
             let error = outcome.expect_err("they differ");
             assert!(is_bad_input(&error) && error.to_string().contains("rank 2 on the CPU"), "{error}");
         }
@@ -314,7 +321,7 @@ pub(crate) mod tests {
     #[test]
     fn everybody_hears_rank_0_and_has_all_losses_in_order() {
         for world in [1, 2, 3] {
-            let heard = on_each(world, |mut ranks| {
+            let heard = on_each(world, |ranks| {
                 let told = ranks.led(|| Ok(b"begin".to_vec())).expect("no fault");
                 let failed = ranks.led(|| anyhow::bail!("no room")).expect_err("rank 0 fails").to_string();
                 assert_eq!(failed.contains("no room"), ranks.leads(), "{failed}");

@@ -3,6 +3,8 @@
 //! Micro-batches are numbered, and their gradients added pairwise by that number: 2k and 2k + 1 first, then neighbouring pairs, as
 //! a binary counter carries. So one process that computes them all and several that share them end with the same bits.
 
+use std::sync::{Mutex, PoisonError};
+
 use anyhow::{anyhow, ensure};
 use burn::backend::Autodiff;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -17,6 +19,10 @@ use crate::data::StepData;
 use crate::optimizer::{HostPart, SquaredNorms};
 use crate::progress::Report;
 use crate::ranks::Ranks;
+
+/// Held by whoever builds a tape and walks it back. Burn sweeps the tapes of all threads after each walk, and what another
+/// thread is just adding to its own is taken for left over: gradients are missing then, without a word.
+static TAPE: Mutex<()> = Mutex::new(());
 
 impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
     type Input = StepData;
@@ -59,6 +65,7 @@ impl<I: Backend> Learner<Autodiff<I>> {
 
     /// Each loss of this rank's micro-batches, a share of the whole batch's. Their gradients are added to `sum`.
     fn own_losses(&self, data: &StepData, sum: &mut Sum<'_, I>) -> Vec<Tensor<I, 1>> {
+        let _alone = TAPE.lock().unwrap_or_else(PoisonError::into_inner);
         let divisor = data.counted();
         let device = self.gpt.wte.lazy_device();
         let mut losses = Vec::new();
@@ -314,9 +321,9 @@ mod tests {
             let TrainOutput { grads, item } = TrainStep::step(&one, data(count));
             let expected = (item.loss.to_bits(), item.gnorm.to_bits(), values_of(&one.gpt, &grads));
             for world in [2, 3, 4] {
-                let each = on_each(world, |mut ranks| {
+                let each = on_each(world, |ranks| {
                     let learner = learner(recompute);
-                    let (grads, report) = learner.gradients(&data(count), None, &mut ranks);
+                    let (grads, report) = learner.gradients(&data(count), None, ranks);
                     assert_eq!(report.failure, None);
                     (report.loss.to_bits(), report.gnorm.to_bits(), values_of(&learner.gpt, &grads))
                 });
