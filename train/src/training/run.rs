@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::Session;
 use super::evaluation::Evaluation;
+use super::saving::Sealing;
 use super::strategy::{Display, Events, Taken};
 use crate::exit::Ending;
 use crate::journal::Journal;
@@ -30,6 +31,8 @@ pub(crate) struct Run<I: Offloadable> {
     pub(super) checkpoint_bytes: Option<u64>,
     pub(super) evaluation: Option<Evaluation>,
     pub(super) checkpoints: Checkpoints,
+    /// The checkpoint on its way to the disk.
+    pub(super) sealing: Option<Sealing>,
     pub(super) display: Display,
     pub(super) peaks: Peaks,
     /// Set when the loop has ended.
@@ -79,6 +82,7 @@ impl<I: Offloadable> Run<I> {
             checkpoint_bytes: None,
             evaluation: None,
             checkpoints,
+            sealing: None,
             display,
             begun: Instant::now(),
             before,

@@ -1,12 +1,18 @@
 //! Checkpoints of a run in progress.
+//!
+//! Training waits until a checkpoint's files are written, out of memory that its next step changes. They are made
+//! durable, summed up and named beside the steps that follow. Before the next save, an evaluation that asks for the
+//! best so far and the end of the run it is settled what became of them.
 
 use std::cell::RefCell;
+use std::panic::resume_unwind;
 use std::path::Path;
-use std::time::Instant;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use backend_offload::Offloadable;
-use runs::checkpoint::CheckpointError;
+use runs::checkpoint::{CheckpointError, Saved, Unsealed};
 use serde_json::json;
 
 use super::lending::Lending;
@@ -14,22 +20,48 @@ use super::session::Best;
 use super::strategy::Tape;
 use super::{Learner, Run, snapshot};
 
+/// A save whose files are written.
+pub(super) struct Sealing {
+    thread: JoinHandle<(Result<Saved, CheckpointError>, Instant)>,
+    step: u64,
+    is_best: bool,
+    /// The best before it.
+    best_before: Option<Best>,
+    begun: Instant,
+    /// How long training waited for it before it went on.
+    waited: Duration,
+}
+
 impl<I: Offloadable> Run<I> {
-    /// Saves a checkpoint, as the best one if it is. If that fails, the one before is still the best.
+    /// Saves a checkpoint, as the best one if it is. If that fails, now or beside later steps, the one before is
+    /// still the best.
     pub(super) fn save(&mut self, model: &Learner<Tape<I>>, better: Option<Best>) -> anyhow::Result<()> {
+        self.settle_save_or_say();
         let begun = Instant::now();
         self.optimizer.settle()?;
+        let step = self.session.progress.step;
+        let best_before = self.session.progress.best;
+        let is_best = better.is_some();
+        if is_best {
+            self.session.progress.best = better;
+        }
+        let sealing = self.write(model).and_then(|unsealed| {
+            let thread = thread::Builder::new().name(format!("checkpoint {step}"));
+            let thread = thread.spawn(|| (unsealed.seal(), Instant::now())).context("starting a thread")?;
+            Ok(Sealing { thread, step, is_best, best_before, begun, waited: begun.elapsed() })
+        });
+        self.sealing = Some(sealing.or_else(|error| self.no_checkpoint(step, best_before, error))?);
+        Ok(())
+    }
+
+    /// Writes the files of a checkpoint.
+    fn write(&mut self, model: &Learner<Tape<I>>) -> anyhow::Result<Unsealed> {
         let lending = if self.optimizer.owners.are_divided() {
             Some(RefCell::new(Lending::begin(&self.optimizer, &mut self.ranks)?))
         } else {
             None
         };
-        let best_before = self.session.progress.best;
-        if better.is_some() {
-            self.session.progress.best = better;
-        }
         let session = &self.session;
-        let step = session.progress.step;
         let moments =
             lending.as_ref().map_or_else(|| self.optimizer.bytes(), |lending| lending.borrow().bytes());
         let bytes = moments + session.parameters * size_of::<f32>() as u64;
@@ -40,29 +72,63 @@ impl<I: Offloadable> Run<I> {
             session.data.indexes.as_ref().map_or(Ok(()), |indexes| indexes.save(folder))
         };
         // What the journal tells up to this step is not to be lost once the checkpoint is there.
-        let saved = self.journal.sync().and_then(|()| Ok(self.checkpoints.save(step, bytes, write)?));
+        let synced = self.journal.sync();
+        let written =
+            synced.and_then(|()| Ok(self.checkpoints.write(session.progress.step, bytes, write)?));
         // Whatever became of the file, other ranks are not to wait.
         if let Some(lending) = lending {
             lending.into_inner().end()?;
         }
-        match saved {
-            Ok(saved) => {
-                self.checkpoint_bytes = Some(saved.bytes);
-                let ms = begun.elapsed().as_secs_f64() * 1e3;
-                self.tell("checkpoint", &json!({ "step": step, "bytes": saved.bytes, "ms": ms }));
-            }
-            Err(error) => {
-                self.session.progress.best = best_before;
-                self.tell("checkpoint", &json!({ "step": step, "error": format!("{error:#}") }));
-                return Err(error.context(format!("step {step}: no checkpoint was saved")));
-            }
-        }
+        written
+    }
+
+    /// Waits for the checkpoint on its way to the disk, if there is one, and writes down what became of it.
+    pub(super) fn settle_save(&mut self) -> anyhow::Result<()> {
+        let Some(Sealing { thread, step, is_best, best_before, begun, waited }) = self.sealing.take() else {
+            return Ok(());
+        };
+        let asked = Instant::now();
+        let (saved, ended) = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        let waited = waited + ended.saturating_duration_since(asked);
+        let saved = match saved {
+            Ok(saved) => saved,
+            Err(error) => return self.no_checkpoint(step, best_before, error.into()),
+        };
+        self.checkpoint_bytes = Some(saved.bytes);
+        let [ms, waited_ms] = [ended - begun, waited].map(|time| time.as_secs_f64() * 1e3);
+        let record = json!({ "step": step, "bytes": saved.bytes, "ms": ms, "waited_ms": waited_ms });
+        self.tell("checkpoint", &record);
         let rule = &self.session.config.checkpoint;
-        let marked = if better.is_some() { self.checkpoints.mark_best(step) } else { Ok(()) };
+        let marked = if is_best { self.checkpoints.mark_best(step) } else { Ok(()) };
         if let Err(error) = marked.and_then(|()| self.checkpoints.prune(rule.keep_last, rule.keep_every)) {
             self.say(&format!("step {step}: the checkpoint was saved, but then: {error}"));
         }
         Ok(())
+    }
+
+    /// As [`settle_save`](Self::settle_save), where training goes on whatever became of the checkpoint.
+    pub(super) fn settle_save_or_say(&mut self) {
+        if let Err(error) = self.settle_save() {
+            self.say(&format!("{error:#}; training goes on"));
+        }
+    }
+
+    /// Settles a save that has ended; one that goes on is not waited for.
+    pub(super) fn look_after_save(&mut self) {
+        if self.sealing.as_ref().is_some_and(|sealing| sealing.thread.is_finished()) {
+            self.settle_save_or_say();
+        }
+    }
+
+    fn no_checkpoint<T>(
+        &mut self,
+        step: u64,
+        best_before: Option<Best>,
+        error: anyhow::Error,
+    ) -> anyhow::Result<T> {
+        self.session.progress.best = best_before;
+        self.tell("checkpoint", &json!({ "step": step, "error": format!("{error:#}") }));
+        Err(error.context(format!("step {step}: no checkpoint was saved")))
     }
 
     /// What the ranks that do not save do while rank 0 does, where moments are divided among them.
@@ -74,13 +140,14 @@ impl<I: Offloadable> Run<I> {
         Lending::begin(&self.optimizer, &mut self.ranks)?.serve(&self.optimizer)
     }
 
-    /// As [`save`](Self::save), where the run ends.
+    /// As [`save`](Self::save), where the run ends: the checkpoint is there, or an error says why not.
     pub(super) fn save_or_end(
         &mut self,
         model: &Learner<Tape<I>>,
         better: Option<Best>,
     ) -> anyhow::Result<()> {
-        self.save(model, better).context("the run ends without a checkpoint of its last step")
+        let saved = self.save(model, better).and_then(|()| self.settle_save());
+        saved.context("the run ends without a checkpoint of its last step")
     }
 
     /// Lets `best` point where the checkpoint that was gone on from says: a run may have ended between a save and its

@@ -115,6 +115,7 @@ impl<I: Offloadable> Run<I> {
         events: &mut Events<I>,
         interrupter: &Interrupter,
     ) -> anyhow::Result<Option<Ending>> {
+        self.look_after_save();
         let config = &self.session.config;
         let (evaluates, samples) = (config.eval.every, config.eval.sample_every);
         // What is agreed on comes first: whatever rank 0 does for long, the others wait for in the next step.
@@ -135,7 +136,12 @@ impl<I: Offloadable> Run<I> {
             return Ok(Some(Ending::Diverged));
         }
         let saves = self.session.due(config.checkpoint.every);
-        let better = if self.session.due(evaluates) { self.evaluate(model, events)? } else { None };
+        let better = if self.session.due(evaluates) {
+            self.settle_save_or_say();
+            self.evaluate(model, events)?
+        } else {
+            None
+        };
         if self.session.due(samples) {
             self.sample(model)?;
         }
@@ -162,6 +168,7 @@ impl<I: Offloadable> Run<I> {
             }
             return Ok(Ending::Done);
         }
+        self.settle_save_or_say();
         let better = self.evaluate(model, events)?;
         self.sample(model)?;
         if self.session.config.checkpoint.last {

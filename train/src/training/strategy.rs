@@ -143,6 +143,7 @@ impl<I: Offloadable> SupervisedLearningStrategy<Components<I>> for Strategy<I> {
         let mut events = components.event_processor;
         let mut run = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (model, ending) = run.all_steps(model, train.as_ref(), &mut events, &components.interrupter);
+        run.settle_save_or_say();
         run.ending = Some(ending);
         (model, events)
     }

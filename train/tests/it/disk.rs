@@ -65,6 +65,25 @@ fn a_full_disk_leaves_training_and_earlier_checkpoints_alone() {
 }
 
 #[test]
+fn a_save_that_fails_beside_later_steps_is_told_and_at_the_end_it_counts() {
+    let tiny = Tiny::trained(&["train.steps=3"]);
+    // Nothing can take the name of what is mounted there: only the last thing a save does fails.
+    let pin = "mount --bind run/checkpoints/latest run/checkpoints/latest";
+    if !shell(&tiny, &format!("unshare -rm sh -c '{pin}'")).status.success() {
+        println!("skipped: nothing can be mounted here");
+        return;
+    }
+    let go_on = format!("{PROGRAM} {MORE} --set checkpoint.every=2");
+    let output = shell(&tiny, &format!("unshare -rm sh -c '{pin}; exec {go_on}'"));
+    assert_code(&output, 1);
+    let said = stderr(&output);
+    let told = "step 4: no checkpoint was saved: ";
+    assert!(said.contains(told) && said.contains("; training goes on"), "{said}");
+    let end = "train: the run ends without a checkpoint of its last step: step 6: ";
+    assert!(last_words(&output, tiny.path()).starts_with(end), "{said}");
+}
+
+#[test]
 fn a_run_that_cannot_write_its_metrics_says_so() {
     let tiny = Tiny::trained(&["train.steps=3"]);
     let output = shell(&tiny, &format!("ulimit -f 1; exec {PROGRAM} {MORE}"));

@@ -40,6 +40,25 @@ fn a_run_leaves_everything_it_promises() {
 }
 
 #[test]
+fn training_goes_on_while_a_checkpoint_is_made_durable() {
+    let tiny = Tiny::trained(&["checkpoint.every=2", "checkpoint.keep_last=9"]);
+    let metrics = fs::read_to_string(tiny.join("run/metrics.jsonl")).expect("reading");
+    let records: Vec<Value> =
+        metrics.lines().map(|line| serde_json::from_str(line).expect("a JSON object")).collect();
+    let at = |kind: &str, step: u64| {
+        let found = records.iter().position(|record| record["kind"] == kind && record["step"] == step);
+        found.unwrap_or_else(|| panic!("no {kind} of step {step} in\n{metrics}"))
+    };
+    assert!(at("checkpoint", 2) > at("step", 3), "{metrics}");
+    assert!(at("checkpoint", 4) > at("step", 4), "{metrics}");
+    for step in [2, 4] {
+        let time = |key: &str| records[at("checkpoint", step)][key].as_f64().expect("milliseconds");
+        assert!(time("waited_ms") <= time("ms"), "{metrics}");
+    }
+    assert_eq!(tiny.whole_checkpoints("run"), [4, 2]);
+}
+
+#[test]
 fn json_puts_the_summary_on_standard_output_and_the_rest_elsewhere() {
     let tiny = Tiny::new();
     let output = tiny.attempt("run", &[]);

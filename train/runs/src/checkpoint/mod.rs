@@ -16,7 +16,8 @@
 //! name counts as the checkpoint of its step while there is no other, and is removed afterwards. Removal begins by
 //! renaming to `.partial`, so nothing half removed is mistaken for damage.
 //!
-//! One process at a time saves in a run directory.
+//! One process at a time saves in a run directory, one checkpoint at a time. The files are written while whoever saves
+//! waits; everything after that can happen on another thread.
 
 mod contents;
 mod error;
@@ -29,6 +30,7 @@ mod tests;
 
 pub use error::{CheckpointError, Damage};
 pub use files::*;
+pub use save::Unsealed;
 
 use std::{
     fs, io,

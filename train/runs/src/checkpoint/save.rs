@@ -13,6 +13,15 @@ use super::{
     BEST, CheckpointError, Checkpoints, LATEST, PREFIX, REPLACED, Saved, contents, name_of, pointer_text,
 };
 
+/// A checkpoint whose files are all written. It is there once it is sealed; unsealed, it never was.
+#[derive(Debug)]
+#[must_use]
+pub struct Unsealed {
+    checkpoints: Checkpoints,
+    step: u64,
+    sequence: u64,
+}
+
 impl Checkpoints {
     /// Saves what `write` puts into the folder it is given, of about `expected_bytes`.
     ///
@@ -23,11 +32,21 @@ impl Checkpoints {
         expected_bytes: u64,
         write: impl FnOnce(&Path) -> anyhow::Result<()>,
     ) -> Result<Saved, CheckpointError> {
-        let path = self.path_of(step);
-        let save = |cause| CheckpointError::Save { step, path: path.clone(), cause };
-        self.prepare().map_err(save)?;
+        self.write(step, expected_bytes, write)?.seal()
+    }
+
+    /// The part of [`save`](Self::save) that needs what is saved. The rest is [`Unsealed::seal`], on any thread;
+    /// until it is done, nothing else is saved or pruned here.
+    pub fn write(
+        &self,
+        step: u64,
+        expected_bytes: u64,
+        write: impl FnOnce(&Path) -> anyhow::Result<()>,
+    ) -> Result<Unsealed, CheckpointError> {
+        self.prepare().map_err(self.saving(step))?;
         self.clear_leftovers()?;
-        let free = durable::free_bytes(&self.folder).context("asking for free space").map_err(save)?;
+        let free =
+            durable::free_bytes(&self.folder).context("asking for free space").map_err(self.saving(step))?;
         if free < expected_bytes {
             let folder = self.folder.clone();
             return Err(CheckpointError::NoSpace { step, folder, needed: expected_bytes, free });
@@ -35,22 +54,15 @@ impl Checkpoints {
         let partial = self.partial_path_of(step);
         let sequence =
             self.candidates()?.iter().filter_map(|candidate| candidate.sequence).max().unwrap_or(0) + 1;
-        let attempt = || {
-            let manifest = fill(&partial, step, sequence, write)?;
-            let latest = Aside::write(&self.folder.join(LATEST), pointer_text(step).as_bytes())
-                .context("writing the pointer to it")?;
-            self.put_in_place(&partial, step).context("renaming its folder")?;
-            latest.commit().context("renaming the pointer to it")?;
-            Ok(manifest.bytes())
-        };
-        let bytes = attempt().map_err(|cause| {
-            // The first failure is the one worth reporting.
-            let _ = fs::remove_dir_all(&partial);
-            save(cause)
-        })?;
-        // The checkpoint is there: one that it replaced and that cannot be removed is left to the next save.
-        let _ = self.clear_leftovers();
-        Ok(Saved { path, bytes })
+        let unsealed = Unsealed { checkpoints: self.clone(), step, sequence };
+        let written = fs::create_dir(&partial).context("making its folder").and_then(|()| write(&partial));
+        unsealed.or_remove(written)?;
+        Ok(unsealed)
+    }
+
+    fn saving(&self, step: u64) -> impl Fn(anyhow::Error) -> CheckpointError {
+        let path = self.path_of(step);
+        move |cause| CheckpointError::Save { step, path: path.clone(), cause }
     }
 
     /// Removes what interrupted saves left behind.
@@ -109,17 +121,34 @@ impl Checkpoints {
     }
 }
 
-/// Makes `partial` a checkpoint in all but its name.
-fn fill(
-    partial: &Path,
-    step: u64,
-    sequence: u64,
-    write: impl FnOnce(&Path) -> anyhow::Result<()>,
-) -> anyhow::Result<Manifest> {
-    fs::create_dir(partial).context("making its folder")?;
-    write(partial)?;
-    let manifest = Manifest::new(step, sequence, contents::sync_and_list(partial)?);
-    durable::write(&partial.join(manifest::FILE), manifest.to_text().as_bytes())
-        .context("writing its manifest")?;
-    Ok(manifest)
+impl Unsealed {
+    /// Makes it durable, sums it up and gives it its name.
+    pub fn seal(self) -> Result<Saved, CheckpointError> {
+        let bytes = self.or_remove(self.put_in_place())?;
+        // The checkpoint is there: one that it replaced and that cannot be removed is left to the next save.
+        let _ = self.checkpoints.clear_leftovers();
+        Ok(Saved { path: self.checkpoints.path_of(self.step), bytes })
+    }
+
+    /// Returns its bytes.
+    fn put_in_place(&self) -> anyhow::Result<u64> {
+        let Self { checkpoints, step, sequence } = self;
+        let partial = checkpoints.partial_path_of(*step);
+        let manifest = Manifest::new(*step, *sequence, contents::sync_and_list(&partial)?);
+        durable::write(&partial.join(manifest::FILE), manifest.to_text().as_bytes())
+            .context("writing its manifest")?;
+        let latest = Aside::write(&checkpoints.folder.join(LATEST), pointer_text(*step).as_bytes())
+            .context("writing the pointer to it")?;
+        checkpoints.put_in_place(&partial, *step).context("renaming its folder")?;
+        latest.commit().context("renaming the pointer to it")?;
+        Ok(manifest.bytes())
+    }
+
+    fn or_remove<T>(&self, done: anyhow::Result<T>) -> Result<T, CheckpointError> {
+        done.map_err(|cause| {
+            // The first failure is the one worth reporting.
+            let _ = fs::remove_dir_all(self.checkpoints.partial_path_of(self.step));
+            self.checkpoints.saving(self.step)(cause)
+        })
+    }
 }

@@ -46,6 +46,22 @@ fn a_write_that_fails_half_way_leaves_the_store_as_it_was() {
 }
 
 #[test]
+fn a_checkpoint_that_cannot_be_sealed_leaves_the_store_as_it_was() {
+    let (_run, checkpoints) = store();
+    save(&checkpoints, 1);
+    for step in [1, 2] {
+        let error = assert_nothing_changes(&checkpoints, || {
+            let unsealed =
+                checkpoints.write(step, 0, |folder| write_files(folder, 9)).expect("nothing hinders");
+            let partial = checkpoints.folder.join(format!("step-0000000{step}.partial"));
+            fs::create_dir(partial.join(manifest::FILE)).expect("made");
+            unsealed.seal().expect_err("a folder has the manifest's name")
+        });
+        assert!(error.contains("writing its manifest"), "{error}");
+    }
+}
+
+#[test]
 fn too_little_space_is_told_before_anything_is_written() {
     let (_run, checkpoints) = store();
     save(&checkpoints, 1);

@@ -71,6 +71,19 @@ fn what_was_saved_is_found_as_the_latest_by_step_and_by_path() {
 }
 
 #[test]
+fn a_checkpoint_is_there_when_it_is_sealed_on_whatever_thread() {
+    let (_run, checkpoints) = store();
+    save(&checkpoints, 1);
+    let unsealed = checkpoints.write(2, 0, |folder| write_files(folder, 2)).expect("nothing hinders");
+    assert_holds(&checkpoints.find(Which::Latest).expect("it is whole"), 1);
+    assert_eq!(checkpoints.folders().expect("a folder").len(), 1);
+    let sealed = std::thread::spawn(|| unsealed.seal()).join().expect("no panic").expect("nothing hinders");
+    let latest = checkpoints.find(Which::Latest).expect("it is whole");
+    assert_holds(&latest, 2);
+    assert_eq!((latest.path, latest.bytes), (sealed.path, sealed.bytes));
+}
+
+#[test]
 fn the_best_is_the_one_that_was_marked() {
     let (_run, checkpoints) = store();
     save(&checkpoints, 1);
