@@ -1,8 +1,8 @@
 //! Checkpoints of a run in progress.
 //!
 //! Training waits until a checkpoint's files are written, out of memory that its next step changes. They are made
-//! durable, summed up and named beside the steps that follow. Before the next save, an evaluation that asks for the
-//! best so far and the end of the run it is settled what became of them.
+//! durable, summed up and named, and superfluous checkpoints removed, beside the steps that follow. Before the next
+//! save, an evaluation that asks for the best so far and the end of the run it is settled what became of them.
 
 use std::cell::RefCell;
 use std::panic::resume_unwind;
@@ -22,14 +22,21 @@ use super::{Learner, Run, snapshot};
 
 /// A save whose files are written.
 pub(super) struct Sealing {
-    thread: JoinHandle<(Result<Saved, CheckpointError>, Instant)>,
+    thread: JoinHandle<Sealed>,
     step: u64,
-    is_best: bool,
     /// The best before it.
     best_before: Option<Best>,
     begun: Instant,
     /// How long training waited for it before it went on.
     waited: Duration,
+}
+
+/// What became of it.
+struct Sealed {
+    saved: Result<Saved, CheckpointError>,
+    /// Whether it was marked, and others removed for it.
+    tidied: Result<(), CheckpointError>,
+    ended: Instant,
 }
 
 impl<I: Offloadable> Run<I> {
@@ -46,9 +53,18 @@ impl<I: Offloadable> Run<I> {
             self.session.progress.best = better;
         }
         let sealing = self.write(model).and_then(|unsealed| {
+            let (checkpoints, rule) = (self.checkpoints.clone(), &self.session.config.checkpoint);
+            let (keep_last, keep_every) = (rule.keep_last, rule.keep_every);
+            let seal = move || {
+                let saved = unsealed.seal();
+                let mark = || if is_best { checkpoints.mark_best(step) } else { Ok(()) };
+                let tidy = || mark().and_then(|()| checkpoints.prune(keep_last, keep_every));
+                let tidied = if saved.is_ok() { tidy() } else { Ok(()) };
+                Sealed { saved, tidied, ended: Instant::now() }
+            };
             let thread = thread::Builder::new().name(format!("checkpoint {step}"));
-            let thread = thread.spawn(|| (unsealed.seal(), Instant::now())).context("starting a thread")?;
-            Ok(Sealing { thread, step, is_best, best_before, begun, waited: begun.elapsed() })
+            let thread = thread.spawn(seal).context("starting a thread")?;
+            Ok(Sealing { thread, step, best_before, begun, waited: begun.elapsed() })
         });
         self.sealing = Some(sealing.or_else(|error| self.no_checkpoint(step, best_before, error))?);
         Ok(())
@@ -84,11 +100,11 @@ impl<I: Offloadable> Run<I> {
 
     /// Waits for the checkpoint on its way to the disk, if there is one, and writes down what became of it.
     pub(super) fn settle_save(&mut self) -> anyhow::Result<()> {
-        let Some(Sealing { thread, step, is_best, best_before, begun, waited }) = self.sealing.take() else {
+        let Some(Sealing { thread, step, best_before, begun, waited }) = self.sealing.take() else {
             return Ok(());
         };
         let asked = Instant::now();
-        let (saved, ended) = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        let Sealed { saved, tidied, ended } = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
         let waited = waited + ended.saturating_duration_since(asked);
         let saved = match saved {
             Ok(saved) => saved,
@@ -98,9 +114,7 @@ impl<I: Offloadable> Run<I> {
         let [ms, waited_ms] = [ended - begun, waited].map(|time| time.as_secs_f64() * 1e3);
         let record = json!({ "step": step, "bytes": saved.bytes, "ms": ms, "waited_ms": waited_ms });
         self.tell("checkpoint", &record);
-        let rule = &self.session.config.checkpoint;
-        let marked = if is_best { self.checkpoints.mark_best(step) } else { Ok(()) };
-        if let Err(error) = marked.and_then(|()| self.checkpoints.prune(rule.keep_last, rule.keep_every)) {
+        if let Err(error) = tidied {
             self.say(&format!("step {step}: the checkpoint was saved, but then: {error}"));
         }
         Ok(())
