@@ -244,14 +244,14 @@ fn the_table_tells_a_newcomer_what_will_happen() {
     optimizer state       4.00 MiB   4.00 MiB    0 B
     at the worst moment  51.26 MiB  51.26 MiB    0 B
 
-    tokens          1,024 per step (16 sequences of 64), 512,000 in 500 steps
-    arithmetic      5.64 GFLOP per step, 2.82 TFLOP in all
+    tokens          1,024 per step (16 sequences of 64), 716,800 in 700 steps
+    arithmetic      5.64 GFLOP per step, 3.95 TFLOP in all
     optimizer       on the device
     device budget   unlimited
     its floor       about 8.00 MiB, the largest operation; a smaller budget may not work
     link            nothing has to move
     host memory     0 B
-    disk            15.00 MiB for 2 checkpoints of 7.50 MiB
+    disk            22.50 MiB for 3 checkpoints of 7.50 MiB
     ");
 }
 

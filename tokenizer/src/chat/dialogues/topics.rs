@@ -34,7 +34,16 @@ const GREETING: Topic = Topic {
 };
 
 const SUM: Topic = Topic {
-    training: &["what is {0} plus {1}?", "how much is {0} + {1}?", "add {0} and {1}.", "{0} + {1} = ?"],
+    training: &[
+        "what is {0} plus {1}?",
+        "how much is {0} + {1}?",
+        "add {0} and {1}.",
+        "{0} + {1} = ?",
+        "tell me the sum of {0} and {1}.",
+        "please add {0} to {1}.",
+        "what do you get for {0} + {1}?",
+        "{0} plus {1} is what?",
+    ],
     held_out: &["what do {0} and {1} make together?", "can you work out {0} plus {1} for me?"],
     share: 8,
     draw: |draws| {
@@ -46,7 +55,14 @@ const SUM: Topic = Topic {
 const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
 const DAY_AFTER: Topic = Topic {
-    training: &["what day comes after {0}?", "which day follows {0}?", "today is {0}. What day is tomorrow?"],
+    training: &[
+        "what day comes after {0}?",
+        "which day follows {0}?",
+        "today is {0}. What day is tomorrow?",
+        "what is the day after {0}?",
+        "tell me the day that follows {0}.",
+        "which day is right after {0}?",
+    ],
     held_out: &["if it is {0} now, what day is next?", "{0} is over. Which day begins?"],
     share: 2,
     draw: |draws| neighbour(draws, &DAYS, 1, "comes after"),
@@ -57,6 +73,9 @@ const DAY_BEFORE: Topic = Topic {
         "what day comes before {0}?",
         "which day is right before {0}?",
         "today is {0}. What day was yesterday?",
+        "what is the day before {0}?",
+        "tell me the day that precedes {0}.",
+        "which day comes before {0}?",
     ],
     held_out: &["if it is {0} now, what day has just passed?", "which day ends when {0} begins?"],
     share: 2,
@@ -83,6 +102,9 @@ const MONTH_AFTER: Topic = Topic {
         "what month comes after {0}?",
         "which month follows {0}?",
         "it is {0}. What is the next month?",
+        "what is the month after {0}?",
+        "tell me the month that follows {0}.",
+        "which month is right after {0}?",
     ],
     held_out: &["when {0} ends, which month begins?", "name the month that comes next after {0}."],
     share: 3,
@@ -94,6 +116,9 @@ const MONTH_BEFORE: Topic = Topic {
         "what month comes before {0}?",
         "which month is right before {0}?",
         "it is {0}. What was the last month?",
+        "what is the month before {0}?",
+        "tell me the month that precedes {0}.",
+        "which month comes before {0}?",
     ],
     held_out: &["which month ends when {0} begins?", "name the month that comes just before {0}."],
     share: 3,
@@ -130,6 +155,9 @@ const OPPOSITE: Topic = Topic {
         "what is the opposite of {0}?",
         "which word means the opposite of {0}?",
         "give me the opposite of {0}.",
+        "tell me the opposite of {0}.",
+        "{0} is the opposite of what?",
+        "say what is the opposite of {0}.",
     ],
     held_out: &["if it is not {0} at all, what is it?", "do you know the opposite of the word {0}?"],
     share: 4,
@@ -145,6 +173,9 @@ const COUNT: Topic = Topic {
         "count from {0} to {1}.",
         "please count from {0} up to {1}.",
         "say the numbers from {0} to {1}.",
+        "list the numbers from {0} to {1}.",
+        "count up from {0} to {1}.",
+        "which numbers go from {0} to {1}?",
     ],
     held_out: &["which numbers lead from {0} to {1}?", "begin at {0} and count until {1}."],
     share: 5,
@@ -174,7 +205,14 @@ const COLOURS: [(&str, &str); 14] = [
 ];
 
 const COLOUR: Topic = Topic {
-    training: &["what colour is {0}?", "which colour does {0} have?", "tell me the colour of {0}."],
+    training: &[
+        "what colour is {0}?",
+        "which colour does {0} have?",
+        "tell me the colour of {0}.",
+        "what is the colour of {0}?",
+        "say what colour {0} is.",
+        "do you know the colour of {0}?",
+    ],
     held_out: &["what colour would you paint {0}?", "how would you describe the colour of {0}?"],
     share: 3,
     draw: |draws| pair(draws, &COLOURS, |thing, colour| format!("{thing} is {colour}.")),
@@ -198,6 +236,9 @@ const LEGS: Topic = Topic {
         "how many legs does {0} have?",
         "what number of legs does {0} have?",
         "count the legs of {0}.",
+        "tell me how many legs {0} has.",
+        "what is the number of legs of {0}?",
+        "say how many legs {0} has.",
     ],
     held_out: &["on how many legs does {0} go?", "do you know how many legs {0} has?"],
     share: 2,
@@ -218,7 +259,14 @@ const SOUNDS: [(&str, &str); 10] = [
 ];
 
 const SOUND: Topic = Topic {
-    training: &["what does {0} say?", "which sound does {0} make?", "how does {0} sound?"],
+    training: &[
+        "what does {0} say?",
+        "which sound does {0} make?",
+        "how does {0} sound?",
+        "tell me what {0} says.",
+        "what is the sound of {0}?",
+        "say which sound {0} makes.",
+    ],
     held_out: &["what do you hear from {0}?", "can you speak like {0}?"],
     share: 2,
     draw: |draws| pair(draws, &SOUNDS, |animal, sound| format!("{animal} says {sound}.")),
@@ -236,7 +284,14 @@ const PARTS_OF: [(&str, &str); 8] = [
 ];
 
 const PARTS: Topic = Topic {
-    training: &["how many {0}?", "please tell me how many {0}.", "do you know how many {0}?"],
+    training: &[
+        "how many {0}?",
+        "please tell me how many {0}.",
+        "do you know how many {0}?",
+        "tell me how many {0}.",
+        "say how many {0}.",
+        "can you tell me how many {0}?",
+    ],
     held_out: &["I forgot how many {0}.", "quick question: how many {0}?"],
     share: 2,
     draw: |draws| pair(draws, &PARTS_OF, |_, parts| format!("there are {parts}.")),
