@@ -24,7 +24,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A request passes, from the outside in: `listen` (connections and their times), `routes` (names, the key, headers,
+//! A request passes, from the outside in: `listen` (connections and their times), `places` (how many there are), `routes` (names, the key, headers,
 //! the log), `body` (bytes to fields), `api` (fields to sequences), `queue`, `scheduler` (which sequences are in the
 //! engine), and comes back through `sequence` (tokens to text) and `api/answer`.
 
@@ -40,6 +40,7 @@ mod limits;
 mod listen;
 mod metrics;
 mod page;
+mod places;
 mod program;
 mod queue;
 mod routes;
@@ -48,6 +49,7 @@ mod sequence;
 mod state;
 mod stop;
 mod web;
+mod wire;
 
 pub use access::{ApiKey, BadKey};
 pub use args::ServerArgs;

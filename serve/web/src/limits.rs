@@ -5,7 +5,8 @@ use std::time::Duration;
 /// Bounds on requests, connections and the queue. The defaults suit one machine on a desk.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at once; further ones are closed unanswered.
+    /// Connections at once. A further one takes the place of whoever has asked nothing for longest; where all have
+    /// requests, it is closed unanswered.
     pub connections: usize,
     /// Until a request's head is complete, also on a connection that waits for its next request.
     pub head_time: Duration,

@@ -3,24 +3,30 @@
 //! `axum::serve` sets no timer on a connection, without which hyper ignores its own time limits; so connections are
 //! built here.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
+use hyper::body::{Frame, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
 use crate::limits::Limits;
 use crate::metrics::Metrics;
+use crate::places::{Place, Places, Request};
 use crate::routes::Local;
+use crate::wire::Wire;
 
 /// Answers connections until `closing` says so, then gives those that are open [`Limits::drain_time`].
 pub(crate) async fn serve(
@@ -30,7 +36,7 @@ pub(crate) async fn serve(
     metrics: Arc<Metrics>,
     mut closing: watch::Receiver<bool>,
 ) {
-    let places = Arc::new(Semaphore::new(limits.connections));
+    let places = Places::new(limits.connections);
     let graceful = GracefulShutdown::new();
     loop {
         let accepted = tokio::select! {
@@ -38,9 +44,12 @@ pub(crate) async fn serve(
             _changed = closing.wait_for(|closing| *closing) => break,
         };
         match accepted {
-            Ok((stream, _)) => match Arc::clone(&places).try_acquire_owned() {
-                Ok(place) => connect(stream, place, router.clone(), &limits, &metrics, &graceful),
-                Err(_none_left) => metrics.refused_connections.add(1),
+            Ok((stream, _)) => match places.take().await {
+                Some((place, dismissed)) => {
+                    metrics.dismissed_connections.add(usize::from(dismissed));
+                    connect(stream, place, router.clone(), &limits, &metrics, &graceful);
+                }
+                None => metrics.refused_connections.add(1),
             },
             Err(error) => wait_out(&error).await,
         }
@@ -58,7 +67,7 @@ async fn wait_out(error: &io::Error) {
 
 fn connect(
     stream: TcpStream,
-    place: OwnedSemaphorePermit,
+    place: Arc<Place>,
     router: Router,
     limits: &Limits,
     metrics: &Arc<Metrics>,
@@ -69,23 +78,60 @@ fn connect(
     let _best_effort = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(limits.write_time));
+    let wire = Wire::new(Box::pin(stream), Arc::clone(&place));
+    let asked = Arc::clone(&place);
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(Local(local.ip()));
-        router.clone().oneshot(request.map(Body::new))
+        let (asking, answer) = (asked.request(), router.clone().oneshot(request.map(Body::new)));
+        async move { answer.await.map(|answer| answer.map(|body| Answer { body, _asking: asking })) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_time)
         .max_buf_size(limits.head_bytes)
         .max_headers(limits.head_lines)
-        .serve_connection(TokioIo::new(Box::pin(stream)), service);
+        .serve_connection(TokioIo::new(wire), service);
     let connection = graceful.watch(connection);
     let counted = Counted::new(Arc::clone(metrics));
     tokio::spawn(async move {
-        // A connection that breaks off is the client's affair.
-        let _result = connection.await;
-        drop((place, counted));
+        let (mut connection, mut needed) = (pin!(connection), pin!(place.needed()));
+        poll_fn(|cx| {
+            // A connection that breaks off is the client's affair.
+            if connection.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            place.settle();
+            needed.as_mut().poll(cx)
+        })
+        .await;
+        drop(counted);
     });
+}
+
+/// The body of an answer, which ends its request when the last of it has been handed over.
+struct Answer {
+    body: Body,
+    _asking: Request,
+}
+
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// One of the open connections.

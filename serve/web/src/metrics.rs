@@ -102,6 +102,7 @@ pub(crate) struct Metrics {
     pub(crate) active: Gauge,
     pub(crate) connections: Gauge,
     pub(crate) refused_connections: Total,
+    pub(crate) dismissed_connections: Total,
 }
 
 impl Metrics {
@@ -132,6 +133,11 @@ impl Metrics {
             ("cancelled_total", "Sequences whose client left before their end.", &self.cancelled),
             ("panics_total", "Panics during inference.", &self.panics),
             ("refused_connections_total", "Connections beyond the limit.", &self.refused_connections),
+            (
+                "dismissed_connections_total",
+                "Connections without a request that made room for others.",
+                &self.dismissed_connections,
+            ),
         ];
         for (name, help, total) in totals {
             single(&mut out, name, help, "counter", total.value() as f64);
