@@ -17,7 +17,9 @@ use models::activation::Pointwise;
 use models::attention::AttentionOptions;
 use models::config::NormKind;
 use models::loss::{LossOptions, Targets};
-use models::{Batch, Chunks, Footprint, Gpt, Kernels, Lean, PassOptions, Plain, presets, recompute};
+use models::{
+    Batch, Chunks, Compute, Footprint, Gpt, Kernels, Lean, OnDemand, PassOptions, Plain, presets, recompute,
+};
 
 type Tape = Autodiff<Flex>;
 
@@ -67,6 +69,16 @@ impl Kernels<Tape> for Mixed {
 
     fn swiglu(&self, gate: Tensor<Tape, 3>, up: Tensor<Tape, 3>) -> Tensor<Tape, 3> {
         if self.lean_rest { LEAN.swiglu(gate, up) } else { PLAIN.swiglu(gate, up) }
+    }
+
+    fn product(
+        &self,
+        x: Tensor<Tape, 2>,
+        leaf: Tensor<Tape, 2>,
+        weights: &OnDemand,
+        compute: Compute,
+    ) -> Tensor<Tape, 2> {
+        LEAN.product(x, leaf, weights, compute)
     }
 }
 

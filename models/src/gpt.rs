@@ -4,9 +4,10 @@
 //! parameters' type throughout. Nothing here knows how attention and the loss are computed (see [`crate::kernels`]),
 //! where tensors live, or what a training loop is.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
-use burn::module::{Module, Param};
+use burn::module::{Module, Param, ParamId};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, module::embedding};
 
@@ -19,6 +20,7 @@ use crate::input::Input;
 use crate::kernels::Kernels;
 use crate::layers::{Angles, Linear, Mlp, Norm, PositionIds, Rotary};
 use crate::loss::{LossOptions, Targets};
+use crate::on_demand::OnDemand;
 use crate::precision::Compute;
 
 /// A decoder-only transformer.
@@ -115,6 +117,9 @@ pub struct PassOptions {
     pub z_loss: f64,
     /// See [`LossOptions::divisor`].
     pub divisor: Option<f64>,
+    /// Of recomputed segments: keeps their inputs in tiles of eight bits, a quarter of the bytes. The loss is the same; a
+    /// segment runs again from inputs that are off by up to a 254th of the largest of 128, and gradients with it.
+    pub inputs_in_tiles: bool,
 }
 
 impl<B: Backend> Gpt<B> {
@@ -145,6 +150,23 @@ impl<B: Backend> Gpt<B> {
             None => self.narrow_head = Some(compute.narrow(self.wte.val())),
         }
         self
+    }
+
+    /// Lets the blocks' projections make their weights for each use, where `weights` has any for the parameter of that name.
+    #[must_use]
+    pub fn with_weights_on_demand(mut self, mut weights: impl FnMut(ParamId) -> Option<OnDemand>) -> Self {
+        for projection in self.blocks.iter_mut().flat_map(Block::projections_mut) {
+            projection.on_demand = weights(projection.weight.id).or(projection.on_demand.take());
+        }
+        self
+    }
+
+    /// The projections whose weights are made for each use, by their parameters.
+    pub fn on_demand(&self) -> HashMap<ParamId, OnDemand> {
+        let projections = self.blocks.iter().flat_map(Block::projections);
+        projections
+            .filter_map(|projection| Some((projection.weight.id, projection.on_demand.clone()?)))
+            .collect()
     }
 
     pub(crate) fn with_rotary_tables(mut self, device: &B::Device) -> Self {
@@ -332,6 +354,18 @@ impl<B: Backend> Block<B> {
         Self { attention: self.attention.narrowed(), mlp: self.mlp.narrowed(), ..self }
     }
 
+    fn projections(&self) -> impl Iterator<Item = &Linear<B>> {
+        let Attention { query, key, value, output, .. } = &self.attention;
+        let Mlp { gate, up, down, .. } = &self.mlp;
+        [query, key, value, output, up, down].into_iter().chain(gate)
+    }
+
+    fn projections_mut(&mut self) -> impl Iterator<Item = &mut Linear<B>> {
+        let Attention { query, key, value, output, .. } = &mut self.attention;
+        let Mlp { gate, up, down, .. } = &mut self.mlp;
+        [query, key, value, output, up, down].into_iter().chain(gate)
+    }
+
     pub(crate) fn forward<K: Kernels<B>>(
         &self,
         x: Tensor<B, 3>,
@@ -401,18 +435,18 @@ impl<B: Backend> Attention<B> {
                 None => heads,
             }
         };
-        let q = placed(self.heads(&self.query, x.clone()), self.query_norm.as_ref());
-        let k = placed(self.heads(&self.key, x.clone()), self.key_norm.as_ref());
-        let v = self.heads(&self.value, x);
+        let q = placed(self.heads(&self.query, x.clone(), kernels), self.query_norm.as_ref());
+        let k = placed(self.heads(&self.key, x.clone(), kernels), self.key_norm.as_ref());
+        let v = self.heads(&self.value, x, kernels);
         let [q, k, v] = [q, k, v].map(|tensor| self.options.compute.narrow(tensor));
         let mixed = attend(q, k, v, &self.options).swap_dims(1, 2);
-        self.output.forward(mixed.reshape([batch, time, self.output.weight.dims()[0]]))
+        self.output.forward(mixed.reshape([batch, time, self.output.weight.dims()[0]]), kernels)
     }
 
     /// `[B, T, E]` to `[B, heads, T, W]`.
-    fn heads(&self, projection: &Linear<B>, x: Tensor<B, 3>) -> Tensor<B, 4> {
+    fn heads<K: Kernels<B>>(&self, projection: &Linear<B>, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 4> {
         let [batch, time, _] = x.dims();
         let heads = projection.weight.dims()[1] / self.head_dim;
-        projection.forward(x).reshape([batch, time, heads, self.head_dim]).swap_dims(1, 2)
+        projection.forward(x, kernels).reshape([batch, time, heads, self.head_dim]).swap_dims(1, 2)
     }
 }

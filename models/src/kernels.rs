@@ -15,6 +15,8 @@ use crate::attention::{self, AttentionOptions};
 use crate::config::NormKind;
 use crate::loss::{self, LossOptions, Targets};
 use crate::norm;
+use crate::on_demand::{self, OnDemand};
+use crate::precision::Compute;
 
 /// Operations that a tape would keep too much of, as the network calls them.
 pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
@@ -47,6 +49,15 @@ pub trait Kernels<B: Backend>: Clone + std::fmt::Debug + Send + Sync {
 
     /// `gate · sigmoid(gate) · up`.
     fn swiglu(&self, gate: Tensor<B, 3>, up: Tensor<B, 3>) -> Tensor<B, 3>;
+
+    /// `x · weights`, wide, of weights that are made for it. Their gradient is that of `leaf`.
+    fn product(
+        &self,
+        x: Tensor<B, 2>,
+        leaf: Tensor<B, 2>,
+        weights: &OnDemand,
+        compute: Compute,
+    ) -> Tensor<B, 2>;
 }
 
 /// How much is computed at once. Results depend on it through rounding, so it follows from the shape of a batch and
@@ -130,6 +141,16 @@ impl<B: Backend> Kernels<B> for Plain {
     fn swiglu(&self, gate: Tensor<B, 3>, up: Tensor<B, 3>) -> Tensor<B, 3> {
         activation::swiglu(gate, up)
     }
+
+    fn product(
+        &self,
+        x: Tensor<B, 2>,
+        _leaf: Tensor<B, 2>,
+        weights: &OnDemand,
+        compute: Compute,
+    ) -> Tensor<B, 2> {
+        compute.product(x, weights.weights())
+    }
 }
 
 impl<I: Backend, C: CheckpointStrategy> Kernels<Autodiff<I, C>> for Lean {
@@ -174,5 +195,15 @@ impl<I: Backend, C: CheckpointStrategy> Kernels<Autodiff<I, C>> for Lean {
         up: Tensor<Autodiff<I, C>, 3>,
     ) -> Tensor<Autodiff<I, C>, 3> {
         activation::lean_swiglu(gate, up)
+    }
+
+    fn product(
+        &self,
+        x: Tensor<Autodiff<I, C>, 2>,
+        leaf: Tensor<Autodiff<I, C>, 2>,
+        weights: &OnDemand,
+        compute: Compute,
+    ) -> Tensor<Autodiff<I, C>, 2> {
+        on_demand::product(x, leaf, weights, compute)
     }
 }

@@ -7,6 +7,7 @@ use crate::activation::Pointwise;
 use crate::config::{Activation, GptConfig, NormKind};
 use crate::init::{Filler, Role};
 use crate::kernels::Kernels;
+use crate::on_demand::OnDemand;
 use crate::precision::Compute;
 
 /// `x · weight + bias`, the product in the configured type.
@@ -16,6 +17,9 @@ pub struct Linear<B: Backend> {
     pub weight: Param<Tensor<B, 2>>,
     /// `[outputs]`.
     pub bias: Option<Param<Tensor<B, 1>>>,
+    /// Where the weights are made for each use, `weight` is their place on the tape.
+    #[module(skip)]
+    pub(crate) on_demand: Option<OnDemand>,
     #[module(skip)]
     compute: Compute,
 }
@@ -23,18 +27,22 @@ pub struct Linear<B: Backend> {
 impl<B: Backend> Linear<B> {
     pub(crate) fn new(filler: &mut Filler<B>, name: &str, role: Role, shape: [usize; 2], bias: bool) -> Self {
         let weight = filler.matrix(&format!("{name}.weight"), role, shape);
-        Self { weight, bias: bias.then(|| filler.vector(shape[1], 0.0)), compute: filler.config.compute }
+        let bias = bias.then(|| filler.vector(shape[1], 0.0));
+        Self { weight, bias, on_demand: None, compute: filler.config.compute }
     }
 
     pub(crate) fn narrowed(self) -> Self {
         Self { weight: self.weight.map(|weight| self.compute.narrow(weight)), ..self }
     }
 
-    pub(crate) fn forward(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
+    pub(crate) fn forward<K: Kernels<B>>(&self, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 3> {
         let [batch, time, inputs] = x.dims();
         // Two dimensions: a batched product would give the weight one gradient per row of the batch, to be summed later.
         let x = self.compute.narrow(x.reshape([batch * time, inputs]));
-        let y = self.compute.product(x, self.compute.narrow(self.weight.val()));
+        let y = match &self.on_demand {
+            Some(weights) => kernels.product(x, self.weight.val(), weights, self.compute),
+            None => self.compute.product(x, self.compute.narrow(self.weight.val())),
+        };
         let y = match &self.bias {
             Some(bias) => y + bias.val().unsqueeze(),
             None => y,
@@ -117,15 +125,15 @@ impl<B: Backend> Mlp<B> {
     }
 
     pub(crate) fn forward<K: Kernels<B>>(&self, x: Tensor<B, 3>, kernels: &K) -> Tensor<B, 3> {
-        let up = self.up.forward(x.clone());
+        let up = self.up.forward(x.clone(), kernels);
         let inner = match (self.activation, &self.gate) {
             (Activation::GeluTanh, _) => kernels.pointwise(up, Pointwise::GeluTanh),
             (Activation::GeluErf, _) => kernels.pointwise(up, Pointwise::GeluErf),
             (Activation::ReluSquared, _) => kernels.pointwise(up, Pointwise::ReluSquared),
-            (Activation::SwiGlu, Some(gate)) => kernels.swiglu(gate.forward(x), up),
+            (Activation::SwiGlu, Some(gate)) => kernels.swiglu(gate.forward(x, kernels), up),
             (Activation::SwiGlu, None) => unreachable!("an Mlp with SwiGLU is only built with its gate"),
         };
-        self.down.forward(inner)
+        self.down.forward(inner, kernels)
     }
 }
 

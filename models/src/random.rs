@@ -51,6 +51,6 @@ fn mix(mut bits: u64) -> u64 {
 }
 
 /// One key from several, sensitive to their order.
-pub(crate) fn combine(parts: &[u64]) -> u64 {
+pub fn combine(parts: &[u64]) -> u64 {
     parts.iter().fold(GOLDEN, |key, part| mix(key.wrapping_mul(3).wrapping_add(*part).wrapping_add(GOLDEN)))
 }

@@ -22,13 +22,14 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::module::{AutodiffModule, Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{
-    Tensor,
+    DType, Shape, Tensor,
     backend::{AutodiffBackend, Backend},
 };
 
 use crate::gpt::{Batch, Gpt, PassOptions};
 use crate::input::Input;
 use crate::kernels::{Lean, Plain};
+use crate::tiles::{Code, Rounding, Tiles};
 
 /// Runs forward and backward, recomputing `every` blocks at a time, and hands each segment's gradients to
 /// `on_segment` from the head down. Returns the model as the last call left it, and the loss, shape `[1]`.
@@ -61,7 +62,7 @@ where
     let mut model = on_segment(model, ready);
 
     for segment in segments.into_iter().rev() {
-        let input = kept.pop().map(leaf::<I, C>);
+        let input = kept.pop().map(|kept| leaf::<I, C>(kept.back()));
         let x = match &input {
             Some(leaf) => leaf.clone(),
             None => model.embed(Input::from_inner(inputs.clone()), options.dropout, &kernels),
@@ -106,17 +107,40 @@ fn forward<I: Backend, C: CheckpointStrategy>(
     inputs: &Input<I>,
     options: &PassOptions,
     kernels: Plain,
-) -> (Vec<Tensor<I, 3>>, Tensor<I, 3>) {
+) -> (Vec<Kept<I>>, Tensor<I, 3>) {
     let mut kept = Vec::with_capacity(segments.len());
     let mut x = model.part(0..0).valid().embed(inputs.clone(), options.dropout, &kernels);
     for segment in segments {
         if segment.start > 0 {
-            kept.push(x.clone());
+            kept.push(Kept::of(x.clone(), options.inputs_in_tiles));
         }
         let part = model.part(segment.clone()).valid();
         x = part.through(0..segment.len(), x, options.dropout, &kernels);
     }
     (kept, x)
+}
+
+/// A segment's input until the segment runs again.
+enum Kept<I: Backend> {
+    Exact(Tensor<I, 3>),
+    InTiles { tiles: Tiles<I>, shape: Shape, kind: DType },
+}
+
+impl<I: Backend> Kept<I> {
+    fn of(input: Tensor<I, 3>, in_tiles: bool) -> Self {
+        if !in_tiles {
+            return Self::Exact(input);
+        }
+        let (shape, kind) = (input.shape(), input.dtype());
+        Self::InTiles { tiles: Tiles::encode(input, Rounding::Nearest), shape, kind }
+    }
+
+    fn back(self) -> Tensor<I, 3> {
+        match self {
+            Self::Exact(input) => input,
+            Self::InTiles { tiles, shape, kind } => tiles.decode(Code::Int8, shape, kind),
+        }
+    }
 }
 
 fn segments(layers: usize, every: usize) -> Vec<Range<usize>> {

@@ -1,11 +1,12 @@
 //! What a run came to, in exact numbers.
 
-use std::{fmt, fs, path::Path};
+use std::{collections::HashMap, fmt, fs, path::Path};
 
 use anyhow::Context;
 use backend_offload::{Bytes, Offloadable, Stats};
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, backend::Backend};
+use models::OnDemand;
 use runs::{device::Place, directory::SUMMARY};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -197,7 +198,7 @@ pub(crate) fn of_finished(run: &Path, steps: u64) -> Option<String> {
 
 /// Over the bits of every parameter, in the order of the network, one tensor at a time.
 fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
-    let mut digest = WeightsDigest { sha: Sha256::new(), failure: None };
+    let mut digest = WeightsDigest { sha: Sha256::new(), on_demand: learner.gpt.on_demand(), failure: None };
     learner.gpt.visit(&mut digest);
     match digest.failure {
         Some(failure) => anyhow::bail!("reading the trained weights: {failure}"),
@@ -207,12 +208,18 @@ fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
 
 struct WeightsDigest {
     sha: Sha256,
+    /// Weights that are not in their parameters.
+    on_demand: HashMap<ParamId, OnDemand>,
     failure: Option<String>,
 }
 
 impl<B: Backend> ModuleVisitor<B> for WeightsDigest {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        match param.val().try_into_data() {
+        let read = match self.on_demand.get(&param.id) {
+            Some(weights) => weights.weights::<B>().try_into_data(),
+            None => param.val().try_into_data(),
+        };
+        match read {
             Ok(data) => self.sha.update(&*data.bytes),
             Err(error) => self.failure = Some(error.to_string()),
         }

@@ -39,6 +39,15 @@ pub enum HostOptimError {
         /// The type found.
         found: &'static str,
     },
+    /// Weights that are only on the device, as it computes with them, were to be given to it in another form.
+    #[error(
+        "{name}: the format `compact` keeps what completes the device's bf16 weights, and tiles of eight bits are no such \
+         weights; keep the state in another format"
+    )]
+    NoMasters {
+        /// The parameter.
+        name: String,
+    },
     /// A record of an optimizer in another format.
     #[error(
         "{name}: the record's state is in the format {found:?} and this optimizer keeps {wanted:?}; configure the same"

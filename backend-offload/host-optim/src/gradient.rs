@@ -59,6 +59,10 @@ impl Gradient {
         Self { next: first, parts: Vec::new() }
     }
 
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
     /// Takes the next share in.
     pub(crate) fn arrive(
         &mut self,

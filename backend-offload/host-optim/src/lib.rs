@@ -62,6 +62,7 @@ mod record;
 mod saved;
 mod state;
 mod tensors;
+mod tiles;
 mod updates;
 
 pub use adamw::{AdamW, Stride};
@@ -72,5 +73,6 @@ pub use optimizer::{HostAdamW, HostAdamWConfig};
 pub use record::HostAdamWRecord;
 pub use saved::Saved;
 pub use state::HostState;
-pub use tensors::read;
+pub use tensors::{TileTensors, read};
+pub use tiles::{Code, TILE, tiles};
 pub use updates::{Update, Updated, Updates};

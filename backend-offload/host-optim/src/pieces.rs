@@ -19,7 +19,7 @@ pub(crate) const PIECE: usize = 1 << 14;
 
 /// Runs `work` compiled for the vectors of this processor.
 #[inline(always)]
-fn vectorised<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn vectorised<T>(work: impl FnOnce() -> T) -> T {
     Arch::new().dispatch(work)
 }
 
@@ -61,6 +61,12 @@ pub(crate) fn step_wide<G: Number, M: Number, W: Rounded>(
 /// A type that weights are given to a device in.
 pub(crate) trait Rounded: Copy + Send + Sync {
     fn from_master(master: f32) -> Self;
+}
+
+/// Given to nobody.
+impl Rounded for () {
+    #[inline(always)]
+    fn from_master(_master: f32) -> Self {}
 }
 
 impl Rounded for f32 {

@@ -15,6 +15,7 @@ use crate::gradient::Gradient;
 use crate::noise::Noise;
 use crate::numbers::{Number, Values, ValuesMut};
 use crate::pieces::{Compact, Rounded, convert, step_compact, step_wide};
+use crate::tiles::{Code, TILE, encode, tiles};
 
 /// A parameter's state.
 #[derive(Debug)]
@@ -127,6 +128,11 @@ impl HostState {
         self.first_share = first;
     }
 
+    /// The number of the share that arrives next.
+    pub fn next_share(&self) -> u64 {
+        self.gradient.as_ref().map_or(self.first_share, Gradient::next)
+    }
+
     /// Takes a gradient in, or the next share of it.
     ///
     /// # Errors
@@ -191,16 +197,37 @@ impl HostState {
         if matches!(self.kept, Kept::Compact { .. }) && !weights.values().is_narrow() {
             return Err(self.not_bf16());
         }
+        match self.take_gradient()?.whole() {
+            Values::F32(gradient) => self.step_along(rule, stride, gradient, weights),
+            Values::Bf16(gradient) => self.step_along(rule, stride, gradient, weights),
+        }
+        Ok(())
+    }
+
+    /// One step along the gradient that has arrived, of the master weights alone.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step), and where the format has no masters of its own.
+    pub(crate) fn step_masters(&mut self, rule: &AdamW, stride: Stride) -> Result<(), HostOptimError> {
+        self.has_masters()?;
+        let gradient = self.take_gradient()?;
+        // What is given to no one takes no room.
+        let mut weights = vec![(); self.len];
+        match gradient.whole() {
+            Values::F32(gradient) => self.step_wide(rule, stride, gradient, &mut weights),
+            Values::Bf16(gradient) => self.step_wide(rule, stride, gradient, &mut weights),
+        }
+        Ok(())
+    }
+
+    /// The gradient that has arrived, added up, for the step that begins.
+    fn take_gradient(&mut self) -> Result<Gradient, HostOptimError> {
         let Some(mut gradient) = self.gradient.take() else {
             return Err(HostOptimError::NoGradient { name: self.name.clone() });
         };
         gradient.complete(&self.memory, &self.name)?;
         self.time += 1;
-        match gradient.whole() {
-            Values::F32(gradient) => self.step_along(rule, stride, gradient, weights),
-            Values::Bf16(gradient) => self.step_along(rule, stride, gradient, weights),
-        }
-        Ok(())
+        Ok(gradient)
     }
 
     fn step_along<G: Number>(
@@ -255,6 +282,21 @@ impl HostState {
     /// Whether a step needs the parameter's weights as the device has them.
     pub fn reads_weights(&self) -> bool {
         matches!(self.kept, Kept::Compact { .. })
+    }
+
+    /// # Errors
+    /// If the master weights are what the device has, completed.
+    pub(crate) fn has_masters(&self) -> Result<(), HostOptimError> {
+        if self.reads_weights() { Err(HostOptimError::NoMasters { name: self.name.clone() }) } else { Ok(()) }
+    }
+
+    /// The master weights in tiles: all codes, then all scales.
+    pub(crate) fn encode(&self, code: Code, into: &mut [u8]) {
+        let (Kept::F32 { masters, .. } | Kept::Bf16Moments { masters, .. }) = &self.kept else {
+            unreachable!("refused before: it has no masters");
+        };
+        let (codes, scales) = into.split_at_mut(TILE * tiles(self.len));
+        encode(code, bytemuck::cast_slice(masters), codes, bytemuck::cast_slice_mut(scales));
     }
 
     /// Elements of the parameter.

@@ -1,15 +1,17 @@
 //! A parameter's tensors on their device: read for its state, and made anew after a step.
 
 use backend_offload::HostMemory;
-use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive, backend::Backend};
+use burn::tensor::{DType, DataError, Int, Tensor, TensorData, TensorPrimitive, backend::Backend};
 use half::bf16;
 
 use crate::adamw::{AdamW, Stride};
 use crate::error::HostOptimError;
 use crate::format::Format;
-use crate::numbers::{Values, ValuesMut};
+use crate::numbers::{Values, ValuesMut, nearest};
+use crate::pieces::convert;
 use crate::saved::Saved;
-use crate::state::HostState;
+use crate::state::{HostState, matching};
+use crate::tiles::{Code, TILE, decode, encoded_bytes, tiles};
 
 impl HostState {
     /// The state before the first step of the parameter `weights`, whose numbers are read for it.
@@ -69,6 +71,48 @@ impl HostState {
         self.arrive(share)
     }
 
+    /// [`arrive_tensor`](Self::arrive_tensor) of a gradient that the device has brought to tiles of whole numbers. It waits as
+    /// f32, or as bf16 where it is `narrow`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn arrive_tiles<B: Backend>(
+        &mut self,
+        (codes, scales): TileTensors<B>,
+        narrow: bool,
+    ) -> Result<(), HostOptimError> {
+        let unusable = |error: DataError| unreadable(self.name(), format!("{error:?}"));
+        let codes = codes.try_into_data().map_err(|error| unreadable(self.name(), error.to_string()))?;
+        let codes = codes.convert_dtype(DType::I8).into_vec::<i8>().map_err(unusable)?;
+        let scales = read(self.name(), scales)?.into_vec::<f32>().map_err(unusable)?;
+        matching(self.name(), "the gradient", TILE * tiles(self.len()), codes.len())?;
+        matching(self.name(), "the gradient's scales", tiles(self.len()), scales.len())?;
+        let mut numbers = vec![0.0; self.len()];
+        decode(Code::Int8, bytemuck::cast_slice(&codes), &scales, &mut numbers);
+        if !narrow {
+            return self.arrive(Values::F32(&numbers));
+        }
+        let mut rounded = vec![bf16::ZERO; numbers.len()];
+        convert(&mut rounded, &numbers, nearest);
+        self.arrive(Values::Bf16(&rounded))
+    }
+
+    /// The master weights in tiles, on `device`.
+    ///
+    /// # Errors
+    /// If the format's masters are the device's weights, completed, or the host tier has no room for the tiles.
+    pub fn tiles<B: Backend>(
+        &self,
+        code: Code,
+        device: &B::Device,
+    ) -> Result<TileTensors<B>, HostOptimError> {
+        self.has_masters()?;
+        let mut encoded =
+            self.memory.take(encoded_bytes(self.len()), format_args!("the weights of {}", self.name()))?;
+        self.encode(code, &mut encoded);
+        Ok(self.memory.first(|| tile_tensors(&encoded, self.len(), device)))
+    }
+
     /// One step along the gradient that has arrived: the parameter after it, in the type it had.
     ///
     /// # Errors
@@ -119,6 +163,24 @@ fn blank<B: Backend, const D: usize>(
         DType::BF16 => Ok(TensorData::new(vec![bf16::ZERO; len], shape)),
         other => Err(unreadable(name, unsupported(other))),
     }
+}
+
+/// Codes, `[tiles, 128]` of a byte each, and scales, `[tiles, 1]`.
+pub type TileTensors<B> = (Tensor<B, 2, Int>, Tensor<B, 2>);
+
+/// What [`HostState::encode`] wrote, on a device.
+pub(crate) fn tile_tensors<B: Backend>(encoded: &[u8], len: usize, device: &B::Device) -> TileTensors<B> {
+    let (codes, scales) = encoded.split_at(TILE * tiles(len));
+    let codes = TensorData::new(bytemuck::cast_slice::<u8, i8>(codes).to_vec(), [tiles(len), TILE]);
+    let scales = TensorData::new(bytemuck::cast_slice::<u8, f32>(scales).to_vec(), [tiles(len), 1]);
+    (Tensor::from_primitive(B::int_from_data(codes, device)), made(scales, device))
+}
+
+/// Tiles that nobody takes for numbers.
+pub(crate) fn missing_tiles<B: Backend>(len: usize, device: &B::Device) -> TileTensors<B> {
+    let codes = TensorData::new(vec![0i8; TILE * tiles(len)], [tiles(len), TILE]);
+    let scales = TensorData::new(vec![f32::NAN; tiles(len)], [tiles(len), 1]);
+    (Tensor::from_primitive(B::int_from_data(codes, device)), made(scales, device))
 }
 
 pub(crate) fn made<B: Backend, const D: usize>(data: TensorData, device: &B::Device) -> Tensor<B, D> {

@@ -1,11 +1,11 @@
 //! Steps that are taken beside the program: on a thread of their own, one after another, each waited for where its result is
 //! needed.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use backend_offload::{HostBuffer, HostMemory};
+use backend_offload::HostBuffer;
 use burn::tensor::{DType, Element, Shape, Tensor, TensorData, backend::Backend};
 use bytemuck::Pod;
 use half::bf16;
@@ -15,9 +15,10 @@ use crate::error::HostOptimError;
 use crate::numbers::ValuesMut;
 use crate::pieces::copy;
 use crate::state::{HostState, matching};
-use crate::tensors::{made, read, supported};
+use crate::tensors::{TileTensors, made, missing_tiles, read, supported, tile_tensors};
+use crate::tiles::{Code, encoded_bytes};
 
-/// A step that is to be taken: see [`HostState::begin_tensor`].
+/// A step that is to be taken: see [`HostState::begin_tensor`] and [`HostState::begin_tiles`].
 #[derive(Debug)]
 pub struct Update {
     state: HostState,
@@ -25,20 +26,35 @@ pub struct Update {
     stride: Stride,
     /// Where the step reads them.
     weights: Option<HostBuffer>,
-    kind: DType,
+    form: Form,
     done: SyncSender<HostBuffer>,
+}
+
+/// What weights are given to the device in.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    Numbers(DType),
+    /// All codes, then all scales.
+    Tiles(Code),
 }
 
 impl Update {
     fn run(self) -> Result<HostState, HostOptimError> {
-        let Self { mut state, rule, stride, weights, kind, done } = self;
+        let Self { mut state, rule, stride, weights, form, done } = self;
         // Not before: each step gives a gradient's memory back, so that all together take no more than one does.
-        let mut weights = weights.map_or_else(|| room(&state, kind), Ok)?;
-        let values = match kind {
-            DType::BF16 => ValuesMut::Bf16(bytemuck::cast_slice_mut(&mut weights)),
-            _ => ValuesMut::F32(bytemuck::cast_slice_mut(&mut weights)),
-        };
-        state.step(&rule, stride, values)?;
+        let mut weights = weights.map_or_else(|| room(&state, form), Ok)?;
+        match form {
+            Form::Tiles(code) => {
+                state.step_masters(&rule, stride)?;
+                state.encode(code, &mut weights);
+            }
+            Form::Numbers(DType::BF16) => {
+                state.step(&rule, stride, ValuesMut::Bf16(bytemuck::cast_slice_mut(&mut weights)))?;
+            }
+            Form::Numbers(_) => {
+                state.step(&rule, stride, ValuesMut::F32(bytemuck::cast_slice_mut(&mut weights)))?;
+            }
+        }
         // Nobody may be waiting: a program that ends needs no weights.
         _ = done.send(weights);
         Ok(state)
@@ -99,9 +115,12 @@ impl Drop for Updates {
     }
 }
 
-fn room(state: &HostState, kind: DType) -> Result<HostBuffer, HostOptimError> {
-    let what = format_args!("the new weights of {}", state.name());
-    Ok(state.memory.take(kind.size() * state.len(), what)?)
+fn room(state: &HostState, form: Form) -> Result<HostBuffer, HostOptimError> {
+    let bytes = match form {
+        Form::Numbers(kind) => kind.size() * state.len(),
+        Form::Tiles(_) => encoded_bytes(state.len()),
+    };
+    Ok(state.memory.take(bytes, format_args!("the new weights of {}", state.name()))?)
 }
 
 impl HostState {
@@ -116,12 +135,13 @@ impl HostState {
         rule: AdamW,
         stride: Stride,
         weights: Tensor<B, D>,
-    ) -> Result<(Update, Updated<B, D>), HostOptimError> {
+    ) -> Result<(Update, Updated<Tensor<B, D>>), HostOptimError> {
         let (shape, kind, device) = (weights.shape(), weights.dtype(), weights.device());
         supported(&self.name, kind)?;
+        let form = Form::Numbers(kind);
         let weights = if self.reads_weights() {
             let read = read(&self.name, weights)?;
-            let mut weights = room(&self, kind)?;
+            let mut weights = room(&self, form)?;
             matching(&self.name, "the parameter", weights.len(), read.bytes.len())?;
             copy(&mut weights, &read.bytes);
             Some(weights)
@@ -129,44 +149,77 @@ impl HostState {
             drop(weights);
             None
         };
+        let make = move |done: Option<HostBuffer>| {
+            let data = match kind {
+                DType::BF16 => data(done, bf16::NAN, &shape),
+                _ => data(done, f32::NAN, &shape),
+            };
+            made(data, &device)
+        };
+        Ok(self.begin(rule, stride, weights, form, make))
+    }
+
+    /// The same of a parameter that the device has in tiles of eight bits.
+    ///
+    /// # Errors
+    /// If the format's masters are the device's weights, completed: tiles are none. The state is lost then.
+    pub fn begin_tiles<B: Backend>(
+        self,
+        rule: AdamW,
+        stride: Stride,
+        code: Code,
+        device: &B::Device,
+    ) -> Result<(Update, Updated<TileTensors<B>>), HostOptimError> {
+        self.has_masters()?;
+        let (len, device) = (self.len, device.clone());
+        let make = move |done: Option<HostBuffer>| match done {
+            Some(encoded) => tile_tensors(&encoded, len, &device),
+            None => missing_tiles(len, &device),
+        };
+        Ok(self.begin(rule, stride, None, Form::Tiles(code), make))
+    }
+
+    fn begin<T>(
+        self,
+        rule: AdamW,
+        stride: Stride,
+        weights: Option<HostBuffer>,
+        form: Form,
+        make: impl FnOnce(Option<HostBuffer>) -> T + Send + 'static,
+    ) -> (Update, Updated<T>) {
         let memory = self.memory.clone();
         let (done, waiting) = sync_channel(1);
-        let made = Mutex::new(Made::NotYet(waiting));
-        let update = Update { state: self, rule, stride, weights, kind, done };
-        Ok((update, Updated { made, memory, shape, kind, device }))
+        let make = move || {
+            let done = waiting.recv().ok();
+            memory.first(|| make(done))
+        };
+        let update = Update { state: self, rule, stride, weights, form, done };
+        (update, Updated { made: Mutex::new(Made::NotYet(Some(Box::new(make)))) })
     }
 }
 
 /// The parameter as an [`Update`] will leave it.
-pub struct Updated<B: Backend, const D: usize> {
-    made: Mutex<Made<B, D>>,
-    memory: HostMemory,
-    shape: Shape,
-    kind: DType,
-    device: B::Device,
+pub struct Updated<T> {
+    made: Mutex<Made<T>>,
 }
 
-enum Made<B: Backend, const D: usize> {
-    NotYet(Receiver<HostBuffer>),
-    Tensor(Tensor<B, D>),
+enum Made<T> {
+    /// Waits for the step; `None` only after a panic in it.
+    NotYet(Option<Box<dyn FnOnce() -> T + Send>>),
+    Ready(T),
 }
 
-impl<B: Backend, const D: usize> Updated<B, D> {
+impl<T: Clone> Updated<T> {
     /// The new weights, once they are there; all NaN if their step failed, which [`Updates::finish`] tells.
-    pub fn tensor(&self) -> Tensor<B, D> {
+    pub fn wait(&self) -> T {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Made::NotYet(make) = &mut *made {
+            let make = make.take().expect("an earlier try to make these weights panicked");
+            *made = Made::Ready(make());
+        }
         match &*made {
-            Made::Tensor(tensor) => tensor.clone(),
-            Made::NotYet(done) => {
-                let done = done.recv().ok();
-                let data = match self.kind {
-                    DType::BF16 => data(done, bf16::NAN, &self.shape),
-                    _ => data(done, f32::NAN, &self.shape),
-                };
-                let tensor: Tensor<B, D> = self.memory.first(|| self::made(data, &self.device));
-                *made = Made::Tensor(tensor.clone());
-                tensor
-            }
+            Made::Ready(weights) => weights.clone(),
+            Made::NotYet(_) => unreachable!("made just before"),
         }
     }
 }

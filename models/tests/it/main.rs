@@ -11,6 +11,7 @@ mod gradients;
 mod kernels;
 mod longest_match;
 mod memory;
+mod on_demand;
 mod parity;
 mod published;
 mod recompute;

@@ -33,6 +33,24 @@ fn recomputed_gradients_equal_those_of_the_whole_tape() {
 }
 
 #[test]
+fn inputs_kept_in_eight_bits_change_no_loss_and_gradients_a_little() {
+    for config in [shrunk("gpt2"), GptConfig { compute: Compute::Bf16, ..shrunk("llama-3-8b") }] {
+        let model = model(&config);
+        let [exact, in_tiles] = [false, true].map(|inputs_in_tiles| {
+            let options = PassOptions { inputs_in_tiles, ..PassOptions::default() };
+            let (loss, grads) =
+                recompute::loss_and_gradients(&model, batch(&config, 2, 11), &options, KERNELS, 1);
+            (numbers(&loss), grads)
+        });
+        assert_eq!(in_tiles.0, exact.0);
+        assert_gradients_agree(&model, &in_tiles.1, &exact.1, 0.02);
+        let first = model.blocks[0].mlp.up.weight.id;
+        let of = |grads: &GradientsParams| numbers(&grads.get::<Cpu, 2>(first).expect("a gradient"));
+        assert_ne!(of(&in_tiles.1), of(&exact.1), "nothing was rounded");
+    }
+}
+
+#[test]
 fn recomputation_draws_the_same_dropout_bits() {
     let config = GptConfig { embd_pdrop: 0.2, resid_pdrop: 0.3, ..shrunk("gpt2") };
     let key = |step| PassOptions {

@@ -15,9 +15,10 @@ use burn::tensor::{
     backend::{AutodiffBackend, Backend},
 };
 use host_optim::{AdamW, Format, HostOptimError, HostState, Saved, Update, Updated, Updates, Values};
-use models::{Compute, Gpt};
+use models::{Compute, Gpt, OnDemand};
 use runs::config::{Config, PlacementKind, StateKind};
 
+use super::streamed::{Crossing, on_demand, placeholder};
 use super::{Rule, Stride, decay, rule};
 
 /// States by parameter.
@@ -26,8 +27,9 @@ pub(crate) struct HostPart {
     memory: HostMemory,
     format: Format,
     config: Config,
+    pub(super) crossing: Crossing,
     /// None of those that are being stepped.
-    states: HashMap<ParamId, HostState>,
+    pub(super) states: HashMap<ParamId, HostState>,
     stepping: Option<Stepping>,
     /// Why an update failed. Weights and states that it lost are nowhere else.
     failure: Option<String>,
@@ -71,6 +73,7 @@ impl HostPart {
         (config.memory.optimizer == PlacementKind::Host).then(|| Self {
             memory: host_memory::<B>(device),
             format: format(config.memory.optimizer_state),
+            crossing: Crossing::new(config),
             config: config.clone(),
             states: HashMap::new(),
             stepping: None,
@@ -83,8 +86,10 @@ impl HostPart {
     /// Takes over the parameters of `gpt` that are stepped here, with their moments where a checkpoint had any. The model
     /// that comes back computes with them in the type the device is to have.
     pub(crate) fn adopt<B: AutodiffBackend>(&mut self, gpt: Gpt<B>) -> anyhow::Result<Gpt<B>> {
-        let mut adopt = Adopt { part: self, path: Vec::new(), failure: None };
+        self.crossing.check::<B::InnerBackend>(&gpt.wte.lazy_device())?;
+        let mut adopt = Adopt { part: self, path: Vec::new(), on_demand: HashMap::new(), failure: None };
         let gpt = gpt.map(&mut adopt);
+        let gpt = gpt.with_weights_on_demand(|id| adopt.on_demand.remove(&id));
         if let Some(failure) = adopt.failure {
             return Err(anyhow::Error::from(failure).context("the optimizer cannot be set up on the host"));
         }
@@ -113,6 +118,7 @@ impl HostPart {
         gradient: Tensor<I, D>,
         weights: DType,
     ) -> Result<(), HostOptimError> {
+        let Some(gradient) = self.arrive_by_tiles(id, gradient)? else { return Ok(()) };
         let Some(state) = self.states.get_mut(&id) else { return Ok(()) };
         // As wide as the weights: what more of it there is was rounded away in the products that made it.
         let gradient = if weights == DType::BF16 && gradient.dtype() != weights {
@@ -163,16 +169,20 @@ impl HostPart {
         id: ParamId,
         weights: Tensor<I, D>,
         stride: Stride,
-    ) -> Result<(Update, Updated<I, D>), HostOptimError> {
+    ) -> Result<(Update, Updated<Tensor<I, D>>), HostOptimError> {
+        let (rule, stride) = self.rule_and_stride(D, stride);
+        let state = self.states.remove(&id).expect("it is due");
+        state.begin_tensor(rule, stride, weights)
+    }
+
+    pub(super) fn rule_and_stride(&self, rank: usize, stride: Stride) -> (AdamW, host_optim::Stride) {
         let settings = &self.config.train;
         let rule = AdamW {
             betas: settings.betas.map(|beta| beta as f32),
             epsilon: settings.epsilon as f32,
-            weight_decay: f64::from(decay(settings, D) as f32),
+            weight_decay: f64::from(decay(settings, rank) as f32),
         };
-        let stride = host_optim::Stride { lr: settings.lr * stride.share, scale: stride.scale };
-        let state = self.states.remove(&id).expect("it is due");
-        state.begin_tensor(rule, stride, weights)
+        (rule, host_optim::Stride { lr: settings.lr * stride.share, scale: stride.scale })
     }
 
     /// Begins the steps that were prepared.
@@ -222,7 +232,9 @@ impl HostPart {
         name: &str,
         weights: Tensor<I, D>,
     ) -> Result<(HostState, Tensor<I, D>), HostOptimError> {
-        let narrow = is_narrow(self.config.model.compute, name, D);
+        // Tiles are made of the masters, which weights in bf16 would round first.
+        let in_tiles = self.crossing.code(name, D).is_some();
+        let narrow = !in_tiles && is_narrow(self.config.model.compute, name, D);
         let restored = self.restored.remove(name);
         if restored.is_none() && !narrow {
             return Ok((HostState::of_tensor(&self.memory, name, self.format, &weights)?, weights));
@@ -242,7 +254,26 @@ impl HostPart {
 struct Adopt<'a> {
     part: &'a mut HostPart,
     path: Vec<String>,
+    on_demand: HashMap<ParamId, OnDemand>,
     failure: Option<HostOptimError>,
+}
+
+impl Adopt<'_> {
+    /// What the device is to have of a parameter: itself, or tiles of its masters and something in its place.
+    fn in_tiles<I: Backend, const D: usize>(
+        &mut self,
+        id: ParamId,
+        state: HostState,
+        weights: Tensor<I, D>,
+    ) -> Result<(HostState, Tensor<I, D>), HostOptimError> {
+        let crossing = self.part.crossing;
+        let Some(code) = crossing.code(state.name(), D) else { return Ok((state, weights)) };
+        let (shape, device) = (weights.shape(), weights.device());
+        drop(weights);
+        let tiles = state.tiles::<I>(code, &device)?;
+        self.on_demand.insert(id, on_demand::<I>(crossing, shape.clone(), move || tiles.clone()));
+        Ok((state, placeholder(crossing, shape, &device)))
+    }
 }
 
 impl<B: AutodiffBackend> ModuleMapper<B> for Adopt<'_> {
@@ -260,7 +291,8 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Adopt<'_> {
             return param;
         }
         let (id, weights, mapper) = param.consume();
-        match self.part.adopted(&name, weights.clone().inner()) {
+        let adopted = self.part.adopted(&name, weights.clone().inner());
+        match adopted.and_then(|(state, weights)| self.in_tiles(id, state, weights)) {
             Ok((state, weights)) => {
                 self.part.states.insert(id, state);
                 self.part.order.push(id);
@@ -295,7 +327,7 @@ mod tests {
         let stride = Stride { share: 1.0, scale: 1.0 };
         let (update, updated) = part.prepare(id, weights, stride).expect("it can begin");
         part.begin(vec![(id, update)]).expect("a thread");
-        let made: Vec<f32> = updated.tensor().into_data().iter().collect();
+        let made: Vec<f32> = updated.wait().into_data().iter().collect();
         assert!(made.iter().all(|x| x.is_nan()), "{made:?}");
         for _ in 0..2 {
             let told = part.settle().expect_err("it failed").to_string();

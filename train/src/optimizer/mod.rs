@@ -11,6 +11,7 @@ mod muon;
 mod norm;
 mod owners;
 mod schedule;
+mod streamed;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -20,17 +21,17 @@ pub(crate) use norm::SquaredNorms;
 pub(crate) use owners::Owners;
 pub(crate) use schedule::rate_share;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use backend_offload::Managed;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::{AdamW, AdamWConfig, GradientsParams, SimpleOptimizer};
 use burn::tensor::{
-    Tensor,
+    Shape, Tensor,
     backend::{AutodiffBackend, Backend},
 };
 use host_optim::{HostOptimError, Update};
-use models::{Compute, Gpt};
+use models::{Compute, Gpt, OnDemand};
 use runs::config::{Config, OptimizerKind, TrainSection};
 
 /// The optimizer of a run: its settings, and the moments of every parameter stepped so far, by name.
@@ -122,10 +123,12 @@ impl<I: Backend> Optimizer<I> {
             path: Vec::new(),
             vectors: Vec::new(),
             matrices: Vec::new(),
+            on_demand: HashMap::new(),
             failure: None,
         };
         let model = model.map(&mut stepper);
-        let Stepper { mut vectors, matrices, failure, .. } = stepper;
+        let Stepper { mut vectors, matrices, mut on_demand, failure, .. } = stepper;
+        let model = model.with_weights_on_demand(|id| on_demand.remove(&id));
         let begun = match (&mut self.host, failure) {
             (_, Some(failure)) => Err(failure),
             (None, None) => Ok(()),
@@ -222,10 +225,26 @@ struct Stepper<'o, I: Backend> {
     vectors: Vec<(ParamId, Update)>,
     /// In the model's order, in which the forward pass comes to them.
     matrices: Vec<(ParamId, Update)>,
+    /// Of these, what makes the weights that come in tiles.
+    on_demand: HashMap<ParamId, OnDemand>,
     failure: Option<HostOptimError>,
 }
 
 impl<I: Backend> Stepper<'_, I> {
+    /// Prepares the step of a parameter whose weights come in tiles; what stands for them stays.
+    fn by_tiles(&mut self, id: ParamId, shape: Shape, device: &I::Device) {
+        let host = self.optimizer.host.as_mut().expect("its parameter is due");
+        match host.prepare_tiles::<I>(id, shape, self.stride, device) {
+            Ok((update, on_demand)) => {
+                self.matrices.push((id, update));
+                self.on_demand.insert(id, on_demand);
+            }
+            Err(failure) => {
+                self.failure.get_or_insert(failure);
+            }
+        }
+    }
+
     /// The parameter after its step on the host, which is waited for where it is first used.
     fn on_host<B: AutodiffBackend<InnerBackend = I>, const D: usize>(
         &mut self,
@@ -248,7 +267,7 @@ impl<I: Backend> Stepper<'_, I> {
         let missing = shape.clone();
         let value = move |device: &B::Device, _requires: bool| {
             let weights = match &updated {
-                Some(updated) => Tensor::from_inner(updated.tensor()),
+                Some(updated) => Tensor::from_inner(updated.wait()),
                 None => Tensor::full(missing.clone(), f32::NAN, device),
             };
             weights.require_grad()
@@ -268,7 +287,11 @@ impl<B: AutodiffBackend<InnerBackend = I>, I: Backend> ModuleMapper<B> for Stepp
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let (id, weight, mapper) = param.consume();
-        if self.optimizer.host.as_ref().is_some_and(|host| host.is_due(id)) {
+        if let Some(host) = self.optimizer.host.as_ref().filter(|host| host.is_due(id)) {
+            if host.comes_in_tiles(id, D) {
+                self.by_tiles(id, weight.shape(), &weight.clone().inner().device());
+                return Param::from_mapped_value(id, weight, mapper);
+            }
             return self.on_host(id, weight);
         }
         let Some(gradient) = self.gradients.remove::<I, D>(id) else {

@@ -14,7 +14,7 @@
 
 use exchange::Share;
 use models::{Chunks, Footprint};
-use runs::config::{Config, OptimizerKind};
+use runs::config::{Config, CrossingKind, OptimizerKind};
 
 use super::placement::Placement;
 
@@ -101,24 +101,35 @@ impl Demand {
             None => (tape, narrow, operands_in_pass),
             Some(every) => {
                 let segment = of_tokens(footprint.segment_bytes_per_token(every));
-                (tape - segment, 0, operands_in_pass.saturating_add(segment).saturating_add(narrow))
+                let inputs = tape - segment;
+                let in_tiles = config.memory.activations != CrossingKind::Computed;
+                (
+                    if in_tiles { inputs_in_tiles(inputs) } else { inputs },
+                    0,
+                    operands_in_pass.saturating_add(segment).saturating_add(narrow),
+                )
             }
         };
         let placement = Placement::of(config, footprint);
+        // What is decoded for each use leaves no copy.
+        let kept_narrow = if placement.tiles[0] { 0 } else { kept_narrow };
+        let coding = placement.coding_bytes(config);
+        let passing = passing.saturating_add(placement.decoded_bytes(config)).max(coding);
         let sums = sums_of_gradients(train.accumulate as u64, ranks);
         let largest = placement.largest_tensor(config, footprint);
         let (operands, kept_operands) = update_tensors(train.optimizer);
         let stepped = placement.largest_on_device(config, footprint);
         let stepping = (operands - kept_operands) * stepped;
         let gradients = placement.on_device * WIDE;
-        let streamed = placement.streamed_bytes();
+        let streamed = placement.weight_bytes();
+        let computed = placement.computed_bytes();
         // One segment's gradients at a time, and the embeddings': the head's wait for the tokens', and followers have their own.
         let leaving = match train.recompute {
-            None => streamed,
+            None => computed,
             Some(every) => {
                 let segment = footprint.per_block.saturating_mul(every as u64).saturating_mul(WIDE);
                 let embeddings = if config.model.longest_match { 2 * largest } else { largest };
-                streamed.min(segment.saturating_add(embeddings))
+                computed.min(segment.saturating_add(embeddings))
             }
         };
         let accumulated = if rounds > 1 { gradients } else { 0 };
@@ -145,7 +156,7 @@ impl Demand {
         ];
         Self {
             parts: parts.into_iter().filter(|part| part.bytes() > 0).collect(),
-            largest_operation: (operands * stepped).max(ADDING * largest).max(operands_in_pass),
+            largest_operation: (operands * stepped).max(ADDING * largest).max(operands_in_pass).max(coding),
             least: largest.max(hidden).saturating_mul(2),
             placement,
             rounds,
@@ -167,10 +178,10 @@ impl Demand {
     /// Bytes in and out of one step that cross the link although they have room: gradients that are wanted on the host, and the
     /// weights made of them. `spilled` weights are among what comes in anyway.
     pub(super) fn streamed(&self, spilled: &[u64]) -> [u64; 2] {
-        let bytes = self.placement.streamed_bytes();
+        let (weights, gradients) = (self.placement.weight_bytes(), self.placement.gradient_bytes());
         let parts = self.parts.iter().zip(spilled);
         let away = parts.filter(|(part, _)| part.what == STREAMED).map(|(_, spilled)| *spilled).sum::<u64>();
-        [bytes - away.min(bytes), bytes.saturating_mul(self.rounds)]
+        [weights - away.min(weights), gradients.saturating_mul(self.rounds)]
     }
 
     /// Bytes of each part that have no place under `budget` at one of the moments.
@@ -186,6 +197,11 @@ impl Demand {
         }
         spilled
     }
+}
+
+/// What f32 takes in tiles of eight bits.
+fn inputs_in_tiles(bytes: u64) -> u64 {
+    super::placement::in_tiles(bytes / WIDE)
 }
 
 /// Most sums of neighbours that some rank holds at a time. A process that is alone adds up all that are left as the last

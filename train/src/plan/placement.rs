@@ -1,13 +1,16 @@
 //! Parameters by where they are stepped, and what those on the host take there.
 
 use models::{Compute, Footprint};
-use runs::config::{Config, OptimizerKind, PlacementKind, StateKind};
+use runs::config::{Config, CrossingKind, OptimizerKind, PlacementKind, StateKind, StreamKind};
 
 use super::demand::partial_sums;
 use crate::optimizer::format;
 
 const WIDE: u64 = 4;
 const NARROW: u64 = 2;
+
+/// Tensors in f32 of one step of coding.
+const TENSORS_PER_CODING: u64 = 3;
 
 /// Counts of parameters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -19,6 +22,16 @@ pub(super) struct Placement {
     pub(super) wide: u64,
     /// Stepped on the host, in bf16 on the device.
     pub(super) narrow: u64,
+    /// Of both, the blocks' matrices, and bytes of one of their numbers where the device computes with it.
+    matrices: u64,
+    computed: u64,
+    /// Whether the weights of these come to the device in tiles of eight bits, and whether their gradients leave it so.
+    pub(super) tiles: [bool; 2],
+}
+
+/// Bytes of so many numbers in tiles: 128 of a byte each have a scale of four.
+pub(super) fn in_tiles(numbers: u64) -> u64 {
+    numbers + numbers / 32
 }
 
 impl Placement {
@@ -41,11 +54,15 @@ impl Placement {
         } else {
             config.model.vocab_size as u64 * config.model.n_embd as u64
         };
-        let narrow = match config.model.compute {
-            Compute::Bf16 => matrices - kept_matrices.max(muons) + head,
-            Compute::F32 | Compute::F16 => 0,
+        let matrices = matrices - kept_matrices.max(muons);
+        let (narrow, computed) = match config.model.compute {
+            Compute::Bf16 => (matrices + head, NARROW),
+            Compute::F32 | Compute::F16 => (0, WIDE),
         };
-        Self { on_device, with_two_moments, wide: all - on_device - narrow, narrow }
+        let memory = &config.memory;
+        let tiles = [memory.stream != StreamKind::Computed, memory.gradients != CrossingKind::Computed];
+        let wide = all - on_device - narrow;
+        Self { on_device, with_two_moments, wide, narrow, matrices, computed, tiles }
     }
 
     /// Bytes of the moments of what is stepped on the device.
@@ -68,9 +85,40 @@ impl Placement {
         self.wide + self.narrow
     }
 
-    /// Bytes on the device of the parameters that are stepped on the host; as many as of their gradients.
-    pub(super) fn streamed_bytes(&self) -> u64 {
+    /// Bytes of the parameters that are stepped on the host as the device computes with them; as many as of their gradients.
+    pub(super) fn computed_bytes(&self) -> u64 {
         self.wide * WIDE + self.narrow * NARROW
+    }
+
+    /// Bytes on the device of the parameters that are stepped on the host.
+    pub(super) fn weight_bytes(&self) -> u64 {
+        self.crossing(self.tiles[0])
+    }
+
+    /// Bytes of their gradients as they leave.
+    pub(super) fn gradient_bytes(&self) -> u64 {
+        self.crossing(self.tiles[1])
+    }
+
+    fn crossing(&self, tiles: bool) -> u64 {
+        let saved = if tiles { self.matrices * self.computed - in_tiles(self.matrices) } else { 0 };
+        self.computed_bytes() - saved
+    }
+
+    /// Bytes of the most demanding operation that makes numbers of tiles or tiles of numbers, of which a matrix is taken in pieces.
+    pub(super) fn coding_bytes(&self, config: &Config) -> u64 {
+        let numbers = self.largest_matrix(config).min((models::tiles::AT_ONCE * models::tiles::TILE) as u64);
+        if self.tiles == [false; 2] { 0 } else { TENSORS_PER_CODING * WIDE * numbers }
+    }
+
+    /// Bytes of the matrix that is there for its use alone, and of its gradient.
+    pub(super) fn decoded_bytes(&self, config: &Config) -> u64 {
+        if self.tiles[0] { 2 * self.computed * self.largest_matrix(config) } else { 0 }
+    }
+
+    fn largest_matrix(&self, config: &Config) -> u64 {
+        let model = &config.model;
+        if self.matrices == 0 { 0 } else { (model.n_embd * model.inner().max(model.n_embd)) as u64 }
     }
 
     /// Bytes on the device of the largest parameter.
@@ -90,7 +138,7 @@ impl Placement {
         let micro_batches = config.train.accumulate.div_ceil(ranks);
         let waiting = partial_sums(micro_batches as u64);
         // A single gradient is as wide as its weights; a sum is in f32.
-        let single = if waiting > 1 || micro_batches == 1 { self.streamed_bytes() } else { 0 };
+        let single = if waiting > 1 || micro_batches == 1 { self.computed_bytes() } else { 0 };
         let own_sums = if micro_batches > 1 { waiting.saturating_sub(1).max(1) } else { 0 };
         // The sum of all ranks is in f32, too.
         let sums = if ranks > 1 { own_sums.max(1) } else { own_sums };

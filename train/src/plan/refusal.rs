@@ -4,7 +4,7 @@
 
 use backend_offload::Bytes;
 use models::{Compute, Footprint};
-use runs::config::{Config, PlacementKind, StateKind};
+use runs::config::{Config, PlacementKind, StateKind, StreamKind};
 
 use super::Plan;
 use super::demand::Demand;
@@ -115,7 +115,11 @@ fn remedies(plan: &Plan, config: &Config, footprint: &Footprint) -> Vec<String> 
         narrow.model.compute = Compute::Bf16;
         changes.push(("`model.compute` = \"bf16\"".to_owned(), narrow));
     }
-    if config.memory.optimizer == PlacementKind::Host && config.memory.optimizer_state != StateKind::Compact {
+    let memory = &config.memory;
+    if memory.optimizer == PlacementKind::Host
+        && memory.optimizer_state != StateKind::Compact
+        && memory.stream == StreamKind::Computed
+    {
         let mut compact = config.clone();
         compact.memory.optimizer_state = StateKind::Compact;
         changes.push(("`memory.optimizer_state` = \"compact\"".to_owned(), compact));

@@ -451,6 +451,27 @@ fn on_the_host_a_gradient_goes_out_and_a_weight_comes_in_whatever_has_room() {
 }
 
 #[test]
+fn in_eight_bits_a_matrix_takes_a_byte_and_a_32nd_each_way() {
+    let eight =
+        ["memory.optimizer=host", "train.accumulate=1", "memory.stream=int8", "memory.gradients=int8"];
+    let roomy = plan("gpt-1.5b", &eight, &Machine { device_budget: None, device_free: None, ..card(0) });
+    let matrices = 12 * 1600 * 1600 * 48;
+    let streamed = matrices * 33 / 32 + 4 * (XL - matrices);
+    assert_eq!((roomy.bytes_in_per_step, roomy.bytes_out_per_step), (streamed, streamed));
+    // A gradient waits on the host as wide as it was computed.
+    assert_eq!(roomy.optimizer_host_bytes, 12 * XL + 2 * matrices + 4 * (XL - matrices));
+    let tight = |set: &[&str]| {
+        let plan = plan("gpt-7b", set, &large(8 * GIB, 128 * GIB));
+        assert_eq!(plan.refusals(), [""; 0], "{plan}");
+        (plan.bytes_in_per_step + plan.bytes_out_per_step, plan.break_even_tokens)
+    };
+    let (computed, weights_and_gradients) = (tight(&[]), tight(&eight[2..]));
+    let all = tight(&[&eight[2..], &["memory.activations=int8"]].concat());
+    assert!(weights_and_gradients.0 < computed.0 * 6 / 10 && all.0 < computed.0 * 45 / 100);
+    assert!(all.1 < weights_and_gradients.1 && weights_and_gradients.1 < computed.1);
+}
+
+#[test]
 fn auto_puts_the_optimizer_where_the_fewest_bytes_move() {
     let choose = |set: &[&str], machine: &Machine| {
         let set: Vec<_> = ["memory.optimizer=auto"].iter().chain(set).map(|&set| set.to_owned()).collect();

@@ -71,8 +71,12 @@ impl<I: Backend> Learner<Autodiff<I>> {
         let mut losses = Vec::new();
         for n in sum.share.range() {
             let key = DropoutKey { seed: self.pass.seed, step: data.step, micro_batch: n };
-            let options =
-                PassOptions { dropout: Some(key), z_loss: self.pass.z_loss, divisor: Some(divisor) };
+            let options = PassOptions {
+                dropout: Some(key),
+                z_loss: self.pass.z_loss,
+                divisor: Some(divisor),
+                inputs_in_tiles: self.pass.inputs_in_tiles,
+            };
             let batch = data.micro_batches[n as usize].upload::<I>(&device);
             losses.push(self.forward_backward(batch, &options, sum));
             sum.added += 1;

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 use burn_train::InferenceStep;
 use models::{Batch, Chunks, Gpt, Input, PassOptions, Plain};
-use runs::config::Config;
+use runs::config::{Config, CrossingKind};
 
 use crate::data::MicroBatch;
 use crate::progress::Validation;
@@ -23,12 +23,18 @@ pub(super) struct Pass {
     pub(super) seed: u64,
     pub(super) recompute: Option<usize>,
     pub(super) z_loss: f64,
+    pub(super) inputs_in_tiles: bool,
 }
 
 impl<B: Backend> Learner<B> {
     pub(crate) fn new(gpt: Gpt<B>, config: &Config) -> Self {
         let train = &config.train;
-        let pass = Pass { seed: train.seed, recompute: train.recompute, z_loss: train.z_loss };
+        let pass = Pass {
+            seed: train.seed,
+            recompute: train.recompute,
+            z_loss: train.z_loss,
+            inputs_in_tiles: config.memory.activations != CrossingKind::Computed,
+        };
         Self { gpt, pass }
     }
 

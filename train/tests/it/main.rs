@@ -5,6 +5,7 @@ mod budgets;
 mod chat;
 mod data;
 mod divergence;
+mod eight_bits;
 mod evaluation;
 mod exchange;
 mod finetune;

@@ -128,7 +128,7 @@ fn ranks_end_with_the_bits_of_one_process() {
     if !has_mpi() {
         return;
     }
-    let cases: [(&[&str], &[&str]); 7] = [
+    let cases: [(&[&str], &[&str]); 8] = [
         (&["train.optimizer=adamw", TIGHT], &["2", "4"]),
         (&["train.optimizer=muon", "train.recompute=1"], &["2", "3"]),
         (&["train.optimizer=sgd", TIGHT], &["4"]),
@@ -141,6 +141,11 @@ fn ranks_end_with_the_bits_of_one_process() {
         (&["memory.optimizer=host", "train.accumulate=1"], &["2"]),
         // The second of four begins with an odd one of six.
         (&["memory.optimizer=host", "train.accumulate=6"], &["4"]),
+        // What rounds a share follows from its number among all.
+        (
+            &["memory.optimizer=host", "memory.stream=int8", "memory.gradients=int8", "train.accumulate=6"],
+            &["4"],
+        ),
     ];
     let tiny = Tiny::new();
     for (n, (settings, worlds)) in cases.into_iter().enumerate() {

@@ -56,12 +56,12 @@ fn steps_beside_the_program_end_with_the_bits_of_steps_that_are_waited_for() {
         }
         let updates = Updates::begin(updates).expect("a thread");
         // The last one first: what is waited for need not come in the order of the steps.
-        let mut made: Vec<_> = updated.iter().rev().map(|updated| bits(updated.tensor())).collect();
+        let mut made: Vec<_> = updated.iter().rev().map(|updated| bits(updated.wait())).collect();
         made.reverse();
         let states = updates.finish().expect("all are due");
         let moments = states.iter().map(HostState::first_moments);
         assert!(made.into_iter().zip(moments).eq(expected), "{format:?} {kind:?}");
-        assert_eq!(updated[0].tensor().dtype(), DType::from(kind));
+        assert_eq!(updated[0].wait().dtype(), DType::from(kind));
     }
 }
 
@@ -80,7 +80,7 @@ fn a_step_that_cannot_be_taken_is_told_and_what_follows_it_is_no_number() {
         updated.push(promise);
     }
     let updates = Updates::begin(updates).expect("a thread");
-    let numbers = |n: usize| updated[n].tensor().into_data().iter::<f32>().collect::<Vec<_>>();
+    let numbers = |n: usize| updated[n].wait().into_data().iter::<f32>().collect::<Vec<_>>();
     assert!(numbers(0).iter().all(|x| x.is_finite()));
     for failed in [1, 2] {
         assert!(numbers(failed).iter().all(|x| x.is_nan()), "parameter {failed}");

@@ -11,7 +11,8 @@ use tokenizer::CHAT_SPECIALS;
 
 use super::error::Combination;
 use super::{
-    AlignKind, Config, DataSource, OptimizerKind, PlacementKind, StateKind, TokenizerKind, TrainSection,
+    AlignKind, Config, CrossingKind, DataSource, MemorySection, OptimizerKind, PlacementKind, StateKind,
+    StreamKind, TokenizerKind, TrainSection,
 };
 
 /// Most conversations and questions of the embedded corpus, which are made in memory.
@@ -324,6 +325,44 @@ impl Refusals {
         }
     }
 
+    /// What crosses the link in eight bits does so between the device and an optimizer on the host.
+    fn eight_bits(&mut self, memory: &MemorySection, train: &TrainSection) {
+        let of_weights = memory.stream != StreamKind::Computed;
+        let used = [
+            (of_weights, "memory.stream", json(&memory.stream)),
+            (memory.gradients != CrossingKind::Computed, "memory.gradients", json(&memory.gradients)),
+        ];
+        for (_, key, value) in used.iter().filter(|(used, ..)| *used) {
+            if memory.optimizer != PlacementKind::Host {
+                let text = format!(
+                    "`{key}` = {value} is for an optimizer on the host; set `memory.optimizer` to \"host\""
+                );
+                self.add(&[key, "memory.optimizer"], text);
+            } else if train.optimizer == OptimizerKind::Muon {
+                let text = format!(
+                    "`{key}` = {value} is for matrices that are stepped on the host, and muon steps them on the device; \
+                     set `train.optimizer` to \"adamw\""
+                );
+                self.add(&[key, "train.optimizer"], text);
+            }
+        }
+        if memory.activations != CrossingKind::Computed && train.recompute.is_none() {
+            let text = format!(
+                "`memory.activations` = {} is for blocks that run twice, and `train.recompute` = null runs none; set that to 1",
+                json(&memory.activations)
+            );
+            self.add(&["memory.activations", "train.recompute"], text);
+        }
+        if of_weights && memory.optimizer_state == StateKind::Compact {
+            let text = format!(
+                "`memory.stream` = {} needs master weights on the host, and `memory.optimizer_state` = \"compact\" keeps only what \
+                 completes the device's own; set that to \"bf16\" or \"f32\"",
+                json(&memory.stream)
+            );
+            self.add(&["memory.stream", "memory.optimizer_state"], text);
+        }
+    }
+
     fn memory(&mut self, Config { memory, train, model, .. }: &Config) {
         if memory.optimizer == PlacementKind::Host && train.optimizer == OptimizerKind::Sgd {
             let text = "`memory.optimizer` = \"host\" works for adamw and for what muon leaves to it, not for \
@@ -337,6 +376,7 @@ impl Refusals {
             );
             self.add(&["memory.optimizer_state", "memory.optimizer"], text);
         }
+        self.eight_bits(memory, train);
         if memory.shard && memory.optimizer != PlacementKind::Device {
             let text = "`memory.shard` divides moments on the device; set `memory.optimizer` to \"device\"";
             self.add(&["memory.shard", "memory.optimizer"], text.to_owned());

@@ -253,6 +253,12 @@ pub struct MemorySection {
     pub device_blocks: usize,
     /// Form of each parameter's state on the host (`host`).
     pub optimizer_state: StateKind,
+    /// What the blocks' matrices that are stepped on the host come to the device in (`host`).
+    pub stream: StreamKind,
+    /// What their gradients leave the device in (`host`).
+    pub gradients: CrossingKind,
+    /// What the inputs of blocks that run twice wait in (`train.recompute`).
+    pub activations: CrossingKind,
 }
 
 /// Where the optimizer is.
@@ -277,6 +283,28 @@ pub enum StateKind {
     Bf16,
     /// 4: moments of 8 bits, and of matrices in bf16 only what completes them to f32.
     Compact,
+}
+
+/// What matrices come to the device in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StreamKind {
+    /// The type that products are computed in.
+    Computed,
+    /// A byte per parameter, a whole number, and a scale for each 128 of them.
+    Int8,
+    /// The same with floating-point numbers (e4m3).
+    Fp8,
+}
+
+/// What matrices' gradients leave the device in, and activations wait in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CrossingKind {
+    /// The type they are computed in.
+    Computed,
+    /// A byte each, a whole number (of gradients rounded at random), and a scale for each 128 of them.
+    Int8,
 }
 
 impl Default for TokenizerSection {
@@ -368,6 +396,9 @@ impl Default for MemorySection {
             shard: false,
             device_blocks: 0,
             optimizer_state: StateKind::F32,
+            stream: StreamKind::Computed,
+            gradients: CrossingKind::Computed,
+            activations: CrossingKind::Computed,
         }
     }
 }

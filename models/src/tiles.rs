@@ -1,0 +1,314 @@
+//! Tensors in eight bits on the device: tiles of 128 numbers with a scale each, as the link carries them.
+//!
+//! A byte's code stands for a small number, which its tile's scale multiplies. The other side of the link has the same in
+//! plain memory; tests hold the two together.
+
+use std::ops::Range;
+
+use burn::tensor::{
+    BasicOps, DType, ElementConversion, FloatDType, Int, IntDType, Shape, Tensor, TensorData,
+    TensorPrimitive, backend::Backend,
+};
+
+use crate::random::{Random, combine};
+
+/// Numbers with one scale.
+pub const TILE: usize = 128;
+
+const TOP: f32 = 127.0;
+
+/// What a byte stands for, times its tile's scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    /// A whole number from -127 to 127.
+    Int8,
+    /// A floating-point number with four bits of exponent and three of mantissa (e4m3), up to 448.
+    Fp8,
+}
+
+/// How a number becomes a whole one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rounding {
+    /// The nearest.
+    Nearest,
+    /// One of its two neighbours at random, on average the number itself. Random bits follow from the key alone.
+    Random {
+        /// Names what is rounded.
+        key: u64,
+    },
+}
+
+impl Rounding {
+    fn of_part(self, part: u64) -> Self {
+        match self {
+            Self::Nearest => self,
+            Self::Random { key } => Self::Random { key: combine(&[key, part]) },
+        }
+    }
+}
+
+/// A tensor's numbers, the last tile filled up.
+#[derive(Debug, Clone)]
+pub struct Tiles<B: Backend> {
+    /// One byte each, `[tiles, 128]`.
+    pub codes: Tensor<B, 2, Int>,
+    /// `[tiles, 1]`.
+    pub scales: Tensor<B, 2>,
+}
+
+impl<B: Backend> Tiles<B> {
+    /// The numbers, in this shape and type.
+    pub fn decode<const D: usize>(&self, code: Code, shape: impl Into<Shape>, kind: DType) -> Tensor<B, D> {
+        let shape = shape.into();
+        let len = shape.num_elements();
+        let tiles = self.codes.dims()[0];
+        let pieces = ranges(tiles, AT_ONCE).map(|range| {
+            let piece = Self {
+                codes: part(self.codes.clone(), range.clone()),
+                scales: part(self.scales.clone(), range),
+            };
+            piece.numbers(code).cast(kind)
+        });
+        let flat: Tensor<B, 1> = joined(pieces.collect()).reshape([tiles * TILE]);
+        part(flat, 0..len).reshape(shape)
+    }
+
+    fn numbers(self, code: Code) -> Tensor<B, 2> {
+        let shares = match code {
+            Code::Int8 => wide(self.codes),
+            Code::Fp8 => shares_of_fp8(wide(self.codes)),
+        };
+        shares * self.scales
+    }
+
+    /// Whole numbers for `tensor`. A tile with NaN or infinity gets NaN for its scale.
+    pub fn encode<const D: usize>(tensor: Tensor<B, D>, rounding: Rounding) -> Self {
+        let len = tensor.shape().num_elements();
+        let flat: Tensor<B, 1> = tensor.reshape([len]);
+        let parts: Vec<_> = ranges(len, AT_ONCE * TILE).map(|range| part(flat.clone(), range)).collect();
+        // Nobody should have to make room for what is not read again.
+        drop(flat);
+        let pieces = (0..).zip(parts).map(|(n, part)| {
+            let Self { codes, scales } = Self::encoded(part, rounding.of_part(n));
+            (codes, scales)
+        });
+        let (codes, scales) = pieces.unzip();
+        Self { codes: joined(codes), scales: joined(scales) }
+    }
+
+    fn encoded(numbers: Tensor<B, 1>, rounding: Rounding) -> Self {
+        let numbers = numbers.cast(DType::F32);
+        let (device, [len]) = (numbers.device(), numbers.dims());
+        let tiles = len.div_ceil(TILE);
+        let zeros = |count: usize| Tensor::zeros([count], (&device, DType::F32));
+        let rest = tiles * TILE - len;
+        let filled = if rest == 0 { numbers } else { Tensor::cat(vec![numbers, zeros(rest)], 0) };
+        let numbers = filled.reshape([tiles, TILE]);
+        // Not every backend's largest number of a row is NaN where one of them is; their sum times zero is.
+        let unusable = numbers.clone().mul_scalar(0.0).sum_dim(1);
+        let scales = numbers.clone().abs().max_dim(1).div_scalar(TOP);
+        let tiny = scales.clone().lower_elem(f32::MIN_POSITIVE);
+        let divisors = scales.clone().mask_fill(tiny.clone(), 1.0);
+        let shares = (numbers / divisors).mask_fill(tiny.clone(), 0.0);
+        let raised = match rounding {
+            Rounding::Nearest => shares.add_scalar(0.5),
+            Rounding::Random { key } => shares + thresholds::<B>(tiles, key, &device),
+        };
+        let codes = raised.floor().clamp(-TOP, TOP);
+        let codes = B::float_into_int(codes.into_primitive().tensor(), IntDType::I8);
+        Self { codes: Tensor::from_primitive(codes), scales: scales.mask_fill(tiny, 0.0) + unusable }
+    }
+}
+
+/// Tiles that are worked on at once. Each operation on them has three tensors of four bytes a number, which a whole matrix
+/// need not have room for; bits do not depend on it, but for those that round.
+pub const AT_ONCE: usize = 1 << 15;
+
+fn ranges(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..len).step_by(most).map(move |start| start..(start + most).min(len))
+}
+
+fn part<B: Backend, K: BasicOps<B>, const D: usize>(
+    whole: Tensor<B, D, K>,
+    range: Range<usize>,
+) -> Tensor<B, D, K> {
+    if range == (0..whole.dims()[0]) { whole } else { whole.slice_dim(0, range) }
+}
+
+fn joined<B: Backend, K: BasicOps<B>>(mut pieces: Vec<Tensor<B, 2, K>>) -> Tensor<B, 2, K> {
+    if pieces.len() == 1 { pieces.remove(0) } else { Tensor::cat(pieces, 0) }
+}
+
+/// Whole numbers in f32. Burn's router knows no cast from one type of whole numbers to another, so that none is used here.
+fn wide<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
+    let codes = B::int_into_float(codes.into_primitive(), FloatDType::F32);
+    Tensor::from_primitive(TensorPrimitive::Float(codes))
+}
+
+/// What each code of e4m3 stands for, by sums and products that no rounding touches.
+fn shares_of_fp8<B: Backend>(codes: Tensor<B, 2>) -> Tensor<B, 2> {
+    let (sign, magnitude) =
+        split(codes.clone() + codes.lower_elem(0.0).float().cast(DType::F32).mul_scalar(256.0), 128.0);
+    let (exponent, mantissa) = split(magnitude, 8.0);
+    let normal = exponent.clone().clamp(0.0, 1.0);
+    let (eights, rest) = split(exponent, 8.0);
+    let (fours, rest) = split(rest, 4.0);
+    let (twos, ones) = split(rest, 2.0);
+    // 2 to the power of the exponent: 1 or 256, times 1 or 16, times 1 or 4, times 1 or 2.
+    let power = [(eights, 255.0), (fours, 15.0), (twos, 3.0)]
+        .into_iter()
+        .fold(ones.add_scalar(1.0), |power, (bit, more)| power * bit.mul_scalar(more).add_scalar(1.0));
+    let mantissa = mantissa + normal.clone().mul_scalar(8.0);
+    let sign = sign.mul_scalar(-2.0).add_scalar(1.0);
+    // What is not normal has the exponent of the smallest that is.
+    (mantissa * power * normal.neg().add_scalar(2.0) * sign).div_scalar(1024.0)
+}
+
+/// How often `by`, a power of two, goes into whole numbers, and what is left.
+fn split<B: Backend>(numbers: Tensor<B, 2>, by: f32) -> (Tensor<B, 2>, Tensor<B, 2>) {
+    let times = numbers.clone().div_scalar(by).floor();
+    (times.clone(), numbers - times.mul_scalar(by))
+}
+
+/// Results of [`thresholds`] before they are brought between 0 and 1.
+const RESULTS: i32 = 1 << 16;
+/// Tiles whose numbers are combined of two lists.
+const GROUP: usize = 256;
+
+/// Numbers from 0 to 1 for `[tiles, 128]` elements, each equally likely anywhere between them:
+///
+/// ```text
+/// ((p · m + a) mod 2¹⁶ + ½) / 2¹⁶          p, m < 2¹⁵, a < 2¹⁶, m odd
+/// ```
+///
+/// The host draws p for each column, and of m and a one part for each tile of a group and one for each group; so the device gets
+/// next to nothing, and makes the same numbers on every backend.
+fn thresholds<B: Backend>(tiles: usize, key: u64, device: &B::Device) -> Tensor<B, 2> {
+    let mut random = Random::new(key);
+    let mut draw = |count: usize, below: u64| -> Vec<i32> {
+        (0..count).map(|_| (random.bits() % below) as i32).collect()
+    };
+    let list = |numbers: Vec<i32>, shape: [usize; 2]| {
+        Tensor::<B, 2, Int>::from_data(TensorData::new(numbers, shape), device)
+    };
+    let groups = tiles.div_ceil(GROUP);
+    let mut per_tile = |below: u64| {
+        let of_groups = list(draw(groups, below), [groups, 1]);
+        let spread = of_groups + list(draw(GROUP, below), [1, GROUP]);
+        spread.bitwise_and_scalar((below as i32 - 1).elem()).reshape([groups * GROUP, 1]).slice(0..tiles)
+    };
+    let factors = per_tile(1 << 15).bitwise_or_scalar(1.elem());
+    let offsets = per_tile(1 << 16);
+    let columns = list(draw(TILE, 1 << 15), [1, TILE]);
+    let results = (columns * factors + offsets).bitwise_and_scalar((RESULTS - 1).elem());
+    results.float().cast(DType::F32).add_scalar(0.5).div_scalar(RESULTS as f32)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::{Flex, flex::FlexDevice};
+
+    use super::*;
+
+    fn tensor(numbers: Vec<f32>) -> Tensor<Flex, 1> {
+        let len = numbers.len();
+        Tensor::from_data(TensorData::new(numbers, [len]), &FlexDevice)
+    }
+
+    fn there_and_back(numbers: &[f32], key: u64) -> Vec<f32> {
+        rounded(numbers, Rounding::Random { key })
+    }
+
+    fn rounded(numbers: &[f32], rounding: Rounding) -> Vec<f32> {
+        let tiles = Tiles::encode(tensor(numbers.to_vec()), rounding);
+        let codes: Vec<i64> = tiles.codes.clone().into_data().iter().collect();
+        assert!(codes.iter().all(|code| (-127..=127).contains(code)));
+        tiles.decode::<1>(Code::Int8, [numbers.len()], DType::F32).into_data().to_vec().unwrap()
+    }
+
+    #[test]
+    fn a_number_becomes_one_of_its_two_neighbours_and_is_itself_on_average() {
+        let numbers: Vec<f32> = (0..300).map(|n| (n as f32 * 0.618).fract() * 2.0 - 1.0).collect();
+        let mut sums = vec![0.0; numbers.len()];
+        let rounds = 400;
+        for key in 0..rounds {
+            for (n, back) in there_and_back(&numbers, key).into_iter().enumerate() {
+                assert!((back - numbers[n]).abs() < 1.0 / 126.9, "{} became {back}", numbers[n]);
+                sums[n] += back;
+            }
+        }
+        let errors = sums.iter().zip(&numbers).map(|(sum, number)| sum / rounds as f32 - number);
+        let largest = errors.clone().fold(0.0, |most: f32, error| most.max(error.abs()));
+        let mean = errors.sum::<f32>() / numbers.len() as f32;
+        // A step is 1/127, and its rounding's deviation at most half of that, here a twentieth of it.
+        assert!(largest < 5.0 / 127.0 / 40.0 && mean.abs() < 1e-4, "{largest} and {mean}");
+    }
+
+    #[test]
+    fn the_nearest_is_at_most_half_a_step_away() {
+        let numbers: Vec<f32> = (0..300).map(|n| (n as f32 * 0.618).fract() * 2.0 - 1.0).collect();
+        let back = rounded(&numbers, Rounding::Nearest);
+        assert!(numbers.iter().zip(&back).all(|(number, back)| (number - back).abs() < 0.5 / 126.9));
+    }
+
+    #[test]
+    fn equal_keys_round_alike_and_others_do_not() {
+        let numbers: Vec<f32> = (0..256).map(|n| (n as f32).sin()).collect();
+        assert_eq!(there_and_back(&numbers, 1), there_and_back(&numbers, 1));
+        assert_ne!(there_and_back(&numbers, 1), there_and_back(&numbers, 2));
+    }
+
+    #[test]
+    fn neighbours_are_rounded_independently() {
+        let same = vec![0.5 / 127.0; 127 * 512];
+        let mut numbers = vec![];
+        for tile in same.chunks(127) {
+            numbers.push(1.0);
+            numbers.extend(tile);
+        }
+        let up: Vec<bool> = there_and_back(&numbers, 3).iter().map(|back| *back > 0.0).collect();
+        let share = |pairs: &mut dyn Iterator<Item = (bool, bool)>| {
+            let (alike, all) =
+                pairs.fold((0, 0), |(alike, all), (a, b)| (alike + u32::from(a == b), all + 1));
+            f64::from(alike) / f64::from(all)
+        };
+        let inside = (0..up.len() - 1).filter(|n| n % TILE > 0 && n % TILE < TILE - 1);
+        let beside = share(&mut inside.map(|n| (up[n], up[n + 1])));
+        let below = share(&mut (0..up.len() - TILE).filter(|n| n % TILE > 0).map(|n| (up[n], up[n + TILE])));
+        assert!((beside - 0.5).abs() < 0.03 && (below - 0.5).abs() < 0.03, "{beside} and {below}");
+    }
+
+    #[test]
+    fn more_than_is_worked_on_at_once_is_put_together_again() {
+        let numbers: Vec<f32> = (0..AT_ONCE * TILE + 70).map(|n| (n as f32 * 0.618).fract() - 0.5).collect();
+        let back = there_and_back(&numbers, 4);
+        assert_eq!(back.len(), numbers.len());
+        assert!(numbers.iter().zip(&back).all(|(number, back)| (number - back).abs() < 0.5 / 126.0));
+    }
+
+    #[test]
+    fn zeros_stay_and_what_is_no_number_is_told() {
+        assert!(there_and_back(&[0.0; 130], 5).iter().all(|back| *back == 0.0));
+        assert!(there_and_back(&[1e-40; 130], 5).iter().all(|back| *back == 0.0));
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut numbers = vec![0.25; 300];
+            numbers[130] = bad;
+            let back = there_and_back(&numbers, 7);
+            assert!(back[TILE..2 * TILE].iter().all(|x| x.is_nan()), "{bad}");
+            assert!(back[..TILE].iter().chain(&back[2 * TILE..]).all(|x| (x - 0.25).abs() < 0.01));
+        }
+    }
+
+    #[test]
+    fn floating_point_codes_stand_for_what_their_fields_say() {
+        let bytes = (0..=255u8).map(|byte| byte as i8).collect();
+        let codes = Tensor::<Flex, 2, Int>::from_data(TensorData::new(bytes, [2, TILE]), &FlexDevice);
+        let tiles = Tiles { codes, scales: Tensor::from_data([[1.0], [2.0]], &FlexDevice) };
+        let read: Vec<f32> =
+            tiles.decode::<1>(Code::Fp8, [2 * TILE], DType::F32).into_data().to_vec().unwrap();
+        for (byte, value) in [(0, 0.0), (1, 1.0 / 512.0), (7, 7.0 / 512.0), (8, 1.0 / 64.0), (0x38, 1.0)] {
+            assert_eq!(read[byte].to_bits(), f32::to_bits(value), "{byte}");
+        }
+        assert_eq!((read[0x39], read[0x7e], read[0xb8], read[0xfe]), (1.125, 448.0, -2.0, -896.0));
+    }
+}

@@ -1,0 +1,184 @@
+//! Matrices that cross the link in eight bits: their weights on the way in, their gradients on the way out.
+//!
+//! The device then has tiles of a matrix and never the matrix: each use decodes it. Its parameter keeps name, shape and place on
+//! the tape, and NaN for numbers, so that whoever reads it by mistake does not take them for weights.
+
+use burn::module::ParamId;
+use burn::tensor::{DType, Shape, Tensor, backend::Backend};
+use host_optim::{HostOptimError, TileTensors, Update};
+use models::tiles::{self, Rounding};
+use models::{Compute, OnDemand, Tiles, random};
+use runs::BadInput;
+use runs::config::{CrossingKind, StreamKind};
+
+use super::{HostPart, Stride};
+
+/// What matrices cross in; `None` where they do so as they are computed with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Crossing {
+    weights: Option<host_optim::Code>,
+    gradients: bool,
+    /// What weights are decoded to.
+    kind: DType,
+    seed: u64,
+}
+
+impl Crossing {
+    pub(super) fn new(config: &runs::config::Config) -> Self {
+        Self {
+            weights: match config.memory.stream {
+                StreamKind::Computed => None,
+                StreamKind::Int8 => Some(host_optim::Code::Int8),
+                StreamKind::Fp8 => Some(host_optim::Code::Fp8),
+            },
+            gradients: config.memory.gradients == CrossingKind::Int8,
+            kind: match config.model.compute {
+                Compute::F32 => DType::F32,
+                Compute::Bf16 => DType::BF16,
+                Compute::F16 => DType::F16,
+            },
+            seed: config.train.seed,
+        }
+    }
+
+    /// The code of this parameter's weights, where they come in tiles.
+    pub(super) fn code(self, name: &str, rank: usize) -> Option<host_optim::Code> {
+        self.weights.filter(|_| is_projection(name, rank))
+    }
+
+    /// Refuses a device that has no bytes to compute with.
+    pub(super) fn check<I: Backend>(self, device: &I::Device) -> Result<(), BadInput> {
+        if (self.weights.is_none() && !self.gradients) || I::supports_dtype(device, DType::I8) {
+            return Ok(());
+        }
+        let text = "`memory.stream` and `memory.gradients` in eight bits need a device that computes with bytes, and this one \
+                    does not; set both to \"computed\"";
+        Err(BadInput(text.to_owned()))
+    }
+}
+
+/// Vectors are small, and what is looked up by rows would be decoded as a whole for a few of them.
+fn is_projection(name: &str, rank: usize) -> bool {
+    rank == 2 && name.starts_with("blocks.")
+}
+
+/// What stands for a parameter's weights where they are made for each use.
+pub(super) fn placeholder<I: Backend, const D: usize>(
+    crossing: Crossing,
+    shape: Shape,
+    device: &I::Device,
+) -> Tensor<I, D> {
+    Tensor::<I, D>::full([1; D], f32::NAN, (device, crossing.kind)).expand::<D, _>(shape)
+}
+
+/// Weights that are decoded for each use of what `waited` returns.
+pub(super) fn on_demand<I: Backend>(
+    crossing: Crossing,
+    shape: Shape,
+    waited: impl Fn() -> TileTensors<I> + Send + Sync + 'static,
+) -> OnDemand {
+    let code = match crossing.weights {
+        Some(host_optim::Code::Fp8) => tiles::Code::Fp8,
+        _ => tiles::Code::Int8,
+    };
+    OnDemand::new(move || {
+        let (codes, scales) = waited();
+        Tiles { codes, scales }.decode::<2>(code, shape.clone(), crossing.kind)
+    })
+}
+
+impl HostPart {
+    /// As [`prepare`](Self::prepare), of a parameter whose weights come in tiles.
+    pub(super) fn prepare_tiles<I: Backend>(
+        &mut self,
+        id: ParamId,
+        shape: Shape,
+        stride: Stride,
+        device: &I::Device,
+    ) -> Result<(Update, OnDemand), HostOptimError> {
+        let (rule, stride) = self.rule_and_stride(2, stride);
+        let state = self.states.remove(&id).expect("it is due");
+        let code = self.crossing.weights.expect("its weights come in tiles");
+        let (update, updated) = state.begin_tiles::<I>(rule, stride, code, device)?;
+        Ok((update, on_demand::<I>(self.crossing, shape, move || updated.wait())))
+    }
+
+    /// Whether the weights of a parameter that is due come in tiles.
+    pub(super) fn comes_in_tiles(&self, id: ParamId, rank: usize) -> bool {
+        self.states.get(&id).is_some_and(|state| self.crossing.code(state.name(), rank).is_some())
+    }
+
+    /// Takes a gradient in by tiles, where gradients leave so; gives back one that does not.
+    pub(super) fn arrive_by_tiles<I: Backend, const D: usize>(
+        &mut self,
+        id: ParamId,
+        gradient: Tensor<I, D>,
+    ) -> Result<Option<Tensor<I, D>>, HostOptimError> {
+        let Crossing { gradients, kind, seed, .. } = self.crossing;
+        let state = self.states.get_mut(&id).filter(|state| gradients && is_projection(state.name(), D));
+        let Some(state) = state else { return Ok(Some(gradient)) };
+        // Who computes a share does not matter to its random bits, only which it is.
+        let place = [seed, u64::from(state.time()), state.next_share()];
+        let key = random::combine(
+            &place.into_iter().chain(state.name().bytes().map(u64::from)).collect::<Vec<_>>(),
+        );
+        let Tiles { codes, scales } = Tiles::encode(gradient, Rounding::Random { key });
+        state.arrive_tiles((codes, scales), kind == DType::BF16)?;
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use backend_offload::{Offload, host_memory};
+    use burn::backend::{Flex, flex::FlexDevice};
+    use burn::tensor::TensorData;
+    use host_optim::{Code, Format, HostState, TILE};
+    use runs::config::Config;
+
+    use super::*;
+
+    type B = Offload<Flex>;
+
+    fn crossing(stream: &str) -> Crossing {
+        let text = r#"{"model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 4, "vocab_size": 264},
+            "tokenizer": {"kind": "bytes"}, "memory": {"optimizer": "host", "gradients": "int8"}}"#;
+        let set = [format!("memory.stream={stream}")];
+        Crossing::new(&Config::from_text(text, "a tiny run", &set).expect("valid"))
+    }
+
+    fn numbers(count: usize) -> Vec<f32> {
+        (0..count).map(|n| ((n as f32 + 0.5) * 0.754_877_7).fract() * 2.0 - 1.0).collect()
+    }
+
+    #[test]
+    fn the_device_decodes_what_the_host_encoded() {
+        for (stream, code) in [("int8", Code::Int8), ("fp8", Code::Fp8)] {
+            // The second row of tiles is not full.
+            let masters = numbers(7 * 23);
+            let weights = Tensor::<B, 2>::from_data(TensorData::new(masters.clone(), [7, 23]), &FlexDevice);
+            let memory = host_memory::<Flex>(&FlexDevice);
+            let state = HostState::of_tensor(&memory, "matrix", Format::F32, &weights).expect("memory");
+            let (codes, scales) = state.tiles::<B>(code, &FlexDevice).expect("memory");
+            let bytes: Vec<i64> = codes.clone().into_data().iter().collect();
+            let each: Vec<f32> = scales.clone().into_data().iter().collect();
+            let decoded =
+                on_demand::<B>(crossing(stream), weights.shape(), move || (codes.clone(), scales.clone()));
+            let decoded: Vec<f32> = decoded.weights::<B>().into_data().iter().collect();
+            assert_eq!(decoded.len(), masters.len());
+            for (n, decoded) in decoded.iter().enumerate() {
+                let expected = code.values()[usize::from(bytes[n] as u8)] * each[n / TILE];
+                assert_eq!(decoded.to_bits(), expected.to_bits(), "{stream}: element {n}");
+                assert!((decoded - masters[n]).abs() < 0.04, "{stream}: {decoded} for {}", masters[n]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_stands_for_a_matrix_is_no_number() {
+        let matrix: Tensor<B, 2> = placeholder(crossing("int8"), Shape::new([3, 5]), &FlexDevice);
+        assert_eq!(matrix.dims(), [3, 5]);
+        let read: Vec<f32> = matrix.into_data().iter().collect();
+        assert!(read.iter().all(|x| x.is_nan()));
+    }
+}

@@ -1,0 +1,142 @@
+//! Matrices that cross the link in eight bits: exact bytes, the same numbers under every budget, and what is refused.
+
+use crate::program::{assert_code, last_words};
+use crate::tiny::{TIGHT, Tiny, bits};
+
+const HOST: &str = "memory.optimizer=host";
+const NARROW: &str = "model.compute=bf16";
+const TWO: &str = "model.n_layer=2";
+const INT8: &str = "memory.stream=int8";
+const FP8: &str = "memory.stream=fp8";
+const GRADIENTS: &str = "memory.gradients=int8";
+const ACTIVATIONS: &str = "memory.activations=int8";
+
+#[test]
+fn a_tight_budget_changes_no_bit() {
+    let cases: [&[&str]; 5] = [
+        &[INT8, GRADIENTS],
+        &[FP8, GRADIENTS, ACTIVATIONS, TWO, "train.recompute=1", "train.accumulate=3"],
+        &[INT8, NARROW, "memory.optimizer_state=bf16"],
+        &[GRADIENTS, NARROW, "memory.optimizer_state=compact"],
+        &[INT8, GRADIENTS, NARROW, TWO, "memory.device_blocks=1"],
+    ];
+    let tiny = Tiny::new();
+    for (n, settings) in cases.into_iter().enumerate() {
+        let tight = [&[HOST, "memory.device_budget=800KiB"], settings].concat();
+        let tight = tiny.run(&format!("tight-{n}"), &tight);
+        let roomy = [&[HOST], settings, &["memory.device_budget=unlimited"]].concat();
+        let roomy = tiny.run(&format!("roomy-{n}"), &roomy);
+        assert_eq!(roomy["evictions"], 0, "{settings:?}");
+        assert!(tight["restores"].as_u64().expect("a number") > 20, "{settings:?} did not spill: {tight:#}");
+        assert_eq!(bits(&tight), bits(&roomy), "{settings:?}");
+    }
+}
+
+#[test]
+fn eight_bits_learn_as_sixteen_do() {
+    let tiny = Tiny::new();
+    let settings = [HOST, NARROW, TWO, "train.recompute=1", "train.steps=60"];
+    let last = |run: &str| *tiny.losses(run).last().expect("a step was taken");
+    let sixteen = tiny.run("sixteen", &settings);
+    for (run, eight) in [
+        ("int8", &[INT8][..]),
+        ("fp8", &[FP8]),
+        ("gradients", &[GRADIENTS]),
+        ("activations", &[ACTIVATIONS]),
+        ("all", &[INT8, GRADIENTS, ACTIVATIONS]),
+    ] {
+        let told = tiny.run(run, &[&settings[..], eight].concat());
+        assert_ne!(bits(&told), bits(&sixteen), "{run} rounds nothing");
+        let (exact, narrow) = (last("sixteen"), last(run));
+        assert!((exact - narrow).abs() < 0.05 * exact, "{run}: {narrow} where {exact} is of sixteen bits");
+    }
+}
+
+#[test]
+fn a_run_goes_on_from_its_checkpoint_to_the_same_bits() {
+    let tiny = Tiny::new();
+    for (n, state) in ["f32", "bf16"].into_iter().enumerate() {
+        let state = format!("memory.optimizer_state={state}");
+        let settings = [HOST, NARROW, TIGHT, INT8, GRADIENTS, &state];
+        let whole = tiny.run(&format!("whole-{n}"), &[&settings[..], &["train.steps=7"]].concat());
+        let run = format!("run-{n}");
+        tiny.run(&run, &[&settings[..], &["train.steps=4"]].concat());
+        let resumed = tiny.resume(&run, &["train.steps=7"]);
+        assert_eq!(bits(&resumed), bits(&whole), "{state}");
+        assert_eq!(tiny.losses(&run), tiny.losses(&format!("whole-{n}")), "{state}");
+    }
+}
+
+#[test]
+fn a_diverging_step_is_withheld_although_codes_know_no_nan() {
+    let tiny = Tiny::new();
+    let settings =
+        [HOST, INT8, GRADIENTS, "train.lr=1e30", "train.bad_steps=2", "train.steps=9", "checkpoint.every=1"];
+    let output = tiny.attempt("run", &settings);
+    assert_code(&output, 4);
+    assert_eq!(tiny.records("run", "withheld").len(), 2);
+    tiny.whole_checkpoints("run");
+}
+
+/// Matrices of a thousand tiles and more, so that scales and the numbers that round are next to nothing.
+const WIDE: [&str; 11] = [
+    HOST,
+    NARROW,
+    INT8,
+    GRADIENTS,
+    "model.n_layer=6",
+    "model.n_embd=512",
+    "train.recompute=1",
+    "train.micro_batch=1",
+    "train.sequence=15",
+    "train.steps=3",
+    "eval.questions=[]",
+];
+const MATRICES: u64 = 6 * 12 * 512 * 512;
+/// In f32, and the head in bf16.
+const EMBEDDING: u64 = 264 * 512;
+
+/// A byte and a 32nd of gradient out; as much of weight in for the forward pass, and again for the backward pass.
+#[test]
+fn a_step_moves_little_more_than_three_bytes_per_parameter() {
+    let tiny = Tiny::new();
+    let tight = tiny.run("tight", &[&WIDE[..], &["memory.device_budget=14MiB"]].concat());
+    let parameters = tight["parameters"].as_u64().expect("a number");
+    assert_eq!(parameters, MATRICES + 2 * EMBEDDING);
+    let streamed = MATRICES * 33 / 32 + (4 + 2) * EMBEDDING;
+    for step in &tiny.records("tight", "step")[1..] {
+        let bytes = |key: &str| step[key].as_u64().expect("a number");
+        let (out, back) =
+            (bytes("bytes_out") + bytes("bytes_read"), bytes("bytes_in") + bytes("bytes_written"));
+        assert!((streamed..streamed + 64).contains(&out), "{out} bytes out, not {streamed}: {step}");
+        assert!(
+            back <= 2 * streamed + streamed / 50,
+            "{back} bytes in, not {} at most: {step}",
+            2 * streamed
+        );
+        assert!((out + back) as f64 <= 3.2 * parameters as f64, "{} bytes in all", out + back);
+    }
+    let roomy = tiny.run("roomy", &WIDE);
+    assert_eq!(bits(&roomy), bits(&tight));
+    for step in &tiny.records("roomy", "step")[1..] {
+        let bytes = |key: &str| step[key].as_u64().expect("a number");
+        assert_eq!((bytes("bytes_out"), bytes("bytes_in")), (0, 0), "everything fits");
+        assert!(bytes("bytes_written") <= streamed + streamed / 50, "{step}");
+    }
+}
+
+#[test]
+fn what_eight_bits_cannot_be_combined_with_is_refused() {
+    let tiny = Tiny::new();
+    for (settings, words) in [
+        (&[INT8][..], "set `memory.optimizer` to \"host\""),
+        (&[GRADIENTS], "`memory.gradients` = \"int8\" is for an optimizer on the host"),
+        (&[HOST, FP8, "train.optimizer=muon"], "muon steps them on the device"),
+        (&[ACTIVATIONS], "`train.recompute` = null runs none"),
+        (&[HOST, INT8, "memory.optimizer_state=compact"], "needs master weights on the host"),
+    ] {
+        let output = tiny.attempt("run", settings);
+        assert_code(&output, 2);
+        assert!(last_words(&output, tiny.path()).contains(words), "{settings:?}");
+    }
+}
