@@ -117,7 +117,7 @@ pub struct PassOptions {
     pub z_loss: f64,
     /// See [`LossOptions::divisor`].
     pub divisor: Option<f64>,
-    /// Of recomputed segments: keeps their inputs in tiles of eight bits, a quarter of the bytes. The loss is the same; a
+    /// Keeps the inputs of recomputed segments in tiles of eight bits, a quarter of the bytes. The loss is the same; a
     /// segment runs again from inputs that are off by up to a 254th of the largest of 128, and gradients with it.
     pub inputs_in_tiles: bool,
 }
@@ -152,7 +152,7 @@ impl<B: Backend> Gpt<B> {
         self
     }
 
-    /// Lets the blocks' projections make their weights for each use, where `weights` has any for the parameter of that name.
+    /// Lets the blocks' projections make their weights for each use, where `weights` has any for their parameter.
     #[must_use]
     pub fn with_weights_on_demand(mut self, mut weights: impl FnMut(ParamId) -> Option<OnDemand>) -> Self {
         for projection in self.blocks.iter_mut().flat_map(Block::projections_mut) {

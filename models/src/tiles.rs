@@ -17,7 +17,7 @@ pub const TILE: usize = 128;
 
 const TOP: f32 = 127.0;
 
-/// What a byte stands for, times its tile's scale.
+/// Number system of the bytes; a tile's scale multiplies its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
     /// A whole number from -127 to 127.
@@ -121,7 +121,7 @@ impl<B: Backend> Tiles<B> {
 }
 
 /// Tiles that are worked on at once. Each operation on them has three tensors of four bytes a number, which a whole matrix
-/// need not have room for; bits do not depend on it, but for those that round.
+/// need not have room for; no bit depends on it but those drawn for rounding.
 pub const AT_ONCE: usize = 1 << 15;
 
 fn ranges(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
@@ -145,7 +145,7 @@ fn wide<B: Backend>(codes: Tensor<B, 2, Int>) -> Tensor<B, 2> {
     Tensor::from_primitive(TensorPrimitive::Float(codes))
 }
 
-/// What each code of e4m3 stands for, by sums and products that no rounding touches.
+/// Numbers that codes of e4m3 stand for, by sums and products that no rounding touches.
 fn shares_of_fp8<B: Backend>(codes: Tensor<B, 2>) -> Tensor<B, 2> {
     let (sign, magnitude) =
         split(codes.clone() + codes.lower_elem(0.0).float().cast(DType::F32).mul_scalar(256.0), 128.0);

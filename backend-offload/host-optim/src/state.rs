@@ -204,12 +204,11 @@ impl HostState {
         Ok(())
     }
 
-    /// One step along the gradient that has arrived, of the master weights alone.
+    /// One step along the gradient that has arrived, of the master weights alone, which the format [has](Self::has_masters).
     ///
     /// # Errors
-    /// As [`step`](Self::step), and where the format has no masters of its own.
+    /// As [`step`](Self::step).
     pub(crate) fn step_masters(&mut self, rule: &AdamW, stride: Stride) -> Result<(), HostOptimError> {
-        self.has_masters()?;
         let gradient = self.take_gradient()?;
         // What is given to no one takes no room.
         let mut weights = vec![(); self.len];
@@ -270,7 +269,9 @@ impl HostState {
                 let moments = moments.each_mut().map(|moment| bytemuck::cast_slice_mut::<u8, bf16>(moment));
                 step_wide(factors, noise, bytemuck::cast_slice_mut(masters), moments, gradient, weights);
             }
-            Kept::Compact { .. } => unreachable!("refused before: its weights are bf16"),
+            Kept::Compact { .. } => {
+                unreachable!("refused before: its weights are bf16, and its only masters")
+            }
         }
     }
 
@@ -284,8 +285,10 @@ impl HostState {
         matches!(self.kept, Kept::Compact { .. })
     }
 
+    /// Whether the master weights are here.
+    ///
     /// # Errors
-    /// If the master weights are what the device has, completed.
+    /// If they are what the device has, completed.
     pub(crate) fn has_masters(&self) -> Result<(), HostOptimError> {
         if self.reads_weights() { Err(HostOptimError::NoMasters { name: self.name.clone() }) } else { Ok(()) }
     }

@@ -168,19 +168,21 @@ fn blank<B: Backend, const D: usize>(
 /// Codes, `[tiles, 128]` of a byte each, and scales, `[tiles, 1]`.
 pub type TileTensors<B> = (Tensor<B, 2, Int>, Tensor<B, 2>);
 
-/// What [`HostState::encode`] wrote, on a device.
+/// Puts what [`HostState::encode`] wrote on a device.
 pub(crate) fn tile_tensors<B: Backend>(encoded: &[u8], len: usize, device: &B::Device) -> TileTensors<B> {
     let (codes, scales) = encoded.split_at(TILE * tiles(len));
-    let codes = TensorData::new(bytemuck::cast_slice::<u8, i8>(codes).to_vec(), [tiles(len), TILE]);
-    let scales = TensorData::new(bytemuck::cast_slice::<u8, f32>(scales).to_vec(), [tiles(len), 1]);
-    (Tensor::from_primitive(B::int_from_data(codes, device)), made(scales, device))
+    tiled(bytemuck::cast_slice(codes).to_vec(), bytemuck::cast_slice(scales).to_vec(), device)
 }
 
 /// Tiles that nobody takes for numbers.
 pub(crate) fn missing_tiles<B: Backend>(len: usize, device: &B::Device) -> TileTensors<B> {
-    let codes = TensorData::new(vec![0i8; TILE * tiles(len)], [tiles(len), TILE]);
-    let scales = TensorData::new(vec![f32::NAN; tiles(len)], [tiles(len), 1]);
-    (Tensor::from_primitive(B::int_from_data(codes, device)), made(scales, device))
+    tiled(vec![0; TILE * tiles(len)], vec![f32::NAN; tiles(len)], device)
+}
+
+fn tiled<B: Backend>(codes: Vec<i8>, scales: Vec<f32>, device: &B::Device) -> TileTensors<B> {
+    let count = scales.len();
+    let codes = B::int_from_data(TensorData::new(codes, [count, TILE]), device);
+    (Tensor::from_primitive(codes), made(TensorData::new(scales, [count, 1]), device))
 }
 
 pub(crate) fn made<B: Backend, const D: usize>(data: TensorData, device: &B::Device) -> Tensor<B, D> {

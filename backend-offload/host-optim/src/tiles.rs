@@ -13,7 +13,7 @@ pub const TILE: usize = 128;
 
 const TILES: usize = PIECE / TILE;
 
-/// What a byte stands for, times its tile's scale.
+/// Number system of the bytes; a tile's scale multiplies its numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
     /// A whole number from -127 to 127.
@@ -23,7 +23,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// What each of the 256 bytes stands for, in order. Those that are not in use stand for NaN.
+    /// Numbers that the 256 bytes stand for, in order. A byte that is not in use stands for NaN.
     pub fn values(self) -> [f32; 256] {
         std::array::from_fn(|byte| match self {
             Self::Int8 if byte == 0x80 => f32::NAN,
@@ -73,7 +73,7 @@ pub(crate) fn encode(code: Code, numbers: &[f32], codes: &mut [u8], scales: &mut
     });
 }
 
-/// What `codes` and their tiles' `scales` stand for.
+/// Decodes `codes` and their tiles' `scales` to `numbers`.
 pub(crate) fn decode(code: Code, codes: &[u8], scales: &[f32], numbers: &mut [f32]) {
     assert_eq!((codes.len(), scales.len()), (TILE * tiles(numbers.len()), tiles(numbers.len())));
     let values = code.values();
@@ -112,7 +112,7 @@ fn nearest_int8(share: f32) -> u8 {
 
 /// Bits of an f32 below the three that e4m3 keeps of the mantissa.
 const CUT: u32 = 20;
-/// What the exponents of both types differ by.
+/// Difference between the exponents of f32 and of e4m3.
 const BIAS: u32 = 127 - 7;
 const SMALLEST_NORMAL: f32 = 1.0 / 64.0;
 /// Codes below it count in steps of this.

@@ -30,7 +30,7 @@ pub struct Update {
     done: SyncSender<HostBuffer>,
 }
 
-/// What weights are given to the device in.
+/// Form in which weights are given to the device.
 #[derive(Debug, Clone, Copy)]
 enum Form {
     Numbers(DType),

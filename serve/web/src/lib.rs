@@ -24,9 +24,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A request passes, from the outside in: `listen` (connections and their times), `places` (how many there are), `routes` (names, the key, headers,
-//! the log), `body` (bytes to fields), `api` (fields to sequences), `queue`, `scheduler` (which sequences are in the
-//! engine), and comes back through `sequence` (tokens to text) and `api/answer`.
+//! A request passes, from the outside in: `listen` (connections and their times), `places` (how many there are),
+//! `routes` (names, the key, headers, the log), `body` (bytes to fields), `api` (fields to sequences), `queue`,
+//! `scheduler` (which sequences are in the engine), and comes back through `sequence` (tokens to text) and `api/answer`.
 
 mod access;
 mod api;

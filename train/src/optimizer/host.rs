@@ -86,7 +86,6 @@ impl HostPart {
     /// Takes over the parameters of `gpt` that are stepped here, with their moments where a checkpoint had any. The model
     /// that comes back computes with them in the type the device is to have.
     pub(crate) fn adopt<B: AutodiffBackend>(&mut self, gpt: Gpt<B>) -> anyhow::Result<Gpt<B>> {
-        self.crossing.check::<B::InnerBackend>(&gpt.wte.lazy_device())?;
         let mut adopt = Adopt { part: self, path: Vec::new(), on_demand: HashMap::new(), failure: None };
         let gpt = gpt.map(&mut adopt);
         let gpt = gpt.with_weights_on_demand(|id| adopt.on_demand.remove(&id));
@@ -271,7 +270,7 @@ impl Adopt<'_> {
         let (shape, device) = (weights.shape(), weights.device());
         drop(weights);
         let tiles = state.tiles::<I>(code, &device)?;
-        self.on_demand.insert(id, on_demand::<I>(crossing, shape.clone(), move || tiles.clone()));
+        self.on_demand.insert(id, on_demand::<I>(crossing, code, shape.clone(), move || tiles.clone()));
         Ok((state, placeholder(crossing, shape, &device)))
     }
 }

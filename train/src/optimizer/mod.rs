@@ -20,6 +20,7 @@ pub(crate) use moments::Moments;
 pub(crate) use norm::SquaredNorms;
 pub(crate) use owners::Owners;
 pub(crate) use schedule::rate_share;
+pub(crate) use streamed::check_eight_bits;
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -5,18 +5,18 @@
 
 use burn::module::ParamId;
 use burn::tensor::{DType, Shape, Tensor, backend::Backend};
-use host_optim::{HostOptimError, TileTensors, Update};
+use host_optim::{Code, HostOptimError, TileTensors, Update};
 use models::tiles::{self, Rounding};
 use models::{Compute, OnDemand, Tiles, random};
 use runs::BadInput;
-use runs::config::{CrossingKind, StreamKind};
+use runs::config::{Config, CrossingKind, StreamKind};
 
 use super::{HostPart, Stride};
 
-/// What matrices cross in; `None` where they do so as they are computed with.
+/// How matrices cross the link: without a code, weights do so as they are computed with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Crossing {
-    weights: Option<host_optim::Code>,
+    weights: Option<Code>,
     gradients: bool,
     /// What weights are decoded to.
     kind: DType,
@@ -24,12 +24,12 @@ pub(super) struct Crossing {
 }
 
 impl Crossing {
-    pub(super) fn new(config: &runs::config::Config) -> Self {
+    pub(super) fn new(config: &Config) -> Self {
         Self {
             weights: match config.memory.stream {
                 StreamKind::Computed => None,
-                StreamKind::Int8 => Some(host_optim::Code::Int8),
-                StreamKind::Fp8 => Some(host_optim::Code::Fp8),
+                StreamKind::Int8 => Some(Code::Int8),
+                StreamKind::Fp8 => Some(Code::Fp8),
             },
             gradients: config.memory.gradients == CrossingKind::Int8,
             kind: match config.model.compute {
@@ -42,18 +42,24 @@ impl Crossing {
     }
 
     /// The code of this parameter's weights, where they come in tiles.
-    pub(super) fn code(self, name: &str, rank: usize) -> Option<host_optim::Code> {
+    pub(super) fn code(self, name: &str, rank: usize) -> Option<Code> {
         self.weights.filter(|_| is_projection(name, rank))
     }
+}
 
-    /// Refuses a device that has no bytes to compute with.
-    pub(super) fn check<I: Backend>(self, device: &I::Device) -> Result<(), BadInput> {
-        if (self.weights.is_none() && !self.gradients) || I::supports_dtype(device, DType::I8) {
-            return Ok(());
-        }
-        let text = "`memory.stream` and `memory.gradients` in eight bits need a device that computes with bytes, and this one \
-                    does not; set both to \"computed\"";
-        Err(BadInput(text.to_owned()))
+/// Refuses eight bits on a device that has no bytes to compute with.
+pub(crate) fn check_eight_bits<I: Backend>(config: &Config, device: &I::Device) -> Result<(), BadInput> {
+    let memory = &config.memory;
+    let used = [
+        ("memory.stream", memory.stream != StreamKind::Computed),
+        ("memory.gradients", memory.gradients != CrossingKind::Computed),
+        ("memory.activations", memory.activations != CrossingKind::Computed),
+    ];
+    match used.iter().find(|(_, used)| *used) {
+        Some((key, _)) if !I::supports_dtype(device, DType::I8) => Err(BadInput(format!(
+            "`{key}` in eight bits needs a device that computes with bytes, and this one does not; set it to \"computed\""
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -62,7 +68,7 @@ fn is_projection(name: &str, rank: usize) -> bool {
     rank == 2 && name.starts_with("blocks.")
 }
 
-/// What stands for a parameter's weights where they are made for each use.
+/// A tensor in the place of weights that are made for each use.
 pub(super) fn placeholder<I: Backend, const D: usize>(
     crossing: Crossing,
     shape: Shape,
@@ -74,12 +80,13 @@ pub(super) fn placeholder<I: Backend, const D: usize>(
 /// Weights that are decoded for each use of what `waited` returns.
 pub(super) fn on_demand<I: Backend>(
     crossing: Crossing,
+    code: Code,
     shape: Shape,
     waited: impl Fn() -> TileTensors<I> + Send + Sync + 'static,
 ) -> OnDemand {
-    let code = match crossing.weights {
-        Some(host_optim::Code::Fp8) => tiles::Code::Fp8,
-        _ => tiles::Code::Int8,
+    let code = match code {
+        Code::Int8 => tiles::Code::Int8,
+        Code::Fp8 => tiles::Code::Fp8,
     };
     OnDemand::new(move || {
         let (codes, scales) = waited();
@@ -100,7 +107,7 @@ impl HostPart {
         let state = self.states.remove(&id).expect("it is due");
         let code = self.crossing.weights.expect("its weights come in tiles");
         let (update, updated) = state.begin_tiles::<I>(rule, stride, code, device)?;
-        Ok((update, on_demand::<I>(self.crossing, shape, move || updated.wait())))
+        Ok((update, on_demand::<I>(self.crossing, code, shape, move || updated.wait())))
     }
 
     /// Whether the weights of a parameter that is due come in tiles.
@@ -133,8 +140,7 @@ mod tests {
     use backend_offload::{Offload, host_memory};
     use burn::backend::{Flex, flex::FlexDevice};
     use burn::tensor::TensorData;
-    use host_optim::{Code, Format, HostState, TILE};
-    use runs::config::Config;
+    use host_optim::{Format, HostState, TILE};
 
     use super::*;
 
@@ -162,8 +168,9 @@ mod tests {
             let (codes, scales) = state.tiles::<B>(code, &FlexDevice).expect("memory");
             let bytes: Vec<i64> = codes.clone().into_data().iter().collect();
             let each: Vec<f32> = scales.clone().into_data().iter().collect();
-            let decoded =
-                on_demand::<B>(crossing(stream), weights.shape(), move || (codes.clone(), scales.clone()));
+            let decoded = on_demand::<B>(crossing(stream), code, weights.shape(), move || {
+                (codes.clone(), scales.clone())
+            });
             let decoded: Vec<f32> = decoded.weights::<B>().into_data().iter().collect();
             assert_eq!(decoded.len(), masters.len());
             for (n, decoded) in decoded.iter().enumerate() {

@@ -24,7 +24,7 @@ use crate::data::{self, Data, TrainingWindows, ValidationWindows};
 use crate::exit::Ending;
 use crate::journal::Journal;
 use crate::machine;
-use crate::optimizer::{Optimizer, Owners};
+use crate::optimizer::{Optimizer, Owners, check_eight_bits};
 use crate::plan::{self, Plan};
 use crate::ranks::{self, RankArgs, Ranks};
 use crate::summary::{self, Summary};
@@ -245,6 +245,7 @@ fn plan_of<I: Offloadable>(
         println!("{}", serde_json::to_string_pretty(&plan)?);
     }
     refuse(&plan)?;
+    check_eight_bits::<Offload<I>>(&directory.config, device)?;
     Ok((plan, machine.flops_per_second))
 }
 

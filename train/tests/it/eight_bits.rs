@@ -22,13 +22,8 @@ fn a_tight_budget_changes_no_bit() {
     ];
     let tiny = Tiny::new();
     for (n, settings) in cases.into_iter().enumerate() {
-        let tight = [&[HOST, "memory.device_budget=800KiB"], settings].concat();
-        let tight = tiny.run(&format!("tight-{n}"), &tight);
-        let roomy = [&[HOST], settings, &["memory.device_budget=unlimited"]].concat();
-        let roomy = tiny.run(&format!("roomy-{n}"), &roomy);
-        assert_eq!(roomy["evictions"], 0, "{settings:?}");
-        assert!(tight["restores"].as_u64().expect("a number") > 20, "{settings:?} did not spill: {tight:#}");
-        assert_eq!(bits(&tight), bits(&roomy), "{settings:?}");
+        let settings = [&[HOST], settings].concat();
+        tiny.spills_to_the_same_bits(&n.to_string(), "memory.device_budget=800KiB", &settings);
     }
 }
 
@@ -55,15 +50,9 @@ fn eight_bits_learn_as_sixteen_do() {
 #[test]
 fn a_run_goes_on_from_its_checkpoint_to_the_same_bits() {
     let tiny = Tiny::new();
-    for (n, state) in ["f32", "bf16"].into_iter().enumerate() {
-        let state = format!("memory.optimizer_state={state}");
-        let settings = [HOST, NARROW, TIGHT, INT8, GRADIENTS, &state];
-        let whole = tiny.run(&format!("whole-{n}"), &[&settings[..], &["train.steps=7"]].concat());
-        let run = format!("run-{n}");
-        tiny.run(&run, &[&settings[..], &["train.steps=4"]].concat());
-        let resumed = tiny.resume(&run, &["train.steps=7"]);
-        assert_eq!(bits(&resumed), bits(&whole), "{state}");
-        assert_eq!(tiny.losses(&run), tiny.losses(&format!("whole-{n}")), "{state}");
+    for state in ["f32", "bf16"] {
+        let format = format!("memory.optimizer_state={state}");
+        tiny.goes_on_to_the_same_bits(state, &[HOST, NARROW, TIGHT, INT8, GRADIENTS, &format]);
     }
 }
 

@@ -63,14 +63,7 @@ fn a_tight_budget_changes_no_bit_of_any_format() {
     ];
     let tiny = Tiny::new();
     for (n, settings) in cases.into_iter().enumerate() {
-        let tight = tiny.run(&format!("tight-{n}"), &[&[HOST, BUDGET], settings].concat());
-        let settings = [&[HOST], settings, &["memory.device_budget=unlimited"]].concat();
-        let unlimited = tiny.run(&format!("unlimited-{n}"), &settings);
-        assert_eq!(unlimited["evictions"], 0, "{settings:?}");
-        assert!(tight["restores"].as_u64().expect("a number") > 20, "{settings:?} did not spill: {tight:#}");
-        let budget = tight["device_budget"].as_u64();
-        assert!(tight["peak_device_bytes"].as_u64() <= budget, "{settings:?}: {tight:#}");
-        assert_eq!(bits(&tight), bits(&unlimited), "{settings:?}");
+        tiny.spills_to_the_same_bits(&n.to_string(), BUDGET, &[&[HOST], settings].concat());
     }
 }
 
@@ -91,15 +84,9 @@ fn narrower_formats_learn_as_the_exact_one_does() {
 #[test]
 fn a_run_goes_on_from_its_checkpoint_to_the_same_bits_in_every_format() {
     let tiny = Tiny::new();
-    for (n, state) in ["f32", "bf16", "compact"].into_iter().enumerate() {
-        let state = format!("memory.optimizer_state={state}");
-        let settings = [HOST, NARROW, TIGHT, &state];
-        let whole = tiny.run(&format!("whole-{n}"), &[&settings[..], &["train.steps=7"]].concat());
-        let run = format!("run-{n}");
-        tiny.run(&run, &[&settings[..], &["train.steps=4"]].concat());
-        let resumed = tiny.resume(&run, &["train.steps=7"]);
-        assert_eq!(bits(&resumed), bits(&whole), "{state}");
-        assert_eq!(tiny.losses(&run), tiny.losses(&format!("whole-{n}")), "{state}");
+    for state in ["f32", "bf16", "compact"] {
+        let format = format!("memory.optimizer_state={state}");
+        tiny.goes_on_to_the_same_bits(state, &[HOST, NARROW, TIGHT, &format]);
     }
 }
 

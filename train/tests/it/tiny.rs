@@ -105,6 +105,28 @@ impl Tiny {
         json(&output)
     }
 
+    /// Under `budget`, which does not hold it, a run ends with the bits of one that has room for everything.
+    pub(crate) fn spills_to_the_same_bits(&self, name: &str, budget: &str, settings: &[&str]) {
+        let tight = self.run(&format!("tight-{name}"), &[&[budget], settings].concat());
+        let roomy = [settings, &["memory.device_budget=unlimited"]].concat();
+        let roomy = self.run(&format!("roomy-{name}"), &roomy);
+        assert_eq!(roomy["evictions"], 0, "{settings:?}");
+        assert!(tight["restores"].as_u64().expect("a number") > 20, "{settings:?} did not spill: {tight:#}");
+        let budget = tight["device_budget"].as_u64();
+        assert!(tight["peak_device_bytes"].as_u64() <= budget, "{settings:?}: {tight:#}");
+        assert_eq!(bits(&tight), bits(&roomy), "{settings:?}");
+    }
+
+    /// A run that stops after four of seven steps goes on from its checkpoint to the bits of one that does not stop.
+    pub(crate) fn goes_on_to_the_same_bits(&self, name: &str, settings: &[&str]) {
+        let (whole, run) = (format!("whole-{name}"), format!("run-{name}"));
+        let uninterrupted = self.run(&whole, &[settings, &["train.steps=7"]].concat());
+        self.run(&run, &[settings, &["train.steps=4"]].concat());
+        let resumed = self.resume(&run, &["train.steps=7"]);
+        assert_eq!(bits(&resumed), bits(&uninterrupted), "{settings:?}");
+        assert_eq!(self.losses(&run), self.losses(&whole), "{settings:?}");
+    }
+
     /// Every byte of the checkpoints in `out` is as it was written; their steps.
     pub(crate) fn whole_checkpoints(&self, out: &str) -> Vec<u64> {
         let output = self.train(&["inspect", out, "--json"]);
