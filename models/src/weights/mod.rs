@@ -14,6 +14,7 @@ mod hugging_face;
 mod names;
 mod report;
 mod store;
+mod tensors;
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,8 @@ pub use hugging_face::{
     config_from_hugging_face, config_to_hugging_face, load_pretrained, pretrained_config, save_pretrained,
 };
 pub use report::Report;
-pub use store::{Read, Stored, check_native, load, load_native, native_config, save, save_completed};
+pub use store::{Read, check_native, load, load_native, native_config, save, save_completed};
+pub use tensors::{Fetch, Outgoing, Stored, TensorFile, write_tensors};
 
 /// How tensors are named and laid out in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,12 +50,12 @@ pub enum WeightsError {
         /// Why it failed.
         source: std::io::Error,
     },
-    /// A parameter could not be fetched from its device.
-    #[error("could not read the parameter `{name}` from its device: {reason}")]
+    /// A tensor could not be fetched from where it is.
+    #[error("could not fetch the tensor `{name}` to save it: {reason}")]
     Unread {
-        /// The parameter.
+        /// The tensor.
         name: String,
-        /// What the device said.
+        /// What the device said, or whoever keeps it.
         reason: String,
     },
     /// The file is not safetensors, or is cut short.
@@ -81,7 +83,7 @@ pub enum WeightsError {
         dtype: String,
     },
     /// A tensor holds NaN or infinity.
-    #[error("tensor `{name}` holds {value}, so the weights cannot be used")]
+    #[error("tensor `{name}` holds {value}, so it can be neither saved nor loaded")]
     NotFinite {
         /// The tensor.
         name: String,
