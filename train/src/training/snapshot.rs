@@ -17,9 +17,7 @@ use anyhow::{Context, ensure};
 use backend_offload::Managed;
 use burn::backend::{Flex, flex::FlexDevice};
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{
-    DType, Tensor, TensorData, TensorMetadata, backend::Backend, ops::FloatTensor, try_read_sync,
-};
+use burn::tensor::{Tensor, TensorData, TensorMetadata, backend::Backend, ops::FloatTensor, try_read_sync};
 use host_optim::HostState;
 use models::{
     Gpt,
