@@ -22,7 +22,7 @@ impl Cell {
         self.quartiles.0
     }
 
-    /// Of the gradient, each second.
+    /// Gradient bytes per second.
     pub(super) fn rate(&self) -> f64 {
         self.bytes as f64 / self.seconds
     }
@@ -63,7 +63,7 @@ fn quantile(values: &[f64], share: f64) -> f64 {
     sorted.get(place.round() as usize).copied().unwrap_or(f64::NAN)
 }
 
-/// What the crate adds to the plain additions of a world of one, as the median of ratios within one turn.
+/// Time that the crate adds to the plain additions of a world of one: the median of ratios within one turn.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Overhead {
     pub(super) bytes: u64,

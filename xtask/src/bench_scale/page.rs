@@ -8,7 +8,7 @@ use super::{
     table,
 };
 
-/// What follows from samples.
+/// Results computed from samples.
 pub(super) struct Findings {
     cells: Vec<Cell>,
     overheads: Vec<Overhead>,

@@ -1,4 +1,4 @@
-//! What a machine can measure in about ten minutes: models, and what is changed in each so that it is quick.
+//! The default suite: models that a machine can measure in about ten minutes, and the settings that make each quick.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ pub(super) struct Place {
     pub(super) has_gpu: bool,
 }
 
-/// What every cell does without: nothing but training steps is measured.
+/// Settings of every cell that leave nothing but training steps to measure.
 const STEPS_ONLY: [&str; 8] = [
     "eval.every=0",
     "eval.sequences=1",
@@ -53,7 +53,7 @@ impl Place {
         Self { device: device.to_owned(), has_gpu: device != "cpu" && machine.gpu.is_some() }
     }
 
-    /// What a record of this place is called.
+    /// Name of this place in a record: the GPU, or else the processor.
     pub(super) fn name(&self, machine: &Machine) -> String {
         let gpu = machine.gpu.clone().filter(|_| self.has_gpu);
         gpu.unwrap_or_else(|| machine.processor.clone())

@@ -1,4 +1,4 @@
-//! What the trainer says of a run that it finished, as far as the benchmark reads it. The same names are read from
+//! The trainer's summary of a finished run: the fields that the benchmark reads. The same names are read from
 //! its JSON and are the columns of a record.
 
 use anyhow::{Context, Result};

@@ -19,7 +19,7 @@ use crate::{
 use super::{budget::Limit, cell::Outcome, suite::Model, summary::Summary};
 
 pub(super) struct Trainer {
-    /// What it was built from, as far as that is known.
+    /// The commit that the trainer was built from, in words, where that is known.
     pub(super) origin: String,
     program: Invocation,
     device: String,
@@ -48,7 +48,7 @@ impl Trainer {
         Self { origin, program: program.withhold(&WITHHELD), device: device.to_owned(), scratch }
     }
 
-    /// What `model` does at `limit`, in `time` at most.
+    /// Runs `model` at `limit` for `time` at most.
     pub(super) fn train(
         &self,
         model: &Model,

@@ -97,7 +97,7 @@ pub(super) fn code_map(file: &File, tree: &Tree) -> Vec<Finding> {
     file.lines().flat_map(breaches).collect()
 }
 
-/// What a page's headings are called in links, as GitHub derives it.
+/// Anchors of a page's headings, as GitHub derives them.
 fn anchors(page: &File) -> Vec<String> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let mut fenced = false;
