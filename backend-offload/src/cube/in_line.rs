@@ -1,4 +1,4 @@
-//! What stands in place of copies beside the work where a runtime has none.
+//! The stand-in for side copies on runtimes that have none: every copy runs in line with the work.
 
 use super::side::SideCopies;
 use cubecl_core::server::Handle;

@@ -76,7 +76,7 @@ struct Candidate {
     cannot_run: bool,
     /// A recorded sample ended with [`UNMEASURED`]; one says it all.
     answered: bool,
-    /// What the last sample named, and what it took for contents of its own.
+    /// Operands of the last sample, and blocks without contents that it took memory for, with their bytes.
     operands: HashSet<BlockId>,
     took: Vec<(BlockId, u64)>,
 }
@@ -90,7 +90,7 @@ struct Sample {
     before: Before,
 }
 
-/// What a sample's failures are undone to.
+/// Failures recorded before a sample, to be restored after it.
 #[derive(Debug, Default)]
 struct Before {
     failed: HashSet<BlockId>,

@@ -29,7 +29,7 @@ pub(super) struct Buffer {
     pub failed: Option<Arc<OffloadError>>,
 }
 
-/// What a binding names.
+/// The buffer that a binding names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Named {
     /// A small buffer, the runtime's own business.

@@ -78,7 +78,7 @@ mod tests {
 
     const PAGE: u64 = ALIGNMENT;
 
-    /// What is taken of so many bytes, in pages: beginnings and ends.
+    /// Takes so many bytes and gives the parts in pages: beginnings and ends.
     fn take(extents: &mut Extents, len: u64) -> Vec<(u64, u64)> {
         let parts = extents.take(len).expect("room");
         parts.into_iter().map(|part| (part.start / PAGE, part.end / PAGE)).collect()

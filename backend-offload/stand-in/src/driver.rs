@@ -21,10 +21,10 @@ use crate::{
     timeline::Timeline,
 };
 
-/// What a stream can be given to do.
+/// One unit of work on a stream.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// Fresh memory shows that it is.
+    /// Fills fresh memory with a pattern that shows it was never written.
     Poison(Range<u64>),
     Release(u64),
     Copy(Copy),

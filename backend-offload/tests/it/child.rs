@@ -36,7 +36,7 @@ pub struct Scenario {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts(BTreeMap<String, String>);
 
-/// What a scenario found.
+/// Facts that a scenario found.
 pub type Report = Facts;
 
 impl Facts {

@@ -124,7 +124,7 @@ pub extern "C" fn cuEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u6
 }
 
 impl Driver {
-    /// What the event last recorded, if it ever did.
+    /// The event's last record; `None` before the first.
     fn record(&self, event: u64, call: &str) -> Result<Option<Record>, Status> {
         let event_of = self.events.get(&event).ok_or_else(|| invalid_handle(event, "event", call))?;
         Ok(event_of.record.clone())

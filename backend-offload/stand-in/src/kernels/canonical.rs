@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Canonical {
     pub(super) text: String,
-    /// What `stand_in_places` holds while the kernel runs.
+    /// Contents of `stand_in_places` while the kernel runs.
     pub(super) places: Vec<u32>,
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// What the stand-in said, line by line.
+    /// The stand-in's messages, line by line.
     pub(crate) fn said(&self) -> Vec<&str> {
         self.stderr.lines().filter(|line| line.starts_with("stand-in: ")).collect()
     }

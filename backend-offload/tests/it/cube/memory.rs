@@ -233,7 +233,7 @@ fn usage<T: Target>(parameters: &Facts) -> Facts {
     Facts::default().with("allocations", held.number_allocs).with("bytes", held.bytes_in_use)
 }
 
-/// What the runtime holds for tensors that were updated in place, viewed and reduced.
+/// Memory that the runtime holds for tensors that were updated in place, viewed and reduced.
 fn hold<B, R>(device: &R::Device) -> cubecl_core::MemoryUsage
 where
     B: Backend<Device = R::Device>,
