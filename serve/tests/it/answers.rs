@@ -1,4 +1,4 @@
-//! What clients get is what `generate` gives, whoever else asks.
+//! Answers over HTTP equal those of `generate`, whoever else asks.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpStream};

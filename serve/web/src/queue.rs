@@ -26,7 +26,7 @@ pub(crate) struct Outlet {
     pub(crate) events: UnboundedSender<(usize, Event)>,
 }
 
-/// What a request hears of its sequences.
+/// An event of a sequence, sent to its request.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// It has a place; so many tokens of its prompt were known from before.
@@ -83,7 +83,7 @@ struct State {
     closed: bool,
 }
 
-/// What a scheduler finds.
+/// Result of asking the queue for work.
 #[derive(Debug)]
 pub(crate) enum Next {
     Job(Job),
