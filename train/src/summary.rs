@@ -1,4 +1,4 @@
-//! What a run came to, in exact numbers.
+//! The summary of a run, in exact numbers.
 
 use std::{collections::HashMap, fmt, fs, path::Path};
 
@@ -22,11 +22,11 @@ pub(crate) struct Summary {
     outcome: &'static str,
     device: String,
     parameters: u64,
-    /// Taken in all, those before an interruption included.
+    /// Steps taken in all, including those before an interruption.
     steps: u64,
     tokens: u64,
     seconds: f64,
-    /// Of this process, the first step left out: it waits for kernels to be chosen and compiled.
+    /// Median of this process without its first step, which waits for kernels to be chosen and compiled.
     step_ms_median: Option<f64>,
     tokens_per_second: Option<f64>,
     loss: Option<f32>,
@@ -140,7 +140,7 @@ impl Summary {
         serde_json::to_string_pretty(self).context("describing the run")
     }
 
-    /// What the plan foretold, as it came; `None` after fewer than two steps.
+    /// The measured values of what the plan predicts; `None` after fewer than two steps.
     pub(crate) fn measured(&self) -> Option<Measured> {
         let typical = self.typical?;
         Some(Measured {
@@ -189,7 +189,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// What a run said when it came to its end after `steps`.
+/// The saved summary of a run that finished after `steps`; `None` if it did not.
 pub(crate) fn of_finished(run: &Path, steps: u64) -> Option<String> {
     let text = fs::read_to_string(run.join(SUMMARY)).ok()?;
     let told: serde_json::Value = serde_json::from_str(&text).ok()?;

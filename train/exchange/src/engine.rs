@@ -1,4 +1,4 @@
-//! What an exchange asks of whatever connects the ranks: bytes in, bytes out, errors as values.
+//! The engine that connects ranks, as an exchange needs it: bytes in, bytes out, errors as values.
 
 use crate::error::{Call, Error, Result};
 

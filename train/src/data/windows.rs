@@ -19,7 +19,7 @@ pub(crate) struct MicroBatch {
     pub(crate) rows: usize,
     pub(crate) inputs: Vec<i32>,
     pub(crate) targets: Vec<i32>,
-    /// What followed the longest match up to each input, the size of the model's vocabulary where there is none.
+    /// Token that followed the longest match up to each input; the size of the model's vocabulary where there is none.
     pub(crate) followers: Option<Vec<i32>>,
     /// One weight per target; `None` where all count.
     pub(crate) mask: Option<Vec<f32>>,
@@ -106,7 +106,7 @@ impl Sequences {
         Ok(Self { tokens, features, none: config.model.vocab_size as i32 })
     }
 
-    /// What is looked up for these sequences, one behind the other.
+    /// Followers of these sequences, one sequence behind the other.
     fn followers(&self, cursors: &[Cursor]) -> Result<Option<Vec<i32>>, tokenizer::Error> {
         let Some(features) = &self.features else { return Ok(None) };
         let found = features.windows(cursors)?.into_iter().flatten();

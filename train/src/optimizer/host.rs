@@ -258,7 +258,7 @@ struct Adopt<'a> {
 }
 
 impl Adopt<'_> {
-    /// What the device is to have of a parameter: itself, or tiles of its masters and something in its place.
+    /// Chooses a parameter's form on the device: its weights, or tiles of its masters with a placeholder for the weights.
     fn in_tiles<I: Backend, const D: usize>(
         &mut self,
         id: ParamId,

@@ -1,4 +1,4 @@
-//! What an optimizer remembers of one parameter, whatever its rank.
+//! The optimizer's moments of one parameter, whatever its rank.
 
 use burn::optim::{AdamWState, AdaptiveMomentumState};
 use burn::tensor::{Tensor, TensorMetadata, TensorPrimitive, backend::Backend, ops::FloatTensor};

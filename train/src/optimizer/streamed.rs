@@ -18,7 +18,7 @@ use super::{HostPart, Stride};
 pub(super) struct Crossing {
     weights: Option<Code>,
     gradients: bool,
-    /// What weights are decoded to.
+    /// Number type that weights are decoded to.
     kind: DType,
     seed: u64,
 }

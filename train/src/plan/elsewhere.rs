@@ -82,7 +82,7 @@ impl Elsewhere {
     }
 }
 
-/// What a run of `config` takes of the disk.
+/// Bytes of the disk that a run of `config` takes.
 fn disk(config: &Config) -> anyhow::Result<u64> {
     match config.memory.disk_budget()? {
         Some((_, Budget::Bytes(bytes))) => Ok(bytes),

@@ -1,4 +1,4 @@
-//! What cannot work on a machine, and what would have to change.
+//! Refusals: runs that cannot work on a machine, each with what would have to change.
 //!
 //! Refused is what has no way to work if the working set is about what was predicted; the rest is let go, with a note.
 

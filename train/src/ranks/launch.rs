@@ -45,7 +45,7 @@ pub(crate) struct RankArgs {
 const PATIENCE: u64 = 1800;
 
 impl RankArgs {
-    /// Of `ranks`, those that share the host with most of them: this one, where no other was named.
+    /// The most ranks on one host; all `ranks` where no hosts were named.
     pub(crate) fn most_on_a_host(&self, ranks: usize) -> anyhow::Result<usize> {
         let Some(text) = &self.hosts else { return Ok(ranks) };
         let hosts = hosts(text).map_err(|error| BadInput(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! What a run tells in words and numbers: its facts, evaluations, samples and mishaps.
+//! The page's tables: facts of a run, evaluations, samples and failures.
 
 use std::fmt::{self, Write};
 

@@ -1,4 +1,4 @@
-//! What the page promises, whatever a run has written.
+//! Promises of the page, whatever a run has written.
 
 use std::fmt::Write;
 use std::fs;

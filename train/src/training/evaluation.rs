@@ -24,7 +24,7 @@ use crate::progress::Validation;
 /// Batches validated before step 1, so that a lack of memory there does not wait for the first evaluation.
 const TRIAL_BATCHES: usize = 2;
 
-/// What was measured.
+/// Results of one evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Evaluation {
     /// Mean negative log-likelihood of the targets that count, in nats.
@@ -38,8 +38,8 @@ pub(crate) struct Evaluation {
     pub(crate) without_copies: Option<Fresh>,
 }
 
-/// What was measured where no document is, token for token, one of those that are looked up: there the next token is known
-/// and nothing has to be learned.
+/// Results without documents that are, token for token, among the indexed ones: their next tokens are looked up, not
+/// learned.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Fresh {
     /// `None` where all targets belong to copies.

@@ -17,7 +17,7 @@ pub(crate) struct Learner<B: Backend> {
     pub(super) pass: Pass,
 }
 
-/// What passes have in common.
+/// Settings that all passes share.
 #[derive(Debug, Clone)]
 pub(super) struct Pass {
     pub(super) seed: u64,

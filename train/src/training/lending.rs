@@ -12,7 +12,7 @@ use crate::ranks::Ranks;
 
 use super::snapshot::{PARTS, moment};
 
-/// What is to be fetched, and how far that has come.
+/// The list of moments to fetch, and how many have been fetched.
 pub(crate) struct Lending<'r> {
     ranks: &'r mut Ranks,
     /// In the order of their names.
@@ -57,7 +57,7 @@ impl<'r> Lending<'r> {
         Ok(Self { ranks, lent, next: 0, times })
     }
 
-    /// What others keep, in order.
+    /// Moments that other ranks keep, in order.
     pub(super) fn lent(&self) -> &[Lent] {
         &self.lent
     }

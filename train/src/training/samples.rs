@@ -1,4 +1,4 @@
-//! What the model says during a run: its samples, and how many answers of the embedded corpus are right.
+//! The model's samples during a run, and how many answers of the embedded corpus are right.
 
 use std::fmt;
 use std::ops::ControlFlow;

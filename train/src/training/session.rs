@@ -33,7 +33,7 @@ pub(crate) struct Session {
     pub(crate) stop: Arc<AtomicBool>,
 }
 
-/// Where a run stands. Saved with every checkpoint.
+/// The position of a run, saved with every checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Progress {
@@ -41,9 +41,9 @@ pub(crate) struct Progress {
     pub(crate) step: u64,
     /// Where the stream of sequences goes on.
     pub(crate) cursor: Cursor,
-    /// Of what was learned from; absent before step 1.
+    /// Fingerprint of the training data; absent before step 1.
     pub(crate) data: Option<Fingerprint>,
-    /// Spent in all, evaluations and checkpoints included. The journal keeps them, so that equal runs leave equal
+    /// Time spent in all, evaluations and checkpoints included. The journal keeps it, so that equal runs leave equal
     /// checkpoints.
     #[serde(default, skip_serializing)]
     pub(crate) seconds: f64,

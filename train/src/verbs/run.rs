@@ -249,7 +249,7 @@ fn plan_of<I: Offloadable>(
     Ok((plan, machine.flops_per_second))
 }
 
-/// What a run came to: asked about, written down and told.
+/// Ends a run: asks the quiz, writes the summary and the report, and prints both.
 fn conclude<I: Offloadable>(
     args: &Args,
     run: &Path,
@@ -280,7 +280,7 @@ fn conclude<I: Offloadable>(
     Ok(())
 }
 
-/// What there is to learn from.
+/// Prints the size of the training and validation data.
 fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &Data) {
     let targets = training.targets();
     eprintln!(
@@ -343,7 +343,7 @@ fn owners<I: Backend>(config: &Config, gpt: &Gpt<I>, ranks: &Ranks) -> Owners {
     if config.memory.shard { Owners::divided(gpt, ranks) } else { Owners::default() }
 }
 
-/// What cannot work is not begun.
+/// Refuses a run that cannot work, before it starts.
 pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
     let refusals = plan.refusals();
     if refusals.is_empty() {

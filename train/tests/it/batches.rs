@@ -1,4 +1,4 @@
-//! What a step learns from.
+//! The batches of a step: accumulated, repeated and different.
 
 use crate::program::assert_success;
 use crate::tiny::Tiny;

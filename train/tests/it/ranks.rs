@@ -163,7 +163,7 @@ fn ranks_end_with_the_bits_of_one_process() {
     assert_eq!(own.lines().filter(|line| line.starts_with(r#"{"kind":"step""#)).count(), 4);
 }
 
-/// Of two, each sums half of all gradients and tells the other; beside them, losses and what is agreed on.
+/// Each of two ranks sums half of all gradients and sends them to the other, with losses and votes beside them.
 #[test]
 fn a_rank_sends_each_gradient_once_in_all() {
     if !has_mpi() {

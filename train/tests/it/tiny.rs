@@ -79,7 +79,7 @@ impl Tiny {
         command
     }
 
-    /// What the run has written down so far.
+    /// The run's journal so far.
     pub(crate) fn journal(&self, out: &str) -> String {
         fs::read_to_string(self.join(out).join("metrics.jsonl")).unwrap_or_default()
     }

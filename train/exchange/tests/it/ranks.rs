@@ -24,7 +24,7 @@ pub struct End {
 }
 
 impl End {
-    /// What ranks have reported, without the order in which they did.
+    /// Reports of the ranks, sorted, since they arrive in any order.
     pub fn reports(&self) -> Vec<&str> {
         let mut reports: Vec<_> = self
             .printed

@@ -302,7 +302,7 @@ impl Refusals {
         }
     }
 
-    /// What needs the control tokens of conversations. Whether a tokenizer that is read has them, only reading it tells.
+    /// Refuses settings that need chat control tokens where there are none. A tokenizer file is checked when it is read.
     fn conversations(&mut self, Config { tokenizer, data, eval, .. }: &Config) {
         let chat_keys = ["tokenizer.chat", "tokenizer.kind"];
         if tokenizer.kind != TokenizerKind::File && !tokenizer.chat {
@@ -325,7 +325,7 @@ impl Refusals {
         }
     }
 
-    /// What crosses the link in eight bits does so between the device and an optimizer on the host.
+    /// Refuses eight-bit transfers without an optimizer on the host.
     fn eight_bits(&mut self, memory: &MemorySection, train: &TrainSection) {
         let of_weights = memory.stream != StreamKind::Computed;
         let used = [
