@@ -125,7 +125,7 @@ impl Metrics {
             ("prompt_tokens_total", "Tokens of prompts.", &self.prompt_tokens),
             (
                 "cached_prompt_tokens_total",
-                "Of these, tokens known from earlier requests.",
+                "Prompt tokens reused from earlier requests.",
                 &self.cached_tokens,
             ),
             ("generated_tokens_total", "Tokens generated.", &self.generated_tokens),

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_arrived_is_not_named() {
+    fn ranks_that_have_arrived_are_not_named() {
         let waiting = Waiting::default();
         assert_eq!(waiting.overdue(Duration::ZERO), None);
         waiting.begin(Call::Barrier, 1, 0..4);

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_are_the_copies_and_nothing_else() {
+    fn validation_without_copies_leaves_out_the_copies_and_nothing_else() {
         let documents =
             ["a river rises", "a river falls", "it rains", "so it goes", "a river falls", "it snows"];
         let (config, data, _folder) = opened(&documents);

@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_update_that_failed_is_told_at_every_later_question_and_nothing_is_saved() {
+    fn a_failed_update_is_reported_at_every_later_call_and_nothing_is_saved() {
         let text = r#"{"model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 4, "vocab_size": 264},
             "tokenizer": {"kind": "bytes"}, "memory": {"optimizer": "host"}}"#;
         let config = Config::from_text(text, "a tiny run", &[]).expect("valid");

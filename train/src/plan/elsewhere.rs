@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_machine_is_refused_by_its_part() {
+    fn a_bad_machine_description_is_refused_by_its_part() {
         let refused = |text: &str| text.parse::<Elsewhere>().expect_err("no machine");
         assert!(refused("24GiB").contains("write the device"));
         assert!(refused("rtx-1,64GiB").contains("`rtx-1` is neither"));

@@ -145,13 +145,13 @@ impl Ranks {
         let path = self.led(|| {
             let directory = found.insert(find(out)?);
             let path =
-                directory.path.to_str().context("a path that is no text cannot be told to other ranks")?;
+                directory.path.to_str().context("a path that is not UTF-8 cannot be sent to other ranks")?;
             Ok(path.as_bytes().to_owned())
         })?;
         if let Some(found) = found {
             return Ok(found);
         }
-        let path = PathBuf::from(String::from_utf8(path).context("hearing rank 0's directory")?);
+        let path = PathBuf::from(String::from_utf8(path).context("reading rank 0's directory")?);
         // A run that was named goes on where it is; any other is where rank 0 makes it.
         let mut directory = find(out).or_else(|_| find(Some(&path)))?;
         directory.path = path;
@@ -201,7 +201,7 @@ impl Ranks {
 
     /// Runs `work` on rank 0 and gives its result to all. If it fails, all ranks end.
     pub(crate) fn led(&mut self, work: impl FnOnce() -> anyhow::Result<Vec<u8>>) -> anyhow::Result<Vec<u8>> {
-        const GAVE_UP: &str = "rank 0 gave up; its own messages say why";
+        const GAVE_UP: &str = "rank 0 failed; its own messages say why";
         if !self.leads() {
             let told = self.told(&[])?;
             return match told.split_first() {
@@ -229,7 +229,7 @@ impl Ranks {
         self.hear_lead(&mut length)?;
         let length = u64::from_le_bytes(length) as usize;
         let mut told = if self.leads() { said.to_owned() } else { vec![0; length] };
-        ensure!(told.len() == length, "rank 0 says {length} bytes");
+        ensure!(told.len() == length, "rank 0 announces {length} bytes");
         self.hear_lead(&mut told)?;
         Ok(told)
     }
@@ -242,7 +242,7 @@ impl Ranks {
     pub(crate) fn hear(&mut self, rank: usize, bytes: &mut [u8]) -> anyhow::Result<()> {
         let mut parts: Vec<&mut [u8]> = (1..self.world()).map(|_| &mut [] as &mut [u8]).collect();
         parts.insert(rank, bytes);
-        self.engine.all_gather(&mut parts).with_context(|| format!("hearing rank {rank}"))
+        self.engine.all_gather(&mut parts).with_context(|| format!("receiving from rank {rank}"))
     }
 
     /// Rank 0's number, for all.

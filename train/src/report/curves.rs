@@ -96,7 +96,7 @@ fn moved(steps: &[Update]) -> Chart {
 fn exchanged(steps: &[Update]) -> Chart {
     let curves = vec![
         ("sent by rank 0", Look::First, bytes(steps, |step| step.ranks_sent)),
-        ("heard by it", Look::Second, bytes(steps, |step| step.ranks_heard)),
+        ("received by it", Look::Second, bytes(steps, |step| step.ranks_heard)),
     ];
     sizes("Exchanged per step", curves)
 }

@@ -40,7 +40,7 @@ impl<'r> Lending<'r> {
         let mut times = BTreeMap::new();
         for theirs in ranks.gathered(&own)? {
             let theirs: BTreeMap<String, usize> =
-                serde_json::from_slice(&theirs).context("hearing of moments")?;
+                serde_json::from_slice(&theirs).context("reading another rank's steps")?;
             times.extend(theirs);
         }
         let mut lent = Vec::new();

@@ -147,7 +147,7 @@ impl<I: Offloadable> Run<I> {
     /// A line in the journal. A disk that is full does not end the run.
     pub(super) fn tell<T: Serialize>(&mut self, kind: &str, record: &T) {
         if let Err(error) = self.journal.write(kind, record) {
-            self.say(&format!("{error:#}; training goes on"));
+            self.say(&format!("{error:#}; training continues"));
         }
     }
 

@@ -151,7 +151,7 @@ impl<I: Offloadable> Run<I> {
             let path = folder.join(format!("step-{step:08}.txt"));
             let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, text));
             if let Err(error) = written {
-                self.say(&format!("writing {}: {error}; training goes on", path.display()));
+                self.say(&format!("writing {}: {error}; training continues", path.display()));
             }
         }
         Ok(())

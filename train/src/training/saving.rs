@@ -123,7 +123,7 @@ impl<I: Offloadable> Run<I> {
     /// As [`settle_save`](Self::settle_save), where training goes on whatever became of the checkpoint.
     pub(super) fn settle_save_or_say(&mut self) {
         if let Err(error) = self.settle_save() {
-            self.say(&format!("{error:#}; training goes on"));
+            self.say(&format!("{error:#}; training continues"));
         }
     }
 

@@ -155,7 +155,7 @@ impl<I: Offloadable> Run<I> {
             self.optimizer.settle()?;
         }
         if saves && let Err(error) = self.save(model, better) {
-            self.say(&format!("{error:#}; training goes on"));
+            self.say(&format!("{error:#}; training continues"));
         }
         Ok(None)
     }

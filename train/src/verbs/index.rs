@@ -23,7 +23,7 @@ pub(crate) struct Build {
     /// The part of the set to index.
     #[arg(long, value_enum, default_value_t = Part::Train)]
     split: Part,
-    /// The folder to make.
+    /// The folder to create.
     #[arg(long)]
     out: PathBuf,
     /// Memory to use at most; less makes more and smaller chunks, and the same index.
@@ -57,9 +57,9 @@ pub(crate) struct Inspect {
 /// A part of a set.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Part {
-    /// That is learned from.
+    /// The training split.
     Train,
-    /// That is measured with.
+    /// The validation split.
     Val,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn build(args: &Build) -> anyhow::Result<()> {
         chunk_tokens: None,
         threads: args.threads.map_or_else(cores, NonZeroUsize::get),
     };
-    let stop = interrupt::flag("stopping; the same command goes on from here")?;
+    let stop = interrupt::flag("stopping; the same command resumes")?;
     let (manifest, reused) = build_index(&build, &stop)?;
     if reused > 0 {
         println!("{} pieces of an earlier build were whole and used again", grouped(reused));

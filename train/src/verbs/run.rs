@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// The run's directory; by default `runs/` and the configuration's name.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on where a run stopped: `auto` for the latest checkpoint in the run's directory, or a path to either.
+    /// Resume a run: `auto` for the latest checkpoint in the run's directory, or a path to a run or a checkpoint.
     #[arg(long, value_name = "auto|PATH")]
     resume: Option<Resume>,
     /// Begin a new run with the weights and the vocabulary of another: a run's directory, whose latest checkpoint is
@@ -122,7 +122,7 @@ impl Work for Training<'_> {
             return Ok(Ending::Done);
         }
         if !ranks.leads() {
-            let text = String::from_utf8(config).context("hearing rank 0's configuration")?;
+            let text = String::from_utf8(config).context("reading rank 0's configuration")?;
             directory.config = Config::from_text(&text, "rank 0's configuration", &[])?;
         }
         let config = directory.config.clone();
@@ -134,7 +134,7 @@ impl Work for Training<'_> {
             if let Some(told) = summary::of_finished(&run, done.step) {
                 if ranks.leads() {
                     let (run, steps) = (run.display(), done.step);
-                    eprintln!("{run} is done with its {steps} steps; raise train.steps by --set to go on");
+                    eprintln!("{run} is done with its {steps} steps; raise train.steps by --set to train on");
                     if args.json {
                         print!("{told}");
                     }
@@ -385,7 +385,7 @@ fn resuming(run: &Path, device: DeviceChoice, ranks: &RankArgs) -> String {
     )
 }
 
-/// A run that goes on learns from what it learned from.
+/// A resumed run must have the training data it began with.
 fn same_data(progress: &mut Progress, training: &TrainingWindows) -> anyhow::Result<()> {
     let found = training.fingerprint()?;
     let expected = *progress.data.get_or_insert(found);

@@ -48,7 +48,7 @@ fn eight_bits_learn_as_sixteen_do() {
 }
 
 #[test]
-fn a_run_goes_on_from_its_checkpoint_to_the_same_bits() {
+fn a_run_resumes_from_its_checkpoint_to_the_same_bits() {
     let tiny = Tiny::new();
     for state in ["f32", "bf16"] {
         let format = format!("memory.optimizer_state={state}");

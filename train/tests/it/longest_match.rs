@@ -59,7 +59,7 @@ fn a_run_that_looks_up_has_the_same_bits_under_a_budget_and_resumed() {
 }
 
 #[test]
-fn validation_is_told_with_and_without_copies_of_what_was_learned_from() {
+fn validation_is_reported_with_and_without_copies_of_training_text() {
     let tiny = Tiny::new();
     with_copies(&tiny);
     let summary = tiny.run("run", &COPIES);

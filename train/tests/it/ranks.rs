@@ -206,7 +206,7 @@ fn a_dry_run_divides_each_host_among_the_ranks_it_would_have() {
 }
 
 #[test]
-fn a_run_goes_on_at_another_number_of_ranks_and_with_its_optimizer_elsewhere() {
+fn a_run_resumes_at_another_number_of_ranks_and_with_its_optimizer_elsewhere() {
     if !has_mpi() {
         return;
     }
@@ -265,7 +265,7 @@ fn a_step_that_diverges_is_withheld_by_all() {
 }
 
 #[test]
-fn a_killed_rank_ends_the_run_and_what_was_saved_goes_on() {
+fn a_killed_rank_ends_the_run_and_its_checkpoint_resumes() {
     if !has_mpi() {
         return;
     }
@@ -360,7 +360,7 @@ fn one_rank_that_is_asked_to_stop_stops_all_with_a_checkpoint() {
 }
 
 #[test]
-fn whoever_started_the_ranks_can_stop_them_all() {
+fn sigint_to_the_launcher_stops_all_ranks_with_a_checkpoint() {
     if !has_mpi() {
         return;
     }
@@ -448,7 +448,7 @@ fn a_run_with_weights_of_another_is_restarted_only_once_it_has_saved_its_own() {
 }
 
 #[test]
-fn without_mpirun_one_is_told_what_to_install_and_one_process_trains() {
+fn without_mpirun_the_error_says_what_to_install_and_one_process_trains() {
     let tiny = Tiny::new();
     let mut command = tiny.command("run", &[]);
     let output = command.args(["--ranks", "2"]).env("PATH", "").output().expect("it starts");

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_below_the_host_is_told_with_what_moved() {
+    fn a_disk_below_the_host_is_shown_with_what_moved() {
         let mut cells = three();
         let Outcome::Fits(run) = &mut cells[1].outcome else { unreachable!("the second one fits") };
         (run.bytes_to_disk, run.bytes_from_disk) = (Some(40 << 20), Some(60 << 20));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_told_as_people_tell_them() {
+    fn sizes_are_printed_as_people_write_them() {
         let shown = [800_000, 804_096, 124_439_808, 1_557_611_200].map(parameters);
         assert_eq!(shown, ["800K", "804K", "124.4M", "1.56B"]);
     }

@@ -41,7 +41,7 @@ pub struct RunDirectory {
     pub path: PathBuf,
     /// The run's configuration, complete.
     pub config: Config,
-    /// The checkpoint to go on from, every byte of it checked.
+    /// The checkpoint to resume from, every byte of it checked.
     pub from: Option<Verified>,
     /// Another run's weights, where this one begins with them.
     pub pretrained: Option<Pretrained>,
@@ -143,7 +143,10 @@ impl RunDirectory {
             }
             Some(out) => out.to_owned(),
             None => Checkpoints::run_of(path).ok_or_else(|| {
-                BadInput(format!("{} is in no run's directory; say by --out where to go on", path.display()))
+                BadInput(format!(
+                    "{} is in no run's directory; name one to resume in by --out",
+                    path.display()
+                ))
             })?,
         };
         let saved = checkpoint.path.join(CONFIG);
