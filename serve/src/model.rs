@@ -1,4 +1,4 @@
-//! A run from the disk to the desk.
+//! Loads a run from the disk and serves it on the inference thread.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Below the host is the disk: who sinks to it when the host is full, and who is raised from it.
+//! The disk below the host: which blocks sink to it when the host is full, and which are raised from it.
 //!
 //! Blocks pass the host in both directions, so that a door moves bytes between device and host alone. What sinks is needed
 //! last; what the program lets go of before its next use sinks only when nothing else can, since it would be written for

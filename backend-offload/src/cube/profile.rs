@@ -1,4 +1,4 @@
-//! Timings are of kernels, never of copies, and a kernel that did not run has none.
+//! Autotune's timings: of kernels, never of copies, and none for a kernel that did not run.
 //!
 //! # How the runtime tunes
 //!

@@ -1,4 +1,4 @@
-//! The command line's part about serving.
+//! Command-line arguments of a server.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};

@@ -1,4 +1,4 @@
-//! Who does what: micro-batches by rank, slices of a buffer by rank, whole parameters by rank.
+//! The division of work among ranks: micro-batches, slices of a buffer, whole parameters.
 
 use std::cmp::Reverse;
 use std::ops::Range;

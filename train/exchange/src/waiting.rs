@@ -1,4 +1,4 @@
-//! Whom a rank waits for at this moment: written by its engine, read by the watchdog.
+//! The peers that a rank waits for at this moment: written by its engine, read by the watchdog.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

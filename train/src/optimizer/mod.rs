@@ -1,4 +1,4 @@
-//! Steps every parameter by its own rule and keeps what that rule remembers.
+//! The optimizer: steps every parameter by its own rule and keeps that rule's state.
 //!
 //! Burn 0.21 has no parameter groups, and its learner clones the model to step it, which holds all parameters twice.
 //! Here the model is taken apart and put together one parameter at a time: old and new values of one tensor live side

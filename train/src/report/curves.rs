@@ -1,4 +1,4 @@
-//! Which curves a run has.
+//! The curves of a run.
 
 use super::chart::{Chart, Curve, Look, Marks};
 use super::history::{History, Update};

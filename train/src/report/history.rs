@@ -1,4 +1,4 @@
-//! The lines of `metrics.jsonl`, as far as a report tells of them.
+//! The records of `metrics.jsonl` that a report shows.
 
 use std::{
     fs::File,

@@ -1,4 +1,4 @@
-//! The network with what its passes have in common, and the pass that only measures.
+//! The network with the settings of its passes, and the validation pass.
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};

@@ -1,4 +1,4 @@
-//! Everything a run is but its tensors: its settings, where it stands, and what it must tell.
+//! The session of a run, which is everything but its tensors: settings, position, and what has to be reported.
 
 use std::{
     path::PathBuf,

@@ -1,4 +1,4 @@
-//! `train export`: a checkpoint as others read it.
+//! `train export`: a checkpoint in the layouts of other programs.
 
 use std::path::{Path, PathBuf};
 

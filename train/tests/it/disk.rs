@@ -1,4 +1,4 @@
-//! A disk that takes no more.
+//! A full disk, and files that cannot be written.
 
 use std::{
     fs,

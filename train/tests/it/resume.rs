@@ -1,4 +1,4 @@
-//! A run that was stopped goes on as if it had not been.
+//! Resuming: a run that was stopped continues bit for bit.
 
 use std::{fs, ops::RangeInclusive};
 

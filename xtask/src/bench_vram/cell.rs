@@ -1,4 +1,4 @@
-//! One cell: a model at a budget, and what became of it. Cells are the raw data of a record.
+//! One cell: a model at a budget, and its outcome. Cells are the raw data of a record.
 
 use anyhow::{Context, Result, bail, ensure};
 

@@ -1,4 +1,4 @@
-//! Wrong programs, and what they are told. Every one is refused by Burn or the backend with a panic.
+//! Wrong programs, and their errors. Burn or the backend refuses each with a panic.
 
 use super::{Operation, Results, Value};
 use burn::prelude::*;

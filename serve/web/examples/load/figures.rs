@@ -1,4 +1,4 @@
-//! Raw numbers to files, and what they come to.
+//! Raw numbers to files, and their summary.
 
 use std::fs::File;
 use std::io::Write;

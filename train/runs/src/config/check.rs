@@ -1,4 +1,4 @@
-//! Values that are fine alone and impossible together, or outside what they mean.
+//! Checks of a configuration: values that are out of range, or impossible together.
 //!
 //! Each refusal names the keys, their values and the way out. What only opening a file can tell is not looked at here.
 

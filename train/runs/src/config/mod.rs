@@ -1,4 +1,4 @@
-//! A run, described: seven sections of one JSON file.
+//! The configuration of a run: seven sections of one JSON file.
 //!
 //! Everything has a default but the model's sizes, and the resolved whole is what a run directory keeps: it alone
 //! reproduces the run. Reading is strict and reports everything that is wrong at once, since a run that ignored a
