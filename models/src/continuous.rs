@@ -86,7 +86,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Self { model, lookup: None, piece: piece.max(1), keep, rows: BTreeMap::new(), kept: VecDeque::new() }
     }
 
-    /// The same, where a model with `longest_match` looks its tokens up in these texts.
+    /// This batch, where a model with `longest_match` looks its tokens up in these texts.
     #[must_use]
     pub fn looking_up(self, lookup: Option<Arc<dyn Lookup>>) -> Self {
         Self { lookup, ..self }

@@ -45,7 +45,7 @@ impl Footprint {
         Self::counted(config)
     }
 
-    /// The same for sizes that are known to fit together; fails only where their products overflow.
+    /// The footprint of sizes that are known to fit together; fails only where their products overflow.
     pub(crate) fn counted(config: &GptConfig) -> Result<Self, ConfigError> {
         Self::without_overflow(config).ok_or(ConfigError::TooLarge {
             n_layer: config.n_layer,

@@ -74,7 +74,7 @@ pub enum Finish {
 pub struct Completion {
     /// New tokens: those that end before the end token or stop string.
     pub tokens: Vec<u32>,
-    /// Their text up to the stop string, which may cut through a token; only where the request can decode.
+    /// Text of the new tokens up to the stop string, which may cut through a token; only where the request can decode.
     pub text: Option<String>,
     /// Why there are no more.
     pub finish: Finish,

@@ -51,11 +51,11 @@ pub struct Gpt<B: Backend> {
 /// `x + attention(norm(x))`, then `x + mlp(norm(x))`.
 #[derive(Module, Debug)]
 pub struct Block<B: Backend> {
-    /// Before attention.
+    /// Norm before attention.
     pub attention_norm: Norm<B>,
     /// Mixes positions.
     pub attention: Attention<B>,
-    /// Before the MLP.
+    /// Norm before the MLP.
     pub mlp_norm: Norm<B>,
     /// Mixes features.
     pub mlp: Mlp<B>,

@@ -97,7 +97,7 @@ impl Text {
         &self.tokens
     }
 
-    /// All from the token `first` on, once it was looked up.
+    /// The text from the token `first` on, which must have been looked up.
     pub(crate) fn from(&self, first: usize) -> Stretch<'_> {
         self.part(first, self.tokens.len())
     }

@@ -28,7 +28,7 @@ pub struct Asked {
     pub which: Option<Which>,
     /// Changes to the run's configuration.
     pub set: Vec<String>,
-    /// Where it works.
+    /// Device that the model runs on.
     pub device: DeviceChoice,
     /// How answers share it.
     pub batching: Batching,

@@ -17,7 +17,7 @@ use runs::checkpoint::{CONFIG, Checkpoints, Which};
 use runs::config::Config;
 use web::Desk;
 
-/// Where it lies afterwards, as `train` itself would name it.
+/// Directory of the toy's run, as `train` itself would name it.
 pub(crate) const RUN: &str = "runs/toy";
 
 /// The trainer's exit code after a signal, once it has saved.

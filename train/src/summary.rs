@@ -38,13 +38,13 @@ pub(crate) struct Summary {
     peak_host_bytes: u64,
     bytes_out: u64,
     bytes_in: u64,
-    /// Read from the device and put there by the trainer itself.
+    /// Bytes read from the device and put there by the trainer itself.
     bytes_read: u64,
     bytes_written: u64,
-    /// To and from the disk below host memory.
+    /// Bytes to and from the disk below host memory.
     bytes_to_disk: u64,
     bytes_from_disk: u64,
-    /// Over the link in the steps of this process, those of a host optimizer included.
+    /// Bytes over the link in the steps of this process, those of a host optimizer included.
     step_bytes_out: u64,
     step_bytes_in: u64,
     evictions: u64,
@@ -196,7 +196,7 @@ pub(crate) fn of_finished(run: &Path, steps: u64) -> Option<String> {
     (told["outcome"] == Ending::Done.name() && told["steps"] == steps).then_some(text)
 }
 
-/// Over the bits of every parameter, in the order of the network, one tensor at a time.
+/// Digest over the bits of every parameter, in the order of the network, one tensor at a time.
 fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
     let mut digest = WeightsDigest { sha: Sha256::new(), on_demand: learner.gpt.on_demand(), failure: None };
     learner.gpt.visit(&mut digest);

@@ -15,7 +15,7 @@ pub(crate) struct Ci {
     steps: Vec<Step>,
 }
 
-/// In the order of the gate. Licences come last because they alone need a tool that has to be installed.
+/// Steps in the order of the gate. Licences come last because they alone need a tool that has to be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Step {
     /// Formatting

@@ -5,7 +5,7 @@ use cubecl_core::server::Handle;
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// For runtimes that copy in line with their work.
+/// Side copies of a runtime that copies in line with its work: none.
 #[derive(Debug, Default)]
 pub struct InLine;
 

@@ -72,7 +72,7 @@ pub(super) struct ProfileWatch {
 struct Candidate {
     warm_ups_left: u32,
     lost_in_a_row: u32,
-    /// Its last sample could not run, and the next would not either.
+    /// Whether the last sample could not run, and the next would not either.
     cannot_run: bool,
     /// A recorded sample ended with [`UNMEASURED`]; one says it all.
     answered: bool,

@@ -54,7 +54,7 @@ impl Tiers {
         Self { pool, source, distrust, disk: None, copies: HashMap::new(), sunk: HashMap::new() }
     }
 
-    /// With a disk below the host, if there is one.
+    /// These copies with a disk below the host, if there is one.
     pub fn above(self, disk: Option<Arc<Disk>>) -> Self {
         Self { disk, ..self }
     }

@@ -31,7 +31,7 @@ pub(crate) struct Disk {
     len: u64,
     books: Mutex<Books>,
     bounce: Mutex<Bounce>,
-    /// So many reads and writes fail from now on.
+    /// Number of reads and writes that fail from now on.
     #[cfg(test)]
     pub(crate) broken: std::sync::atomic::AtomicU8,
 }
@@ -85,9 +85,9 @@ impl fmt::Debug for Bounce {
 /// Bytes per second that blocks sink at to a folder's disk, and are raised.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DiskSpeed {
-    /// To the disk.
+    /// Bytes per second to the disk.
     pub write: f64,
-    /// From it.
+    /// Bytes per second from the disk.
     pub read: f64,
 }
 

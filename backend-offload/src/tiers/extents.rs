@@ -20,7 +20,7 @@ pub(super) struct Extents {
 }
 
 impl Extents {
-    /// All of a file of `len` bytes.
+    /// A file of `len` bytes, all free.
     pub(super) fn new(len: u64) -> Self {
         let len = len / ALIGNMENT * ALIGNMENT;
         Self { free: (len > 0).then_some((0, len)).into_iter().collect(), left: len }

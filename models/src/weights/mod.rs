@@ -71,7 +71,7 @@ pub enum WeightsError {
     Mismatch {
         /// The file, or the first of several.
         path: PathBuf,
-        /// Everything that differs.
+        /// All differences.
         report: Report,
     },
     /// A tensor of integers or of an exotic float.

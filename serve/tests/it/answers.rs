@@ -19,7 +19,7 @@ use crate::models_at_work::{Cpu, Next, model, served, tokenizer};
 /// One client's question.
 #[derive(Debug)]
 struct Question {
-    /// Who said what, the client at the end.
+    /// Roles and texts, the client's last.
     turns: Vec<(&'static str, String)>,
     count: usize,
     choices: usize,

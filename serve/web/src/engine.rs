@@ -32,11 +32,11 @@ pub struct Sampling {
 /// One sequence to continue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ask {
-    /// At least one token.
+    /// The prompt, at least one token.
     pub prompt: Vec<u32>,
     /// Tokens to add at most, at least one; with the prompt they fit the model's context.
     pub most: usize,
-    /// How they are chosen.
+    /// How tokens are chosen.
     pub sampling: Sampling,
     /// How many alternatives to name beside each token, if probabilities are wanted at all.
     pub alternatives: Option<usize>,
@@ -45,7 +45,7 @@ pub struct Ask {
 /// The next token of a sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Token {
-    /// Its number in the vocabulary.
+    /// The token's id in the vocabulary.
     pub id: u32,
     /// How likely the model thought it, where the [`Ask`] wanted to know.
     pub likelihood: Option<Likelihood>,
@@ -84,7 +84,7 @@ pub trait Engine {
     fn reset(&mut self);
 }
 
-/// Who says something in a conversation.
+/// The speaker of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Instructions.
@@ -98,7 +98,7 @@ pub enum Role {
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Who says it.
+    /// The speaker.
     pub role: Role,
     /// The text.
     pub content: String,
@@ -156,7 +156,7 @@ pub struct Counter {
     pub name: &'static str,
     /// Description, one line.
     pub help: &'static str,
-    /// Whether it only grows.
+    /// Whether the value only grows.
     pub total: bool,
     /// Its value.
     pub value: f64,

@@ -101,7 +101,7 @@ pub(super) struct Writing {
     digest: Sha256,
     kind: Kind,
     bytes: u64,
-    /// Not written yet.
+    /// Bytes that are not written yet.
     waiting: Vec<u8>,
 }
 

@@ -89,7 +89,7 @@ impl Feedback {
 }
 
 impl OneBit {
-    /// For a buffer of `len` elements; the first `warm_up` committed steps are exact.
+    /// An exchange for a buffer of `len` elements; the first `warm_up` committed steps are exact.
     pub fn new(len: usize, warm_up: u64) -> Self {
         Self { exact: Exact::default(), warm_up, len, state: None }
     }

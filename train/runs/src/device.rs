@@ -60,7 +60,7 @@ impl From<&Config> for Setup {
 }
 
 impl Setup {
-    /// The same for one of several processes that share this host: its number, from 0, and how many they are.
+    /// These settings for one of several processes that share this host: its number, from 0, and how many they are.
     #[must_use]
     pub fn among(mut self, process: usize, processes: usize) -> Self {
         self.process = process;
@@ -68,14 +68,14 @@ impl Setup {
         self
     }
 
-    /// Without the disk that a run sinks to: what only reads its weights takes no space there.
+    /// These settings without the disk that a run sinks to: a program that only reads weights takes no space there.
     #[must_use]
     pub fn without_disk(mut self) -> Self {
         self.memory.disk = None;
         self
     }
 
-    /// Everything as the device would have it.
+    /// Settings with the device's own budgets.
     pub fn unlimited() -> Self {
         Self { memory: MemorySection::default(), tf32: true, processes: NonZeroUsize::MIN, process: 0 }
     }

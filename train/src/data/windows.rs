@@ -25,10 +25,10 @@ pub(crate) struct MicroBatch {
     pub(crate) mask: Option<Vec<f32>>,
 }
 
-/// Everything one optimizer step learns from.
+/// Training data of one optimizer step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct StepData {
-    /// Counted from 1.
+    /// Number of the step, from 1.
     pub(crate) step: u64,
     pub(crate) micro_batches: Vec<MicroBatch>,
 }

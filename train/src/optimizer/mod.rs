@@ -44,7 +44,7 @@ pub(crate) struct Optimizer<I: Backend> {
     pub(crate) moments: BTreeMap<String, Moments<I>>,
     /// The parameters that are stepped on the host, if any are.
     pub(crate) host: Option<HostPart>,
-    /// Who steps which, where ranks divide them.
+    /// Rank that steps each parameter, where ranks divide them.
     pub(crate) owners: Owners,
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct Plan {
     pub(crate) floor: u64,
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
-    /// By one rank to the others.
+    /// Bytes that one rank sends to the others in a step.
     pub(crate) bytes_sent_per_step: u64,
     /// A rank's share of a step at the machine's speed in matrix products, if nothing spilled.
     pub(crate) compute_seconds: Option<f64>,

@@ -86,7 +86,7 @@ impl Ranks {
         drop(ManuallyDrop::into_inner(std::mem::replace(&mut self.engine, ManuallyDrop::new(left))));
     }
 
-    /// As a launcher has started this process; alone where none has.
+    /// The ranks that a launcher has started; a world of one where none has.
     pub(crate) fn open() -> anyhow::Result<Self> {
         launch::found()?.map_or_else(|| Ok(Self::alone()), Self::over_mpi)
     }

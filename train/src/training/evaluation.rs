@@ -33,7 +33,7 @@ pub(crate) struct Evaluation {
     /// `None` where no target stands for text.
     pub(crate) bits_per_byte: Option<f64>,
     pub(crate) sequences: u64,
-    /// The same without copies of indexed documents, where something is looked up.
+    /// Results without copies of indexed documents, where the model looks texts up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) without_copies: Option<Fresh>,
 }

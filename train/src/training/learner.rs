@@ -65,7 +65,7 @@ impl<B: Backend> InferenceStep for Learner<B> {
 }
 
 impl MicroBatch {
-    /// Its tensors on `device`.
+    /// The micro-batch's tensors on `device`.
     pub(super) fn upload<B: Backend>(&self, device: &B::Device) -> Batch<B> {
         let shape = [self.rows, self.inputs.len() / self.rows];
         let ids = |ids: &[i32]| Tensor::<B, 2, Int>::from_data(TensorData::new(ids.to_vec(), shape), device);

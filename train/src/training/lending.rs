@@ -15,7 +15,7 @@ use super::snapshot::{PARTS, moment};
 /// The list of moments to fetch, and how many have been fetched.
 pub(crate) struct Lending<'r> {
     ranks: &'r mut Ranks,
-    /// In the order of their names.
+    /// Moments in the order of their names.
     lent: Vec<Lent>,
     next: usize,
     /// Steps that each parameter has taken, wherever its moments are.

@@ -151,7 +151,7 @@ impl<I: Offloadable> Run<I> {
         }
     }
 
-    /// Between the lines of steps. The terminal interface owns the whole screen, so there the journal has to do.
+    /// Prints between the lines of steps. The terminal interface owns the whole screen, so there the journal has to do.
     pub(super) fn say(&self, text: &str) {
         if self.display == Display::Plain {
             eprintln!("{text}");

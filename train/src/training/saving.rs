@@ -34,7 +34,7 @@ pub(super) struct Sealing {
 /// Outcome of a save.
 struct Sealed {
     saved: Result<Saved, CheckpointError>,
-    /// Whether it was marked, and others removed for it.
+    /// Whether the checkpoint was marked, and others removed for it.
     tidied: Result<(), CheckpointError>,
     ended: Instant,
 }

@@ -62,7 +62,7 @@ pub(crate) struct Best {
 }
 
 impl Progress {
-    /// Before step 1.
+    /// The position before step 1.
     pub(crate) fn start(seed: u64) -> Self {
         Self { cursor: Cursor::start(seed), ..Self::default() }
     }

@@ -46,7 +46,7 @@ pub(crate) enum Display {
     Plain,
     /// Burn's terminal interface.
     Terminal,
-    /// Not at all.
+    /// No display.
     Silent,
 }
 

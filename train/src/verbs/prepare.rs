@@ -44,9 +44,9 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum BadRecord {
-    /// It is counted, named and left out, as long as nine of ten records are clean.
+    /// The record is counted, named and left out, as long as nine of ten records are clean.
     Skip,
-    /// It ends the preparation.
+    /// The record ends the preparation.
     Fail,
 }
 

@@ -338,7 +338,7 @@ fn first_state<I: Offloadable>(
     Ok((optimizer.adopt(gpt)?, optimizer, Progress::start(config.train.seed)))
 }
 
-/// Who steps which parameter.
+/// The rank that steps each parameter.
 fn owners<I: Backend>(config: &Config, gpt: &Gpt<I>, ranks: &Ranks) -> Owners {
     if config.memory.shard { Owners::divided(gpt, ranks) } else { Owners::default() }
 }

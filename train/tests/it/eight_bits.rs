@@ -82,7 +82,7 @@ const WIDE: [&str; 11] = [
     "eval.questions=[]",
 ];
 const MATRICES: u64 = 6 * 12 * 512 * 512;
-/// In f32, and the head in bf16.
+/// Parameters of the embedding, kept in f32, and of the head, in bf16.
 const EMBEDDING: u64 = 264 * 512;
 
 /// A byte and a 32nd of gradient out; as much of weight in for the forward pass, and again for the backward pass.

@@ -43,7 +43,7 @@ impl Tiny {
         bits(&json(&output))
     }
 
-    /// In the background, with what it says in `out.log`.
+    /// Starts ranks in the background; their output goes to `out.log`.
     fn start_on(&self, ranks: &str, out: &str, more: &[&str]) -> Child {
         let log = fs::File::create(self.join(&format!("{out}.log"))).expect("a file");
         let mut command =

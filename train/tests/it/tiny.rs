@@ -52,7 +52,7 @@ impl Tiny {
         Self { folder }
     }
 
-    /// With a finished run `run` in it.
+    /// A folder with a finished run `run` in it.
     pub(crate) fn trained(settings: &[&str]) -> Self {
         let tiny = Self::new();
         tiny.run("run", settings);

@@ -28,7 +28,7 @@ impl Cell {
     }
 }
 
-/// In the order in which they were measured.
+/// Cells in the order in which they were measured.
 pub(super) fn cells(samples: &[Sample]) -> Vec<Cell> {
     let key = |sample: &Sample| (sample.link, sample.ranks, sample.kind, sample.bytes);
     let mut keys: Vec<_> = Vec::new();
@@ -72,7 +72,7 @@ pub(super) struct Overhead {
     pub(super) alone: f64,
     /// Time over that of the plain sum, less one.
     pub(super) share: f64,
-    /// The same of the plain sum and itself.
+    /// Time over that of the plain sum, less one, for the plain sum itself.
     pub(super) noise: f64,
 }
 

@@ -113,7 +113,7 @@ impl Findings {
     }
 }
 
-/// In the unit that rates have.
+/// Bytes in the unit that rates have.
 fn megabytes(bytes: u64) -> String {
     format!("{} MB", table::megabytes(bytes as f64))
 }

@@ -8,7 +8,7 @@ use crate::records::machine::Machine;
 
 pub(super) struct Model {
     pub(super) name: String,
-    /// As the trainer is asked for it: a path or a preset.
+    /// Argument of the trainer's `--config`: a path or a preset.
     pub(super) config: String,
     pub(super) settings: Vec<String>,
 }
@@ -23,7 +23,7 @@ pub(super) enum Optimizer {
 /// Where the cells run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// For the trainer's `--device`. Always named, so that all cells run on the same one.
+    /// Argument of the trainer's `--device`. Always named, so that all cells run on the same one.
     pub(super) device: String,
     pub(super) has_gpu: bool,
 }
@@ -43,7 +43,7 @@ const STEPS_ONLY: [&str; 8] = [
 /// Tokens that need no learning, and as much text as the steps read: neither changes what a step costs.
 const QUICK_START: [&str; 3] = ["tokenizer.kind=bytes", "data.dialogues=5000", "train.accumulate=1"];
 
-/// For a CPU, which computes in no smaller type than this.
+/// Settings for a CPU, which computes in no smaller type than f32.
 const SHORT_STEPS: [&str; 3] = ["train.micro_batch=1", "train.sequence=64", "model.compute=f32"];
 
 impl Place {

@@ -39,7 +39,7 @@ fn row(cell: &Cell, cells: &[Cell]) -> Row {
     [model(cell, cells), budget, fits.to_owned(), device, host, rate, ratio, moved, stall, losses, weights]
 }
 
-/// With its size, where any of its runs told it.
+/// Name of the model, with its size where any of its runs reported one.
 fn model(cell: &Cell, cells: &[Cell]) -> String {
     let known = cells.iter().filter(|other| other.model == cell.model).find_map(Cell::summary);
     known.map_or_else(|| cell.model.clone(), |run| format!("{} ({})", cell.model, parameters(run.parameters)))
@@ -73,7 +73,7 @@ fn measured(run: &Summary, reference: Option<&Summary>, is_limited: bool) -> [St
     ]
 }
 
-/// Over the link, and to and from a disk where there is one.
+/// Bytes over the link, and to and from a disk where there is one.
 fn moved(run: &Summary) -> String {
     let over_the_link = Bytes(run.bytes_per_step());
     match run.disk_bytes_per_step() {

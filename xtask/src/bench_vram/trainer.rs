@@ -23,11 +23,11 @@ pub(super) struct Trainer {
     pub(super) origin: String,
     program: Invocation,
     device: String,
-    /// On the disk the build lies on: a temporary folder may be host memory, which is being measured.
+    /// Folder for runs, on the disk of the build: a temporary folder may be host memory, which is being measured.
     scratch: PathBuf,
 }
 
-/// They would take the place of what a cell is told, or slow it down.
+/// Variables that would override a cell's settings, or slow it down.
 const WITHHELD: [&str; 3] = ["OFFLOAD_DEVICE_BUDGET", "OFFLOAD_HOST_BUDGET", "OFFLOAD_PARANOID"];
 
 impl Trainer {

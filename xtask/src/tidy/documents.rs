@@ -35,7 +35,7 @@ fn dead_end(file: &File, target: &str, tree: &Tree) -> Option<&'static str> {
     misses.then_some("names no heading of that page")
 }
 
-/// From the root, without `.` and `..`; a target that starts with `/` is meant from the root.
+/// Path from the root, without `.` and `..`; a target that starts with `/` is meant from the root.
 fn resolve(from: &str, target: &str) -> Option<String> {
     if target.is_empty() {
         return Some(from.to_owned());

@@ -88,7 +88,7 @@ pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
     Status::Success
 }
 
-/// As a question to a stream.
+/// Answers as `cuStreamQuery` does.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: u64) -> Status {
     let mut driver = driver();
@@ -106,7 +106,7 @@ pub extern "C" fn cuEventQuery(event: u64) -> Status {
     })
 }
 
-/// In simulated time.
+/// Milliseconds of simulated time between two events.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64) -> Status {
     let driver = driver();

@@ -21,7 +21,7 @@ struct Sorter {
     open: Option<String>,
     types: Vec<String>,
     variables: Vec<String>,
-    /// From a declaration, up to its place, to the place.
+    /// Places in shared memory by declaration, without the place.
     shared: BTreeMap<String, u32>,
 }
 

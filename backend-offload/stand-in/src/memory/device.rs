@@ -26,7 +26,7 @@ struct Block {
     range: Range<u64>,
     pages: Range<u64>,
     device: usize,
-    /// Its free was asked for, but has not happened.
+    /// Whether a free was asked for that has not happened yet.
     freed: bool,
     written: Written,
 }

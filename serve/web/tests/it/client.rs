@@ -34,7 +34,7 @@ impl Served {
         server
     }
 
-    /// Without waiting for its model.
+    /// A server whose model is not waited for.
     pub(crate) fn loading(settings: Settings, work: impl FnOnce(Desk) + Send + 'static) -> Self {
         let web = Web::start(settings, move |desk| {
             work(desk);

@@ -129,7 +129,7 @@ impl Browser {
         format!("/element/{}", id.as_str().unwrap())
     }
 
-    /// As a person does: it must be visible and nothing in front of it.
+    /// Clicks as a person does: the element must be visible, with nothing in front of it.
     pub(crate) fn click(&self, css: &str) {
         self.command("POST", &format!("{}/click", self.find(css)), &json!({}));
     }

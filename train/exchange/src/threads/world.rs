@@ -20,7 +20,7 @@ pub(super) struct State {
     pub(super) broken: bool,
     /// Transfers begun since the last `shrink`.
     pub(super) calls: Vec<u64>,
-    /// By sender and receiver.
+    /// Letters by sender and receiver.
     pub(super) mail: BTreeMap<(usize, usize), VecDeque<Letter>>,
     members: Vec<usize>,
     votes: Vec<Option<(Call, bool)>>,

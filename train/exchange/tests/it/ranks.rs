@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_mins(2);
 pub struct End {
     /// Whether every rank ended well; none if the job had to be killed.
     pub success: Option<bool>,
-    /// All that ranks have printed, and `mpirun`.
+    /// Output of the ranks and of `mpirun`.
     pub printed: String,
     pub took: Duration,
 }

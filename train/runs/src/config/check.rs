@@ -22,7 +22,7 @@ const MOST_QUESTIONS: usize = 100_000;
 /// Most tokens of one continuation.
 pub const MOST_NEW_TOKENS: u64 = 1_000_000;
 
-/// All that is wrong with `config`.
+/// All problems of `config`.
 pub(super) fn combinations(config: &Config) -> Vec<Combination> {
     let mut refusals = Refusals(Vec::new());
     refusals.counts(config);

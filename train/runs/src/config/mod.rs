@@ -79,7 +79,7 @@ impl Config {
         problems.none_or(origin).map(|()| config)
     }
 
-    /// Everything, with its defaults filled in. Read again it gives an equal description.
+    /// The whole configuration as JSON, defaults filled in. Reading it gives an equal configuration.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("numbers, texts and lists always serialise") + "\n"
     }

@@ -95,7 +95,7 @@ pub enum SplitKind {
 pub enum AlignKind {
     /// Back to back.
     Anywhere,
-    /// With a document.
+    /// At the beginning of a document.
     Document,
 }
 
@@ -103,9 +103,9 @@ pub enum AlignKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnBadRecordKind {
-    /// It is counted, named and left out, as long as nine of ten records are clean.
+    /// Skip: the record is counted, named and left out, as long as nine of ten records are clean.
     Skip,
-    /// It ends the preparation.
+    /// The record ends the preparation.
     Fail,
 }
 
@@ -185,9 +185,9 @@ pub struct ScheduleSection {
 pub enum ScheduleKind {
     /// Half a cosine from the peak to the floor.
     Cosine,
-    /// At the peak, then a straight line to the floor.
+    /// Constant at the peak, then a straight line to the floor.
     Linear,
-    /// At the peak to the end.
+    /// Constant at the peak.
     Constant,
 }
 
@@ -235,7 +235,7 @@ pub struct CheckpointSection {
 pub struct MemorySection {
     /// Bytes (`"6GiB"`), a share (`"80%"`), `"unlimited"` or `"auto"`.
     pub device_budget: String,
-    /// The same for host memory: spilled tensors, and the optimizer where it is there.
+    /// Budget of host memory, in the same forms: spilled tensors, and the optimizer where it is there.
     pub host_budget: String,
     /// A folder on the disk that spilled tensors sink to when the host budget is used up. Without it none is written to.
     pub disk: Option<PathBuf>,
@@ -265,7 +265,7 @@ pub struct MemorySection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PlacementKind {
-    /// With the weights. What has no room spills like any tensor.
+    /// On the device, with the weights. State that has no room spills like any tensor.
     Device,
     /// In host memory: a gradient goes out and weights come in, and nothing else of a step crosses the link.
     Host,
