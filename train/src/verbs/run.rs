@@ -167,7 +167,7 @@ impl Work for Training<'_> {
             if let (Some(pretrained), Some(indexes)) = (&directory.pretrained, &data.indexes)
                 && let Err(other) = indexes.check(pretrained.path())
             {
-                eprintln!("the weights come from a run that looked other texts up: {other:#}");
+                eprintln!("the weights come from a run with other indexed texts: {other:#}");
             }
         }
 
@@ -208,7 +208,7 @@ impl Work for Training<'_> {
         let summary = Summary::of(&outcome, place, &stats::<I>(device))?;
         let theirs = outcome.ranks.led(|| Ok(summary.weights_sha256.clone().into_bytes()))?;
         let same = outcome.ranks.all(theirs == summary.weights_sha256.as_bytes())?;
-        ensure!(same, "the ranks ended with different weights, so their devices do not compute alike");
+        ensure!(same, "the ranks ended with different weights: their devices compute differently");
         if let Some((plan, _)) = planned {
             conclude(args, &run, &plan, &mut outcome, summary)?;
         }
@@ -261,7 +261,7 @@ fn conclude<I: Offloadable>(
     if outcome.ending == Ending::Done {
         match quiz(&outcome.learner, &outcome.session, &mut outcome.journal) {
             Ok(score) => summary.quiz = score,
-            Err(error) => eprintln!("the questions could not be asked: {error:#}"),
+            Err(error) => eprintln!("the quiz could not be run: {error:#}"),
         }
         summary.write(run)?;
     }
@@ -296,11 +296,11 @@ fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &D
         let copies = if validation.know_copies() {
             ""
         } else {
-            "; whether validation text is a copy of it cannot be told, as nothing marks where documents begin"
+            "; nothing marks where documents begin, so validation text was not checked for copies of it"
         };
         eprintln!(
-            "what is looked up is the next token in {:.1} % of the first training and {:.1} % of the first validation \
-             sequences{copies}",
+            "the looked-up token is the next one for {:.1} % of the first training and {:.1} % of the first validation \
+             sequences' tokens{copies}",
             100.0 * training,
             100.0 * measured
         );

@@ -173,7 +173,7 @@ fn the_training_text_is_not_indexed_twice_and_the_validation_text_is_refused() {
     let once = run("once", "train");
     assert_success(&once);
     assert!(!tiny.join("once/data/index").exists());
-    assert!(stderr(&once).contains("what is looked up is the next token in"), "{}", stderr(&once));
+    assert!(stderr(&once).contains("the looked-up token is the next one for"), "{}", stderr(&once));
     let own = tiny.run("own", &[&shards[..], &["tokenizer.chat=false"]].concat());
     assert_eq!(bits(&json(&once)), bits(&own));
     let refused = run("refused", "val");

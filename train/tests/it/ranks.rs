@@ -324,7 +324,7 @@ fn a_run_whose_ranks_are_killed_again_and_again_ends_as_if_they_had_not_been() {
     assert_eq!(ended(&mut child), Some(0), "{}", tiny.said("run"));
     let summary = fs::read(tiny.join("run/summary.json")).expect("reading");
     assert_eq!(bits(&serde_json::from_slice(&summary).expect("JSON")), whole);
-    let restarts = tiny.said("run").matches("goes on from its last checkpoint").count();
+    let restarts = tiny.said("run").matches("resumes from its last checkpoint").count();
     println!("{restarts} restarts");
     assert!(restarts > 0, "no rank was killed in time");
 }
