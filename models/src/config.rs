@@ -67,7 +67,7 @@ pub enum Family {
     Nanochat,
 }
 
-/// Everything that fixes the network. See the module documentation for how files are read.
+/// The configuration of a network. See the module documentation for how files are read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent yes or no of a published format")]
@@ -114,7 +114,7 @@ pub struct GptConfig {
     pub longest_match: bool,
     /// `c * tanh(logit / c)` on the output logits.
     pub logit_softcap: Option<f64>,
-    /// The same on attention scores.
+    /// `c * tanh(score / c)` on attention scores.
     pub attention_softcap: Option<f64>,
     /// Dropout after the embedding.
     pub embd_pdrop: f64,

@@ -1,4 +1,4 @@
-//! What a model costs before it exists: parameters, bytes and floating-point operations.
+//! The cost of a model before it exists: parameters, bytes and floating-point operations.
 //!
 //! Everything follows from the configuration in integer arithmetic that reports overflow, so a trainer can plan with
 //! it and a mistyped size fails here instead of in an allocator.
@@ -17,7 +17,7 @@ use crate::precision::Compute;
 pub struct Footprint {
     /// Trained numbers, a tied head counted once.
     pub parameters: u64,
-    /// Of these, the ones that multiply each token: blocks and head, without embedding tables.
+    /// Parameters that multiply each token: blocks and head, without embedding tables.
     pub multiplied: u64,
     /// Parameters of one block.
     pub per_block: u64,
@@ -45,7 +45,7 @@ impl Footprint {
         Self::counted(config)
     }
 
-    /// The same for sizes that are known to fit together; fails only where their products overflow.
+    /// The footprint of sizes that are known to fit together; fails only where their products overflow.
     pub(crate) fn counted(config: &GptConfig) -> Result<Self, ConfigError> {
         Self::without_overflow(config).ok_or(ConfigError::TooLarge {
             n_layer: config.n_layer,
@@ -174,7 +174,7 @@ impl Footprint {
         }
     }
 
-    /// Of these, the tape of the one segment of `every` blocks that is being recomputed.
+    /// The part of [`Self::activation_bytes_per_token`] that is the tape of the one segment being recomputed.
     pub fn segment_bytes_per_token(&self, every: usize) -> u64 {
         self.segment(every) * self.block_activations
     }
@@ -183,7 +183,7 @@ impl Footprint {
 /// Score or logit tensors of one chunk that live at the same time in its backward step.
 const TENSORS_PER_CHUNK: u64 = 4;
 
-/// What one block leaves on the tape, in bytes per token.
+/// Tape of one block, in bytes per token.
 fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     let width = config.n_embd as u64;
     let narrow = config.compute.bytes();
@@ -211,8 +211,8 @@ fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     mlp.checked_add(norms + head_norms + attention + dropped)
 }
 
-/// What lies before the first block and behind the last: norms, the gradient that the loss keeps instead of its input,
-/// and the tokens.
+/// Tape outside the blocks, in bytes per token: norms, the gradient that the loss keeps instead of its input, and the
+/// tokens.
 fn outer_activations(config: &GptConfig) -> u64 {
     let width = config.n_embd as u64;
     let norms = (1 + u64::from(config.embedding_norm)) * norm_activations(width, 1);

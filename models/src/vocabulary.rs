@@ -1,4 +1,4 @@
-//! Models that get more tokens than they were made with.
+//! Growing a vocabulary: models that get more tokens than they were made with.
 
 use burn::module::Param;
 use burn::tensor::{Tensor, backend::Backend};

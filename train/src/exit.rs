@@ -1,4 +1,4 @@
-//! What the program's exit code says. Only `main` ends the process with one.
+//! The program's exit codes. Only `main` ends the process with one.
 
 use std::{io, process::ExitCode};
 

@@ -1,6 +1,6 @@
 //! Numbers as people read them.
 
-/// With a comma every three digits.
+/// A number with a comma every three digits.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! What the machine can do, found out once before a run: the link, the arithmetic, memory and disk.
+//! The machine, measured once before a run: link, arithmetic, memory and disk.
 
 use std::{path::Path, time::Instant};
 
@@ -68,13 +68,13 @@ pub(crate) fn survey<I: Offloadable>(
 /// Too little to wear a drive out, and enough for the speed of large blocks.
 const WRITTEN_ONCE: usize = 64 << 20;
 
-/// Of writing to the disk below host memory and reading from it, where there is one and as much room on it.
+/// Write and read speed of the disk below host memory; `None` without a disk, or without room for the measurement.
 fn disk_speeds(config: &Config) -> Option<[f64; 2]> {
     let speed = disk_speed(config.memory.disk.as_deref()?, WRITTEN_ONCE).ok()?;
     Some([speed.write, speed.read])
 }
 
-/// What each of the ranks here would take of the disk below host memory, when nothing is taken yet.
+/// Bytes that each of the ranks here takes of the disk below host memory, before any has.
 fn disk_to_take(config: &Config, ranks_here: usize) -> anyhow::Result<u64> {
     let Some((folder, budget)) = config.memory.disk_budget()? else { return Ok(0) };
     let free =

@@ -56,7 +56,7 @@ pub(crate) struct BenchVram {
     /// Where the optimizer is, by turns; by default where each configuration has it
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     optimizer: Vec<Optimizer>,
-    /// What cells with a device budget may take of host memory
+    /// Host memory for spilled tensors of cells with a device budget
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["max_params", "peer", "simulate"])]
     host_budget: Option<Budget>,
     /// A folder on the disk that cells with a device budget sink to when that is used up

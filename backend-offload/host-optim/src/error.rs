@@ -63,7 +63,7 @@ pub enum HostOptimError {
     /// Steps on a thread of their own that ended before they were all taken.
     #[error("the optimizer's steps on the host ended early: {reason}")]
     Updates {
-        /// What ended them.
+        /// The cause.
         reason: String,
     },
     /// A tensor that cannot be read from its device.

@@ -145,7 +145,7 @@ impl HostState {
         Ok(())
     }
 
-    /// What has arrived, as sums of neighbouring shares, in order.
+    /// The gradient received so far: sums of neighbouring shares, in order.
     pub fn shares(&self) -> Vec<Values<'_>> {
         self.gradient.iter().flat_map(Gradient::parts).collect()
     }

@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_in_a_step_is_told_in_its_words() {
+    fn a_panic_in_a_step_is_reported_with_its_message() {
         let steps: [fn() -> _; 2] = [|| panic!("the index is too large"), || panic!("{}", 1 + 1)];
         for (step, words) in steps.into_iter().zip(["the index is too large", "2"]) {
             let told = Updates::run(step).and_then(Updates::finish).expect_err("it panicked").to_string();

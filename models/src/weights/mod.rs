@@ -43,7 +43,7 @@ pub enum WeightsError {
     /// The file could not be opened, read, written or renamed.
     #[error("could not {attempt} `{}`: {source}", path.display())]
     File {
-        /// What was tried.
+        /// The attempted action, such as "read".
         attempt: &'static str,
         /// The file.
         path: PathBuf,
@@ -55,7 +55,7 @@ pub enum WeightsError {
     Unread {
         /// The tensor.
         name: String,
-        /// What the device said, or whoever keeps it.
+        /// The message of the device or of whatever else holds the tensor.
         reason: String,
     },
     /// The file is not safetensors, or is cut short.
@@ -63,7 +63,7 @@ pub enum WeightsError {
     Format {
         /// The file.
         path: PathBuf,
-        /// What the reader stumbled over.
+        /// The reader's error.
         source: safetensors::SafeTensorError,
     },
     /// The tensors are not those of the model.
@@ -71,7 +71,7 @@ pub enum WeightsError {
     Mismatch {
         /// The file, or the first of several.
         path: PathBuf,
-        /// Everything that differs.
+        /// All differences.
         report: Report,
     },
     /// A tensor of integers or of an exotic float.
@@ -112,7 +112,7 @@ pub enum WeightsError {
     Config {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error in the configuration.
         source: ConfigError,
     },
     /// The network has something neither GPT-2 nor Llama has.

@@ -147,7 +147,7 @@ impl TensorFile {
         numbers(name, &view.map_err(|source| WeightsError::Format { path: self.path.clone(), source })?)
     }
 
-    /// What the header notes under `key`.
+    /// The text that the header holds under `key`.
     pub(super) fn note(&self, key: &str) -> Option<&str> {
         self.header.metadata().as_ref()?.get(key).map(String::as_str)
     }

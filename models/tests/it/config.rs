@@ -1,4 +1,4 @@
-//! A description is read strictly, and a bad one is refused before anything is allocated.
+//! A configuration is read strictly, and a bad one is refused before anything is allocated.
 
 use models::config::{Activation, Positions};
 use models::error::ConfigError;

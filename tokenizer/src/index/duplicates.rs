@@ -1,4 +1,4 @@
-//! Documents of a split that an index holds word for word: what a model with the feature has only to copy.
+//! Documents of a split that an index holds word for word: a model with the feature only has to copy these.
 
 use std::{
     collections::HashMap,

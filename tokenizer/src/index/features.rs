@@ -76,7 +76,7 @@ impl<D: Borrow<TokenDataset>> Features<D> {
         }
     }
 
-    /// Of an indexed split behind others.
+    /// Features of an indexed split that has other indexes before it.
     fn among_others(&self, own: usize, positions: Range<u64>) -> Result<Vec<Option<u32>>, Error> {
         let index = &self.corpora.indexes()[own];
         let found = index.followers(positions.clone())?;
@@ -92,7 +92,7 @@ impl<D: Borrow<TokenDataset>> Features<D> {
         Ok(features.collect())
     }
 
-    /// Of a split without an index.
+    /// Features of a split without an index.
     fn outside(&self, positions: Range<u64>, walk: &mut Walk) -> Result<Vec<Option<u32>>, Error> {
         let Range { start, end } = positions;
         let base = start.saturating_sub(REACH) / REACH * REACH;

@@ -19,16 +19,16 @@ pub(crate) struct MicroBatch {
     pub(crate) rows: usize,
     pub(crate) inputs: Vec<i32>,
     pub(crate) targets: Vec<i32>,
-    /// What followed the longest match up to each input, the size of the model's vocabulary where there is none.
+    /// Token that followed the longest match up to each input; the size of the model's vocabulary where there is none.
     pub(crate) followers: Option<Vec<i32>>,
     /// One weight per target; `None` where all count.
     pub(crate) mask: Option<Vec<f32>>,
 }
 
-/// Everything one optimizer step learns from.
+/// Training data of one optimizer step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct StepData {
-    /// Counted from 1.
+    /// Number of the step, from 1.
     pub(crate) step: u64,
     pub(crate) micro_batches: Vec<MicroBatch>,
 }
@@ -106,7 +106,7 @@ impl Sequences {
         Ok(Self { tokens, features, none: config.model.vocab_size as i32 })
     }
 
-    /// What is looked up for these sequences, one behind the other.
+    /// Followers of these sequences, one sequence behind the other.
     fn followers(&self, cursors: &[Cursor]) -> Result<Option<Vec<i32>>, tokenizer::Error> {
         let Some(features) = &self.features else { return Ok(None) };
         let found = features.windows(cursors)?.into_iter().flatten();
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_are_the_copies_and_nothing_else() {
+    fn validation_without_copies_leaves_out_the_copies_and_nothing_else() {
         let documents =
             ["a river rises", "a river falls", "it rains", "so it goes", "a river falls", "it snows"];
         let (config, data, _folder) = opened(&documents);

@@ -258,7 +258,7 @@ struct Adopt<'a> {
 }
 
 impl Adopt<'_> {
-    /// What the device is to have of a parameter: itself, or tiles of its masters and something in its place.
+    /// Chooses a parameter's form on the device: its weights, or tiles of its masters with a placeholder for the weights.
     fn in_tiles<I: Backend, const D: usize>(
         &mut self,
         id: ParamId,
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_update_that_failed_is_told_at_every_later_question_and_nothing_is_saved() {
+    fn a_failed_update_is_reported_at_every_later_call_and_nothing_is_saved() {
         let text = r#"{"model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 4, "vocab_size": 264},
             "tokenizer": {"kind": "bytes"}, "memory": {"optimizer": "host"}}"#;
         let config = Config::from_text(text, "a tiny run", &[]).expect("valid");

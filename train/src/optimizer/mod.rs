@@ -1,4 +1,4 @@
-//! Steps every parameter by its own rule and keeps what that rule remembers.
+//! The optimizer: steps every parameter by its own rule and keeps that rule's state.
 //!
 //! Burn 0.21 has no parameter groups, and its learner clones the model to step it, which holds all parameters twice.
 //! Here the model is taken apart and put together one parameter at a time: old and new values of one tensor live side
@@ -39,21 +39,21 @@ use runs::config::{Config, OptimizerKind, TrainSection};
 #[derive(Debug)]
 pub(crate) struct Optimizer<I: Backend> {
     settings: TrainSection,
-    /// What the model computes in.
+    /// Number type of the model's products.
     compute: Compute,
     pub(crate) moments: BTreeMap<String, Moments<I>>,
     /// The parameters that are stepped on the host, if any are.
     pub(crate) host: Option<HostPart>,
-    /// Who steps which, where ranks divide them.
+    /// Rank that steps each parameter, where ranks divide them.
     pub(crate) owners: Owners,
 }
 
-/// What one step adds to the settings.
+/// The numbers of one step that are not in the settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Stride {
     /// Share of the peak learning rate.
     pub(crate) share: f64,
-    /// What gradients are multiplied with to keep their norm within bounds; 1 leaves them alone.
+    /// Factor on all gradients that keeps their norm within bounds; 1 leaves them alone.
     pub(crate) scale: f64,
 }
 
@@ -226,7 +226,7 @@ struct Stepper<'o, I: Backend> {
     vectors: Vec<(ParamId, Update)>,
     /// In the model's order, in which the forward pass comes to them.
     matrices: Vec<(ParamId, Update)>,
-    /// Of these, what makes the weights that come in tiles.
+    /// Decoders of the matrices whose weights come in tiles.
     on_demand: HashMap<ParamId, OnDemand>,
     failure: Option<HostOptimError>,
 }

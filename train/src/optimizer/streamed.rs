@@ -18,7 +18,7 @@ use super::{HostPart, Stride};
 pub(super) struct Crossing {
     weights: Option<Code>,
     gradients: bool,
-    /// What weights are decoded to.
+    /// Number type that weights are decoded to.
     kind: DType,
     seed: u64,
 }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_a_matrix_is_no_number() {
+    fn the_placeholder_of_a_matrix_is_nan() {
         let matrix: Tensor<B, 2> = placeholder(crossing("int8"), Shape::new([3, 5]), &FlexDevice);
         assert_eq!(matrix.dims(), [3, 5]);
         let read: Vec<f32> = matrix.into_data().iter().collect();

@@ -1,4 +1,4 @@
-//! What training holds and what moving it costs, whatever the machine.
+//! The memory that training holds and the bytes that spilling moves, whatever the machine.
 //!
 //! Two moments of a step decide. When a micro-batch's forward pass ends, all activations are alive; when its backward
 //! pass ends and parameters are stepped, all gradients are. At either, parts keep their place on the device in the order
@@ -199,7 +199,7 @@ impl Demand {
     }
 }
 
-/// What f32 takes in tiles of eight bits.
+/// Bytes in tiles of eight bits for so many bytes of f32.
 fn inputs_in_tiles(bytes: u64) -> u64 {
     super::placement::in_tiles(bytes / WIDE)
 }

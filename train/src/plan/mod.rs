@@ -24,7 +24,7 @@ use models::Footprint;
 use runs::config::Config;
 use serde::Serialize;
 
-/// What a run will take, and whether this machine has it.
+/// Memory, traffic and time that a run will take, and whether this machine has them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Plan {
     pub(crate) machine: Machine,
@@ -35,10 +35,10 @@ pub(crate) struct Plan {
     pub(crate) sequence: usize,
     pub(crate) tokens_per_step: u64,
     pub(crate) tokens: u64,
-    /// Of one step, recomputation included.
+    /// FLOPs of one step, recomputation included.
     pub(crate) flops_per_step: f64,
     pub(crate) flops: f64,
-    /// What is held, the part that stays longest first.
+    /// Parts of the memory held, the part that stays longest first.
     pub(crate) held: Vec<Held>,
     /// Bytes alive at the worst moment, on whichever tier.
     pub(crate) working_set: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Plan {
     pub(crate) floor: u64,
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
-    /// By one rank to the others.
+    /// Bytes that one rank sends to the others in a step.
     pub(crate) bytes_sent_per_step: u64,
     /// A rank's share of a step at the machine's speed in matrix products, if nothing spilled.
     pub(crate) compute_seconds: Option<f64>,
@@ -116,7 +116,7 @@ pub(crate) struct Held {
     pub(crate) spills: u64,
 }
 
-/// What a step writes to the disk below host memory, and reads from it.
+/// Bytes that a step writes to the disk below host memory and reads from it.
 struct DiskTraffic {
     written: u64,
     read: u64,
@@ -125,7 +125,7 @@ struct DiskTraffic {
 }
 
 impl DiskTraffic {
-    /// What sinks is as mixed as what spills, and each crossing of the link takes one of the disk.
+    /// Assumes that what sinks is as mixed as what spills, and that each crossing of the link takes one of the disk.
     fn of(machine: &Machine, sinks: u64, spills: u64, [leaves, returns]: [u64; 2]) -> Self {
         let share = sinks as f64 / spills.max(1) as f64;
         let [written, read] = [leaves, returns].map(|bytes| (bytes as f64 * share) as u64);
@@ -244,7 +244,7 @@ impl Plan {
         plan
     }
 
-    /// What cannot work on this machine, each with what to change. Empty where nothing speaks against the run.
+    /// Reasons why the run cannot work on this machine, each with what to change. Empty where nothing speaks against it.
     pub(crate) fn refusals(&self) -> &[String] {
         &self.refusals
     }

@@ -16,13 +16,13 @@ const TENSORS_PER_CODING: u64 = 3;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Placement {
     pub(super) on_device: u64,
-    /// Of these, the ones with two moments.
+    /// Parameters on the device that have two moments.
     with_two_moments: u64,
     /// Stepped on the host, in f32 on the device too.
     pub(super) wide: u64,
     /// Stepped on the host, in bf16 on the device.
     pub(super) narrow: u64,
-    /// Of both, the blocks' matrices, and bytes of one of their numbers where the device computes with it.
+    /// Parameters on the host that are in the blocks' matrices, and bytes of one of them where the device computes with it.
     matrices: u64,
     computed: u64,
     /// Whether the weights of these come to the device in tiles of eight bits, and whether their gradients leave it so.

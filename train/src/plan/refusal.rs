@@ -1,4 +1,4 @@
-//! What cannot work on a machine, and what would have to change.
+//! Refusals: runs that cannot work on a machine, each with what would have to change.
 //!
 //! Refused is what has no way to work if the working set is about what was predicted; the rest is let go, with a note.
 
@@ -76,7 +76,7 @@ pub(super) fn notes(plan: &Plan) -> Vec<String> {
         ));
     }
     if plan.spills > 0 && plan.slowdown_hidden.is_none() {
-        notes.push("the link or the arithmetic was not measured, so no slowdown is expected here".to_owned());
+        notes.push("the link or the arithmetic was not measured, so no slowdown is predicted".to_owned());
     }
     if plan.slowdown_hidden.is_some_and(|times| times > 1.05)
         && let Some(tokens) = plan.break_even_tokens

@@ -1,4 +1,4 @@
-//! The plan as a table that somebody understands who has never trained anything.
+//! The plan as a table for readers who have never trained a model.
 
 use std::fmt;
 

@@ -86,7 +86,7 @@ impl Ranks {
         drop(ManuallyDrop::into_inner(std::mem::replace(&mut self.engine, ManuallyDrop::new(left))));
     }
 
-    /// As a launcher has started this process; alone where none has.
+    /// The ranks that a launcher has started; a world of one where none has.
     pub(crate) fn open() -> anyhow::Result<Self> {
         launch::found()?.map_or_else(|| Ok(Self::alone()), Self::over_mpi)
     }
@@ -109,7 +109,7 @@ impl Ranks {
         anyhow::bail!("{} ranks were started, and this system's MPI is not known", place.world)
     }
 
-    /// What talking to other ranks has cost so far; nothing where there are none.
+    /// Bytes and time of the exchange with other ranks so far; `None` in a world of one.
     pub(crate) fn costs(&self) -> Option<Costs> {
         (!self.is_alone()).then(|| self.engine.costs())
     }
@@ -145,13 +145,13 @@ impl Ranks {
         let path = self.led(|| {
             let directory = found.insert(find(out)?);
             let path =
-                directory.path.to_str().context("a path that is no text cannot be told to other ranks")?;
+                directory.path.to_str().context("a path that is not UTF-8 cannot be sent to other ranks")?;
             Ok(path.as_bytes().to_owned())
         })?;
         if let Some(found) = found {
             return Ok(found);
         }
-        let path = PathBuf::from(String::from_utf8(path).context("hearing rank 0's directory")?);
+        let path = PathBuf::from(String::from_utf8(path).context("reading rank 0's directory")?);
         // A run that was named goes on where it is; any other is where rank 0 makes it.
         let mut directory = find(out).or_else(|_| find(Some(&path)))?;
         directory.path = path;
@@ -199,9 +199,9 @@ impl Ranks {
         self.engine.commit(ok).context("agreeing with the other ranks")
     }
 
-    /// What rank 0 comes to by `work`, for all. Where it fails the others end, too.
+    /// Runs `work` on rank 0 and gives its result to all. If it fails, all ranks end.
     pub(crate) fn led(&mut self, work: impl FnOnce() -> anyhow::Result<Vec<u8>>) -> anyhow::Result<Vec<u8>> {
-        const GAVE_UP: &str = "rank 0 gave up; its own messages say why";
+        const GAVE_UP: &str = "rank 0 failed; its own messages say why";
         if !self.leads() {
             let told = self.told(&[])?;
             return match told.split_first() {
@@ -220,7 +220,7 @@ impl Ranks {
         said
     }
 
-    /// What rank 0 says. Others give nothing.
+    /// Sends rank 0's bytes to all. The other ranks pass an empty slice.
     fn told(&mut self, said: &[u8]) -> anyhow::Result<Vec<u8>> {
         if self.is_alone() {
             return Ok(said.to_owned());
@@ -229,7 +229,7 @@ impl Ranks {
         self.hear_lead(&mut length)?;
         let length = u64::from_le_bytes(length) as usize;
         let mut told = if self.leads() { said.to_owned() } else { vec![0; length] };
-        ensure!(told.len() == length, "rank 0 says {length} bytes");
+        ensure!(told.len() == length, "rank 0 announces {length} bytes");
         self.hear_lead(&mut told)?;
         Ok(told)
     }
@@ -238,11 +238,11 @@ impl Ranks {
         self.hear(0, bytes)
     }
 
-    /// What `rank` has in `bytes`, for all.
+    /// Sends the `bytes` of `rank` to all, into theirs.
     pub(crate) fn hear(&mut self, rank: usize, bytes: &mut [u8]) -> anyhow::Result<()> {
         let mut parts: Vec<&mut [u8]> = (1..self.world()).map(|_| &mut [] as &mut [u8]).collect();
         parts.insert(rank, bytes);
-        self.engine.all_gather(&mut parts).with_context(|| format!("hearing rank {rank}"))
+        self.engine.all_gather(&mut parts).with_context(|| format!("receiving from rank {rank}"))
     }
 
     /// Rank 0's number, for all.
@@ -252,7 +252,7 @@ impl Ranks {
         Ok(f32::from_le_bytes(bytes))
     }
 
-    /// What every rank has, in their order.
+    /// Gathers the bytes of every rank, in their order.
     pub(crate) fn gathered(&mut self, own: &[u8]) -> anyhow::Result<Vec<Vec<u8>>> {
         let mut all = Vec::with_capacity(self.world());
         for rank in 0..self.world() {
@@ -298,7 +298,8 @@ pub(crate) mod tests {
 
     impl Watched for Threads {}
 
-    /// What each of several ranks, threads here, returns. One that panics leaves, so that nobody waits for it.
+    /// Runs `work` on several ranks, each a thread, and returns their results. A rank that panics leaves the world, so that
+    /// no other waits for it.
     pub(crate) fn on_each<T: Send>(world: usize, work: impl Fn(&mut Ranks) -> T + Sync) -> Vec<T> {
         threads::on_each(world, |engine| {
             let mut ranks = Ranks::over(engine, (1, 0));

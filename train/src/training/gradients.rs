@@ -20,15 +20,15 @@ use crate::optimizer::{HostPart, SquaredNorms};
 use crate::progress::Report;
 use crate::ranks::Ranks;
 
-/// Held by whoever builds a tape and walks it back. Burn sweeps the tapes of all threads after each walk, and what another
-/// thread is just adding to its own is taken for left over: gradients are missing then, without a word.
+/// Lock on building a tape and walking it back. After each walk Burn sweeps the tapes of all threads, and takes nodes
+/// that another thread is just adding for left-overs: its gradients are then missing, without an error.
 static TAPE: Mutex<()> = Mutex::new(());
 
 impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
     type Input = StepData;
     type Output = Report;
 
-    /// What Burn's own loop would call; ours has a place for gradients on the host, and other ranks.
+    /// The step of Burn's own training loop. Our loop calls `gradients` itself, with gradients on the host and other ranks.
     fn step(&self, data: StepData) -> TrainOutput<Report> {
         let (grads, item) = self.gradients(&data, None, &mut Ranks::alone());
         TrainOutput { grads, item }
@@ -144,7 +144,7 @@ struct Sum<'a, I: Backend> {
     added: u64,
     /// Sums of neighbouring micro-batches, the earlier ones first.
     parts: Vec<GradientsParams>,
-    /// What is complete, and its norms; of parameters that are stepped on the device.
+    /// Complete gradients of parameters that are stepped on the device, and their norms.
     grads: GradientsParams,
     norms: SquaredNorms<I>,
     host: Option<&'a mut HostPart>,

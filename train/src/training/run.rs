@@ -1,4 +1,4 @@
-//! A run in progress: what it stands on, and how its steps are written down and shown.
+//! A run in progress: its state, and the journal and display of its steps.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -42,7 +42,7 @@ pub(crate) struct Run<I: Offloadable> {
     before: f64,
 }
 
-/// The most that was held at any moment of the run. The device's own counters begin anew with every step.
+/// Peaks of the run. The device's own counters begin anew with every step.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Peaks {
     pub(crate) device: u64,
@@ -91,7 +91,7 @@ impl<I: Offloadable> Run<I> {
         }
     }
 
-    /// Writes a step down and shows it.
+    /// Writes a step to the journal and shows it.
     pub(super) fn account(&mut self, mut report: Report, events: &mut Events<I>) {
         let (usable, seconds) = (report.is_usable(), report.ms / 1e3);
         let session = &mut self.session;
@@ -147,11 +147,11 @@ impl<I: Offloadable> Run<I> {
     /// A line in the journal. A disk that is full does not end the run.
     pub(super) fn tell<T: Serialize>(&mut self, kind: &str, record: &T) {
         if let Err(error) = self.journal.write(kind, record) {
-            self.say(&format!("{error:#}; training goes on"));
+            self.say(&format!("{error:#}; training continues"));
         }
     }
 
-    /// Between the lines of steps. The terminal interface owns the whole screen, so there the journal has to do.
+    /// Prints between the lines of steps. The terminal interface owns the whole screen, so there the journal has to do.
     pub(super) fn say(&self, text: &str) {
         if self.display == Display::Plain {
             eprintln!("{text}");

@@ -31,10 +31,10 @@ pub(super) struct Sealing {
     waited: Duration,
 }
 
-/// What became of it.
+/// Outcome of a save.
 struct Sealed {
     saved: Result<Saved, CheckpointError>,
-    /// Whether it was marked, and others removed for it.
+    /// Whether the checkpoint was marked, and others removed for it.
     tidied: Result<(), CheckpointError>,
     ended: Instant,
 }
@@ -123,7 +123,7 @@ impl<I: Offloadable> Run<I> {
     /// As [`settle_save`](Self::settle_save), where training goes on whatever became of the checkpoint.
     pub(super) fn settle_save_or_say(&mut self) {
         if let Err(error) = self.settle_save() {
-            self.say(&format!("{error:#}; training goes on"));
+            self.say(&format!("{error:#}; training continues"));
         }
     }
 
@@ -145,7 +145,7 @@ impl<I: Offloadable> Run<I> {
         Err(error.context(format!("step {step}: no checkpoint was saved")))
     }
 
-    /// What the ranks that do not save do while rank 0 does, where moments are divided among them.
+    /// Sends this rank's moments to rank 0 while that saves, where moments are divided among ranks.
     pub(super) fn lend(&mut self) -> anyhow::Result<()> {
         if !self.optimizer.owners.are_divided() {
             return Ok(());

@@ -166,7 +166,7 @@ pub(crate) fn restore<I: Managed>(
     let wanted = config.train.optimizer;
     if state.optimizer != wanted && !state.times.is_empty() {
         return Err(BadInput(format!(
-            "the checkpoint {} was trained with {:?} and cannot go on with {wanted:?}",
+            "the checkpoint {} was trained with {:?} and cannot resume with {wanted:?}",
             folder.display(),
             state.optimizer
         ))

@@ -86,7 +86,7 @@ impl<I: Offloadable> Run<I> {
         (model, ending)
     }
 
-    /// One step of what this process steps, and what the others have stepped.
+    /// One step of the parameters that this process steps, and the weights that other ranks have stepped.
     fn step(
         &mut self,
         gpt: Gpt<Tape<I>>,
@@ -100,7 +100,7 @@ impl<I: Offloadable> Run<I> {
         }
     }
 
-    /// Whether rank 0 saves now. Others need to know where they keep moments for it.
+    /// Whether rank 0 saves now. Ranks that keep moments need to know, since they send them.
     fn rank_0_saves(&mut self, saves: bool) -> anyhow::Result<bool> {
         if !self.optimizer.owners.are_divided() {
             return Ok(saves);
@@ -155,7 +155,7 @@ impl<I: Offloadable> Run<I> {
             self.optimizer.settle()?;
         }
         if saves && let Err(error) = self.save(model, better) {
-            self.say(&format!("{error:#}; training goes on"));
+            self.say(&format!("{error:#}; training continues"));
         }
         Ok(None)
     }

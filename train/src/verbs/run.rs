@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// The run's directory; by default `runs/` and the configuration's name.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on where a run stopped: `auto` for the latest checkpoint in the run's directory, or a path to either.
+    /// Resume a run: `auto` for the latest checkpoint in the run's directory, or a path to a run or a checkpoint.
     #[arg(long, value_name = "auto|PATH")]
     resume: Option<Resume>,
     /// Begin a new run with the weights and the vocabulary of another: a run's directory, whose latest checkpoint is
@@ -122,7 +122,7 @@ impl Work for Training<'_> {
             return Ok(Ending::Done);
         }
         if !ranks.leads() {
-            let text = String::from_utf8(config).context("hearing rank 0's configuration")?;
+            let text = String::from_utf8(config).context("reading rank 0's configuration")?;
             directory.config = Config::from_text(&text, "rank 0's configuration", &[])?;
         }
         let config = directory.config.clone();
@@ -134,7 +134,7 @@ impl Work for Training<'_> {
             if let Some(told) = summary::of_finished(&run, done.step) {
                 if ranks.leads() {
                     let (run, steps) = (run.display(), done.step);
-                    eprintln!("{run} is done with its {steps} steps; raise train.steps by --set to go on");
+                    eprintln!("{run} is done with its {steps} steps; raise train.steps by --set to train on");
                     if args.json {
                         print!("{told}");
                     }
@@ -167,7 +167,7 @@ impl Work for Training<'_> {
             if let (Some(pretrained), Some(indexes)) = (&directory.pretrained, &data.indexes)
                 && let Err(other) = indexes.check(pretrained.path())
             {
-                eprintln!("the weights come from a run that looked other texts up: {other:#}");
+                eprintln!("the weights come from a run with other indexed texts: {other:#}");
             }
         }
 
@@ -208,7 +208,7 @@ impl Work for Training<'_> {
         let summary = Summary::of(&outcome, place, &stats::<I>(device))?;
         let theirs = outcome.ranks.led(|| Ok(summary.weights_sha256.clone().into_bytes()))?;
         let same = outcome.ranks.all(theirs == summary.weights_sha256.as_bytes())?;
-        ensure!(same, "the ranks ended with different weights, so their devices do not compute alike");
+        ensure!(same, "the ranks ended with different weights: their devices compute differently");
         if let Some((plan, _)) = planned {
             conclude(args, &run, &plan, &mut outcome, summary)?;
         }
@@ -249,7 +249,7 @@ fn plan_of<I: Offloadable>(
     Ok((plan, machine.flops_per_second))
 }
 
-/// What a run came to: asked about, written down and told.
+/// Ends a run: asks the quiz, writes the summary and the report, and prints both.
 fn conclude<I: Offloadable>(
     args: &Args,
     run: &Path,
@@ -261,7 +261,7 @@ fn conclude<I: Offloadable>(
     if outcome.ending == Ending::Done {
         match quiz(&outcome.learner, &outcome.session, &mut outcome.journal) {
             Ok(score) => summary.quiz = score,
-            Err(error) => eprintln!("the questions could not be asked: {error:#}"),
+            Err(error) => eprintln!("the quiz could not be run: {error:#}"),
         }
         summary.write(run)?;
     }
@@ -280,7 +280,7 @@ fn conclude<I: Offloadable>(
     Ok(())
 }
 
-/// What there is to learn from.
+/// Prints the size of the training and validation data.
 fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &Data) {
     let targets = training.targets();
     eprintln!(
@@ -296,11 +296,11 @@ fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &D
         let copies = if validation.know_copies() {
             ""
         } else {
-            "; whether validation text is a copy of it cannot be told, as nothing marks where documents begin"
+            "; nothing marks where documents begin, so validation text was not checked for copies of it"
         };
         eprintln!(
-            "what is looked up is the next token in {:.1} % of the first training and {:.1} % of the first validation \
-             sequences{copies}",
+            "the looked-up token is the next one for {:.1} % of the first training and {:.1} % of the first validation \
+             sequences' tokens{copies}",
             100.0 * training,
             100.0 * measured
         );
@@ -338,12 +338,12 @@ fn first_state<I: Offloadable>(
     Ok((optimizer.adopt(gpt)?, optimizer, Progress::start(config.train.seed)))
 }
 
-/// Who steps which parameter.
+/// The rank that steps each parameter.
 fn owners<I: Backend>(config: &Config, gpt: &Gpt<I>, ranks: &Ranks) -> Owners {
     if config.memory.shard { Owners::divided(gpt, ranks) } else { Owners::default() }
 }
 
-/// What cannot work is not begun.
+/// Refuses a run that cannot work, before it starts.
 pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
     let refusals = plan.refusals();
     if refusals.is_empty() {
@@ -385,7 +385,7 @@ fn resuming(run: &Path, device: DeviceChoice, ranks: &RankArgs) -> String {
     )
 }
 
-/// A run that goes on learns from what it learned from.
+/// A resumed run must have the training data it began with.
 fn same_data(progress: &mut Progress, training: &TrainingWindows) -> anyhow::Result<()> {
     let found = training.fingerprint()?;
     let expected = *progress.data.get_or_insert(found);

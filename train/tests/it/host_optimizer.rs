@@ -82,7 +82,7 @@ fn narrower_formats_learn_as_the_exact_one_does() {
 }
 
 #[test]
-fn a_run_goes_on_from_its_checkpoint_to_the_same_bits_in_every_format() {
+fn a_run_resumes_from_its_checkpoint_to_the_same_bits_in_every_format() {
     let tiny = Tiny::new();
     for state in ["f32", "bf16", "compact"] {
         let format = format!("memory.optimizer_state={state}");

@@ -1,4 +1,4 @@
-//! Being asked to stop.
+//! SIGINT and SIGTERM stop a run with a checkpoint.
 
 use std::{
     io::{BufRead, BufReader, Read},

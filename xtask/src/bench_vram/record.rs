@@ -19,7 +19,7 @@ use super::{
 pub(super) struct Record {
     pub(super) folder: PathBuf,
     heading: String,
-    /// What stays the same from cell to cell: how it was measured, and what to bear in mind.
+    /// Text on all cells: how they were measured, and their caveats.
     circumstances: String,
     planned: usize,
 }

@@ -1,4 +1,4 @@
-//! What a machine can measure in about ten minutes: models, and what is changed in each so that it is quick.
+//! The default suite: models that a machine can measure in about ten minutes, and the settings that make each quick.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::records::machine::Machine;
 
 pub(super) struct Model {
     pub(super) name: String,
-    /// As the trainer is asked for it: a path or a preset.
+    /// Argument of the trainer's `--config`: a path or a preset.
     pub(super) config: String,
     pub(super) settings: Vec<String>,
 }
@@ -23,12 +23,12 @@ pub(super) enum Optimizer {
 /// Where the cells run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// For the trainer's `--device`. Always named, so that all cells run on the same one.
+    /// Argument of the trainer's `--device`. Always named, so that all cells run on the same one.
     pub(super) device: String,
     pub(super) has_gpu: bool,
 }
 
-/// What every cell does without: nothing but training steps is measured.
+/// Settings of every cell that leave nothing but training steps to measure.
 const STEPS_ONLY: [&str; 8] = [
     "eval.every=0",
     "eval.sequences=1",
@@ -43,7 +43,7 @@ const STEPS_ONLY: [&str; 8] = [
 /// Tokens that need no learning, and as much text as the steps read: neither changes what a step costs.
 const QUICK_START: [&str; 3] = ["tokenizer.kind=bytes", "data.dialogues=5000", "train.accumulate=1"];
 
-/// For a CPU, which computes in no smaller type than this.
+/// Settings for a CPU, which computes in no smaller type than f32.
 const SHORT_STEPS: [&str; 3] = ["train.micro_batch=1", "train.sequence=64", "model.compute=f32"];
 
 impl Place {
@@ -53,7 +53,7 @@ impl Place {
         Self { device: device.to_owned(), has_gpu: device != "cpu" && machine.gpu.is_some() }
     }
 
-    /// What a record of this place is called.
+    /// Name of this place in a record: the GPU, or else the processor.
     pub(super) fn name(&self, machine: &Machine) -> String {
         let gpu = machine.gpu.clone().filter(|_| self.has_gpu);
         gpu.unwrap_or_else(|| machine.processor.clone())

@@ -39,7 +39,7 @@ fn row(cell: &Cell, cells: &[Cell]) -> Row {
     [model(cell, cells), budget, fits.to_owned(), device, host, rate, ratio, moved, stall, losses, weights]
 }
 
-/// With its size, where any of its runs told it.
+/// Name of the model, with its size where any of its runs reported one.
 fn model(cell: &Cell, cells: &[Cell]) -> String {
     let known = cells.iter().filter(|other| other.model == cell.model).find_map(Cell::summary);
     known.map_or_else(|| cell.model.clone(), |run| format!("{} ({})", cell.model, parameters(run.parameters)))
@@ -73,7 +73,7 @@ fn measured(run: &Summary, reference: Option<&Summary>, is_limited: bool) -> [St
     ]
 }
 
-/// Over the link, and to and from a disk where there is one.
+/// Bytes over the link, and to and from a disk where there is one.
 fn moved(run: &Summary) -> String {
     let over_the_link = Bytes(run.bytes_per_step());
     match run.disk_bytes_per_step() {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_below_the_host_is_told_with_what_moved() {
+    fn a_disk_below_the_host_is_shown_with_what_moved() {
         let mut cells = three();
         let Outcome::Fits(run) = &mut cells[1].outcome else { unreachable!("the second one fits") };
         (run.bytes_to_disk, run.bytes_from_disk) = (Some(40 << 20), Some(60 << 20));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_told_as_people_tell_them() {
+    fn sizes_are_printed_as_people_write_them() {
         let shown = [800_000, 804_096, 124_439_808, 1_557_611_200].map(parameters);
         assert_eq!(shown, ["800K", "804K", "124.4M", "1.56B"]);
     }

@@ -1,4 +1,5 @@
-//! Rules for single Rust files: what they open with, how long they grow, what they are called, what they mute.
+//! Rules for single Rust files: what they open with, how long they grow, what they are called, how their comments
+//! begin, which lints they mute.
 
 use std::path::Path;
 
@@ -10,9 +11,12 @@ const LONGEST_TEST: usize = 800;
 /// Names that say where code was put, not what it is about.
 const NAMES_WITHOUT_MEANING: [&str; 6] = ["utils", "helpers", "common", "base", "manager", "misc"];
 
+/// Words that need a noun before them, or that put off the subject of the sentence.
+const DANGLING: [&str; 5] = ["Of", "Those", "What", "Whoever", "As far as"];
+
 pub(super) fn all(file: &File) -> Vec<Finding> {
     let findings = [header(file), length(file), file_name(file)].into_iter().flatten();
-    findings.chain(module_names(file)).chain(muted_lints(file)).collect()
+    findings.chain(module_names(file)).chain(doc_openings(file)).chain(muted_lints(file)).collect()
 }
 
 fn header(file: &File) -> Option<Finding> {
@@ -50,6 +54,37 @@ fn module_names(file: &File) -> Vec<Finding> {
 fn declared_module(line: &str) -> Option<&str> {
     let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub"));
     (words.next()? == "mod").then(|| words.next())?.map(|name| name.trim_end_matches([';', '{']))
+}
+
+/// Finds paragraphs of doc comments without a subject. Headings and code blocks are not looked at; `# What is free?` passes.
+fn doc_openings(file: &File) -> Vec<Finding> {
+    let mut within_paragraph = false;
+    let mut within_code = false;
+    let mut findings = Vec::new();
+    for (number, line) in file.lines() {
+        let Some(text) = doc_text(line) else {
+            (within_paragraph, within_code) = (false, false);
+            continue;
+        };
+        let opens = !within_paragraph && !within_code;
+        let fence = text.starts_with("```");
+        within_code ^= fence;
+        within_paragraph = !(text.is_empty() || text.starts_with('#') || fence);
+        if let Some(word) = DANGLING.into_iter().find(|word| opens && begins_with(text, word)) {
+            let reason = format!("a comment opens with its subject, not with `{word}`: say what the item is");
+            findings.push(file.finding(number, "doc-opening", reason));
+        }
+    }
+    findings
+}
+
+fn doc_text(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    line.strip_prefix("///").or_else(|| line.strip_prefix("//!")).map(str::trim)
+}
+
+fn begins_with(text: &str, word: &str) -> bool {
+    text.strip_prefix(word).is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
 }
 
 fn muted_lints(file: &File) -> Vec<Finding> {
@@ -128,6 +163,37 @@ mod tests {
         assert_eq!(rules_broken("a/tests/common/mod.rs", "//! A.\n"), [("name", 1)]);
         assert_eq!(rules_broken("a/src/a.rs", "//! A.\npub(crate) mod helpers {\n}\nmod misc;\n").len(), 2);
         assert_eq!(rules_broken("a/src/database.rs", "//! A.\nmod baseline;\n"), []);
+    }
+
+    #[test]
+    fn a_doc_comment_opens_with_its_subject() {
+        for opening in
+            ["Of bytes.", "Those of bytes.", "What it is.", "Whoever has it.", "As far as it goes."]
+        {
+            let item =
+                |text: &str| rules_broken("a/src/a.rs", &format!("//! A.\n\nstruct S {{\n{text}\n}}\n"));
+            assert_eq!(item(&format!("    /// {opening}\n    a: u8,")), [("doc-opening", 4)], "{opening}");
+            assert_eq!(
+                item(&format!("    /// A.\n    ///\n    /// {opening}\n    a: u8,")),
+                [("doc-opening", 6)]
+            );
+            assert_eq!(item(&format!("    /// # A\n    /// {opening}\n    a: u8,")), [("doc-opening", 5)]);
+            assert_eq!(rules_broken("a/src/a.rs", &format!("//! {opening}\n")), [("doc-opening", 1)]);
+            assert_eq!(
+                item(&format!("    /// A wrapped sentence ends here.\n    /// {opening}\n    a: u8,")),
+                []
+            );
+            assert_eq!(
+                item(&format!("    /// ```text\n    ///\n    /// {opening}\n    /// ```\n    a: u8,")),
+                []
+            );
+            assert_eq!(item(&format!("    // {opening}\n    a: u8,")), []);
+        }
+        assert_eq!(
+            rules_broken("a/src/a.rs", "//! A.\n//! # What is free?\n//!\n//! Offers. Whatever.\n"),
+            []
+        );
+        assert_eq!(rules_broken("a/src/a.rs", "//! A.\n//!\n//! `What` is a word.\n//! Of course.\n"), []);
     }
 
     #[test]

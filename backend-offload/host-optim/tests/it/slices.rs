@@ -122,7 +122,7 @@ fn narrower_formats_stay_near_the_wide_one_and_differ_from_it() {
 }
 
 #[test]
-fn a_saved_state_goes_on_as_if_it_had_never_stopped() {
+fn a_saved_state_resumes_bit_for_bit() {
     let memory = HostMemory::unlimited();
     for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
         let (_, saved) = trained(format, true, 4);
@@ -139,7 +139,7 @@ fn a_saved_state_goes_on_as_if_it_had_never_stopped() {
 }
 
 #[test]
-fn a_saved_state_goes_on_in_another_format() {
+fn a_saved_state_resumes_in_another_format() {
     let memory = HostMemory::unlimited();
     let (_, saved) = trained(Format::Compact, true, 4);
     let mut weights = vec![0.0; LEN];

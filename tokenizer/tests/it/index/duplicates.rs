@@ -1,4 +1,4 @@
-//! Copies of indexed documents in what is measured with.
+//! Copies of indexed documents in validation text.
 
 use std::ops::Range;
 

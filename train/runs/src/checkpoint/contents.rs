@@ -137,7 +137,7 @@ fn each_file<F: Sync, T: Send, E: Send>(
 /// Everything below a folder. Links are refused: what they point at is not part of a checkpoint.
 #[derive(Default)]
 struct Tree {
-    /// By name relative to the folder, with `/`.
+    /// Files by name relative to the folder, with `/`.
     files: BTreeMap<String, PathBuf>,
     /// Inner ones before those that hold them.
     folders: Vec<PathBuf>,

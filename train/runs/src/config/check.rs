@@ -1,4 +1,4 @@
-//! Values that are fine alone and impossible together, or outside what they mean.
+//! Checks of a configuration: values that are out of range, or impossible together.
 //!
 //! Each refusal names the keys, their values and the way out. What only opening a file can tell is not looked at here.
 
@@ -22,7 +22,7 @@ const MOST_QUESTIONS: usize = 100_000;
 /// Most tokens of one continuation.
 pub const MOST_NEW_TOKENS: u64 = 1_000_000;
 
-/// All that is wrong with `config`.
+/// All problems of `config`.
 pub(super) fn combinations(config: &Config) -> Vec<Combination> {
     let mut refusals = Refusals(Vec::new());
     refusals.counts(config);
@@ -302,7 +302,7 @@ impl Refusals {
         }
     }
 
-    /// What needs the control tokens of conversations. Whether a tokenizer that is read has them, only reading it tells.
+    /// Refuses settings that need chat control tokens where there are none. A tokenizer file is checked when it is read.
     fn conversations(&mut self, Config { tokenizer, data, eval, .. }: &Config) {
         let chat_keys = ["tokenizer.chat", "tokenizer.kind"];
         if tokenizer.kind != TokenizerKind::File && !tokenizer.chat {
@@ -325,7 +325,7 @@ impl Refusals {
         }
     }
 
-    /// What crosses the link in eight bits does so between the device and an optimizer on the host.
+    /// Refuses eight-bit transfers without an optimizer on the host.
     fn eight_bits(&mut self, memory: &MemorySection, train: &TrainSection) {
         let of_weights = memory.stream != StreamKind::Computed;
         let used = [

@@ -1,4 +1,4 @@
-//! A run, described: seven sections of one JSON file.
+//! The configuration of a run: seven sections of one JSON file.
 //!
 //! Everything has a default but the model's sizes, and the resolved whole is what a run directory keeps: it alone
 //! reproduces the run. Reading is strict and reports everything that is wrong at once, since a run that ignored a
@@ -79,7 +79,7 @@ impl Config {
         problems.none_or(origin).map(|()| config)
     }
 
-    /// Everything, with its defaults filled in. Read again it gives an equal description.
+    /// The whole configuration as JSON, defaults filled in. Reading it gives an equal configuration.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("numbers, texts and lists always serialise") + "\n"
     }

@@ -1,4 +1,4 @@
-//! What a description may say, what is said about a bad one, and what the embedded ones describe.
+//! Configurations: what is accepted, the messages about bad ones, and the presets.
 
 use insta::assert_snapshot;
 use models::Footprint;
@@ -10,7 +10,7 @@ fn preset(name: &str, set: &[&str]) -> Config {
     Config::load(name, &set).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What is said about `sections` beside a small model.
+/// The error about `sections` beside a small model.
 fn refused(sections: &str) -> String {
     let model = r#""model": {"preset": "gpt2", "n_layer": 2}"#;
     let separator = if sections.is_empty() { "" } else { "," };

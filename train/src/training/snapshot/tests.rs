@@ -124,7 +124,7 @@ fn a_checkpoint_with_nan_weights_is_not_saved() {
 }
 
 #[test]
-fn moments_that_are_no_numbers_are_neither_saved_nor_resumed() {
+fn moments_that_are_nan_are_neither_saved_nor_resumed() {
     let run = tempfile::tempdir().expect("a folder");
     let config = config();
     let gpt = Gpt::<Tape>::new(&config.model, 3, &FlexDevice).expect("a valid shape");
