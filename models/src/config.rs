@@ -5,7 +5,7 @@
 //! sizes are checked, with overflow, before a single tensor exists.
 //!
 //! A description may start from a preset and change a few keys: `{"preset": "gpt2", "n_layer": 4}`. Without a preset
-//! the five sizes in [`REQUIRED`] must be given and the rest reads as GPT-2.
+//! the five sizes in [`REQUIRED_KEYS`] must be given and the rest reads as GPT-2.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -16,7 +16,7 @@ use crate::precision::Compute;
 use crate::presets;
 
 /// Keys without a default: a model description without a preset must give them.
-pub const REQUIRED: [&str; 5] = ["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"];
+pub const REQUIRED_KEYS: [&str; 5] = ["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"];
 
 /// How a token knows where it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -173,8 +173,8 @@ impl GptConfig {
                 reason: format!("expected a preset's name, found {other}"),
             }),
             None => {
-                if let Some(key) = REQUIRED.into_iter().find(|key| !given.contains_key(*key)) {
-                    wrong.push(ConfigError::Missing { key, required: REQUIRED.join(", ") });
+                if let Some(key) = REQUIRED_KEYS.into_iter().find(|key| !given.contains_key(*key)) {
+                    wrong.push(ConfigError::Missing { key, required: REQUIRED_KEYS.join(", ") });
                 }
             }
         }
@@ -311,7 +311,7 @@ fn canonical_keys(given: Map<String, Value>) -> (Map<String, Value>, Vec<ConfigE
             None => {
                 let aliases = ALIASES.iter().map(|(alias, _)| *alias);
                 let candidates = settings.keys().map(String::as_str).chain(aliases).chain(["preset"]);
-                let nearest = nearest(&key, candidates).unwrap_or_default().to_owned();
+                let nearest = nearest_key(&key, candidates).unwrap_or_default().to_owned();
                 wrong.push(ConfigError::UnknownKey { key, nearest });
                 continue;
             }
@@ -324,6 +324,6 @@ fn canonical_keys(given: Map<String, Value>) -> (Map<String, Value>, Vec<ConfigE
 }
 
 /// The candidate that takes the fewest edits to become `key`; of several the first.
-pub fn nearest<'c>(key: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+pub fn nearest_key<'c>(key: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     candidates.into_iter().min_by_key(|candidate| strsim::levenshtein(key, candidate))
 }

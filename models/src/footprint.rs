@@ -4,7 +4,7 @@
 //! it and a mistyped size fails here instead of in an allocator.
 //!
 //! Activation bytes are those that the tape holds per token at the end of a forward pass under
-//! [`Lean`](crate::kernels::Lean), from a count of what each operation saves; a test holds the count against live bytes,
+//! [`Lean`](crate::Lean), from a count of what each operation saves; a test holds the count against live bytes,
 //! of which it misses at most nine in a hundred.
 
 use crate::config::{Activation, GptConfig, Positions};

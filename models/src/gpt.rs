@@ -1,7 +1,7 @@
 //! The network, top to bottom: embed, a stack of blocks, a norm, a head.
 //!
 //! Shapes: B batch, T time, E `n_embd`, H heads, W head width, V vocabulary. The residual stream is `[B, T, E]` in the
-//! parameters' type throughout. Nothing here knows how attention and the loss are computed (see [`crate::kernels`]),
+//! parameters' type throughout. Nothing here knows how attention and the loss are computed (see [`crate::Kernels`]),
 //! where tensors live, or what a training loop is.
 
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! A configuration is read strictly, and a bad one is refused before anything is allocated.
 
-use models::config::{Activation, Positions};
-use models::error::ConfigError;
+use models::ConfigError;
+use models::{Activation, Positions};
 use models::{Footprint, Gpt, GptConfig, presets};
 
 use crate::fixtures::{Cpu, DEVICE};

@@ -6,10 +6,9 @@ use burn::optim::GradientsParams;
 use burn::tensor::{DType, Tensor};
 use models::activation::Pointwise;
 use models::attention::AttentionOptions;
-use models::config::{NormKind, Positions};
-use models::{
-    Chunks, Compute, Decoder, DropoutKey, Footprint, GptConfig, Kernels, Lean, PassOptions, Plain, recompute,
-};
+use models::dropout::DropoutKey;
+use models::{Chunks, Compute, Decoder, Footprint, GptConfig, Kernels, Lean, PassOptions, Plain, recompute};
+use models::{NormKind, Positions};
 
 use crate::counting::bytes;
 use crate::fixtures::{Cpu, Tape, batch, model, normal, shrunk, tokens, unusual};

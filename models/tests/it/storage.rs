@@ -5,7 +5,7 @@ use std::path::Path;
 
 use burn::module::Param;
 use burn::tensor::{Int, Tensor, TensorData};
-use models::config::Activation;
+use models::Activation;
 use models::weights::{self, Fetch, Layout, Outgoing, Stored, TensorFile, WeightsError};
 use models::{Chunks, Gpt, GptConfig, Lean, presets};
 

@@ -7,7 +7,7 @@ use burn::backend::Flex;
 use burn::backend::flex::FlexDevice;
 use burn::module::Param;
 use burn::tensor::{Tensor, TensorData};
-use models::config::Family;
+use models::Family;
 use models::random::Random;
 use models::{Gpt, GptConfig, Lookup, Matching, presets};
 use serve::{Batching, answer};

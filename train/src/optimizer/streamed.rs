@@ -6,8 +6,8 @@
 use burn::module::ParamId;
 use burn::tensor::{DType, Shape, Tensor, backend::Backend};
 use host_optim::{Code, HostOptimError, TileTensors, Update};
-use models::tiles::{self, Rounding};
-use models::{Compute, OnDemand, Tiles, random};
+use models::tiles::{self, Rounding, Tiles};
+use models::{Compute, OnDemand, random};
 use runs::BadInput;
 use runs::config::{Config, CrossingKind, StreamKind};
 

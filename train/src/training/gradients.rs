@@ -12,7 +12,8 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Shape, Tensor, TensorData, backend::Backend};
 use burn_train::{TrainOutput, TrainStep};
 use exchange::Share;
-use models::{Batch, Chunks, DropoutKey, Gpt, Lean, PassOptions, recompute};
+use models::dropout::DropoutKey;
+use models::{Batch, Chunks, Gpt, Lean, PassOptions, recompute};
 
 use super::Learner;
 use crate::data::StepData;

@@ -1,5 +1,5 @@
 //! Rules for single Rust files: what they open with, how long they grow, what they are called, how their comments
-//! begin, which lints they mute.
+//! begin, which lints they mute, whether an item has two paths.
 
 use std::path::Path;
 
@@ -16,7 +16,8 @@ const DANGLING: [&str; 5] = ["Of", "Those", "What", "Whoever", "As far as"];
 
 pub(super) fn all(file: &File) -> Vec<Finding> {
     let findings = [header(file), length(file), file_name(file)].into_iter().flatten();
-    findings.chain(module_names(file)).chain(doc_openings(file)).chain(muted_lints(file)).collect()
+    let findings = findings.chain(module_names(file)).chain(doc_openings(file));
+    findings.chain(muted_lints(file)).chain(second_paths(file)).collect()
 }
 
 fn header(file: &File) -> Option<Finding> {
@@ -107,6 +108,23 @@ fn muted_lints(file: &File) -> Vec<Finding> {
     lines.iter().enumerate().filter_map(breach).collect()
 }
 
+/// Finds re-exports from public modules: their items could be named by two paths.
+fn second_paths(file: &File) -> Vec<Finding> {
+    let published: Vec<&str> = file
+        .lines()
+        .filter(|(_, line)| line.starts_with("pub mod "))
+        .filter_map(|(_, line)| declared_module(line))
+        .collect();
+    let breach = |(number, line): (usize, &str)| {
+        let (module, _) = line.strip_prefix("pub use ")?.split_once("::")?;
+        published.contains(&module).then(|| {
+            let reason = format!("`{module}` is public and so are items from it: make one of them private");
+            file.finding(number, "second-path", reason)
+        })
+    };
+    file.lines().filter_map(breach).collect()
+}
+
 /// An attribute may span several lines; it ends where its brackets balance.
 fn attribute_from(lines: &[&str]) -> String {
     let mut depth = 0_i32;
@@ -144,6 +162,15 @@ mod tests {
         for text in ["", "use std::fs;\n", "// plain\n", "//!\n//! too late\n"] {
             assert_eq!(rules_broken("a/src/pager.rs", text), [("header", 1)], "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_public_item_has_one_path() {
+        let two =
+            "//! The door.\npub mod ledger;\nmod block;\npub use block::Block;\npub use ledger::Ledger;\n";
+        assert_eq!(rules_broken("a/src/lib.rs", two), [("second-path", 5)]);
+        let one = two.replace("pub mod", "mod");
+        assert_eq!(rules_broken("a/src/lib.rs", &one), []);
     }
 
     #[test]

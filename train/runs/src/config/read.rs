@@ -5,8 +5,8 @@
 //! right stands beside the defaults of the rest for the checks that follow.
 
 use models::GptConfig;
-use models::config::{REQUIRED, nearest};
 use models::presets;
+use models::{REQUIRED_KEYS, nearest_key};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
@@ -130,7 +130,7 @@ impl Reader<'_> {
             let reason = format!(
                 "missing; write {{\"preset\": \"gpt2\"}} (or {}), or give {}",
                 presets::PRESETS[1..].join(", "),
-                REQUIRED.join(", ")
+                REQUIRED_KEYS.join(", ")
             );
             self.problems.value("model".to_owned(), &reason, self.overrides);
             return stand_in_model();
@@ -169,7 +169,7 @@ impl Reader<'_> {
         let sibling = |known: &&String| **known == joined(section, last(known));
         let (mut known, others): (Vec<_>, Vec<_>) = self.known.iter().partition(sibling);
         known.extend(others);
-        let name = nearest(key, known.iter().map(|known| last(known)));
+        let name = nearest_key(key, known.iter().map(|known| last(known)));
         known.into_iter().find(|known| Some(last(known)) == name).cloned().unwrap_or_default()
     }
 }
