@@ -30,7 +30,7 @@
 //! |---|---|---|
 //! | `F32` | 12: master weight and both moments | 16 in all |
 //! | `Bf16Moments` | 8: master weight, moments rounded to bf16 | 12 in all |
-//! | `Compact` | 4: 16 bits that complete a bf16 weight to an f32 master, moments of 8 bits with a scale per 256 | 8 in all |
+//! | `Compact` | 4: 16 bits that complete a bf16 weight to an f32 master, moments of 8 bits with a base per 256 | 8 in all |
 //!
 //! `F32` computes what Burn's own AdamW computes on the CPU, operation by operation. Moments in the other two formats are
 //! rounded at random, from a counter, so that small changes survive on average and every run repeats. Over 1,000 steps of a
@@ -51,6 +51,7 @@
 
 mod adamw;
 mod codes;
+mod compact;
 mod error;
 mod format;
 mod gradient;

@@ -9,12 +9,13 @@ use backend_offload::{HostBuffer, HostMemory};
 use half::bf16;
 
 use crate::adamw::{AdamW, Stride};
+use crate::compact::{Compact, step_compact};
 use crate::error::HostOptimError;
-use crate::format::{BLOCK, Format};
+use crate::format::{BASES, BLOCK, Format};
 use crate::gradient::Gradient;
 use crate::noise::Noise;
 use crate::numbers::{Number, Values, ValuesMut};
-use crate::pieces::{Compact, Rounded, convert, step_compact, step_wide};
+use crate::pieces::{Rounded, convert, step_wide};
 use crate::tiles::{Code, TILE, encode, tiles};
 
 /// A parameter's state.
@@ -34,7 +35,7 @@ pub struct HostState {
 pub(crate) enum Kept {
     F32 { masters: HostBuffer, moments: [HostBuffer; 2] },
     Bf16Moments { masters: HostBuffer, moments: [HostBuffer; 2] },
-    Compact { low: HostBuffer, codes: [HostBuffer; 2], scales: HostBuffer },
+    Compact { low: HostBuffer, codes: [HostBuffer; 2], bases: HostBuffer },
 }
 
 impl Kept {
@@ -51,7 +52,7 @@ impl Kept {
         match self {
             Self::F32 { masters, moments: [first, second] }
             | Self::Bf16Moments { masters, moments: [first, second] } => vec![masters, first, second],
-            Self::Compact { low, codes: [first, second], scales } => vec![low, first, second, scales],
+            Self::Compact { low, codes: [first, second], bases } => vec![low, first, second, bases],
         }
     }
 
@@ -59,7 +60,7 @@ impl Kept {
         match self {
             Self::F32 { masters, moments: [first, second] }
             | Self::Bf16Moments { masters, moments: [first, second] } => vec![masters, first, second],
-            Self::Compact { low, codes: [first, second], scales } => vec![low, first, second, scales],
+            Self::Compact { low, codes: [first, second], bases } => vec![low, first, second, bases],
         }
     }
 }
@@ -108,7 +109,7 @@ impl HostState {
             Format::Compact if is_narrow => Kept::Compact {
                 low: zeros("the low bits", 2 * len)?,
                 codes: moments(len)?,
-                scales: zeros("the scales", 8 * len.div_ceil(BLOCK))?,
+                bases: zeros("the bases", BASES * len.div_ceil(BLOCK))?,
             },
             Format::F32 => {
                 Kept::F32 { masters: zeros("the master weights", 4 * len)?, moments: moments(4 * len)? }
@@ -239,13 +240,13 @@ impl HostState {
         match weights {
             ValuesMut::F32(weights) => self.step_wide(rule, stride, gradient, weights),
             ValuesMut::Bf16(weights) => match &mut self.kept {
-                Kept::Compact { low, codes: [first, second], scales } => {
+                Kept::Compact { low, codes: [first, second], bases } => {
                     let low = bytemuck::cast_slice_mut(low);
-                    let scales = bytemuck::cast_slice_mut(scales);
-                    let state = Compact { low, first, second, scales };
+                    let bases = bytemuck::cast_slice_mut(bases);
+                    let state = Compact { low, first, second, bases };
                     let (factors, noise) =
                         (rule.factors(stride, self.time), Noise::new(key(&self.name), self.time));
-                    step_compact(factors, noise, state, gradient, weights);
+                    step_compact(&factors, noise, state, gradient, weights);
                 }
                 _ => self.step_wide(rule, stride, gradient, weights),
             },
