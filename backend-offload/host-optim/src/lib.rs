@@ -50,6 +50,7 @@
 )]
 
 mod adamw;
+mod arrivals;
 mod codes;
 mod compact;
 mod error;
@@ -67,6 +68,7 @@ mod tiles;
 mod updates;
 
 pub use adamw::{AdamW, Stride};
+pub use arrivals::{Arrivals, Arriving};
 pub use error::HostOptimError;
 pub use format::Format;
 pub use numbers::{Values, ValuesMut};
@@ -74,6 +76,6 @@ pub use optimizer::{HostAdamW, HostAdamWConfig};
 pub use record::HostAdamWRecord;
 pub use saved::Saved;
 pub use state::HostState;
-pub use tensors::{TileTensors, read};
+pub use tensors::{Arrived, TileTensors, read};
 pub use tiles::{Code, TILE, tiles};
 pub use updates::{Update, Updated, Updates};

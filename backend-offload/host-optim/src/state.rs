@@ -29,6 +29,8 @@ pub struct HostState {
     /// Number of the first share of the next gradient.
     first_share: u64,
     gradient: Option<Gradient>,
+    /// The sum of squares of what has arrived, where it was asked for since.
+    squares: Option<f64>,
 }
 
 #[derive(Debug)]
@@ -120,7 +122,7 @@ impl HostState {
             },
         };
         let (name, memory) = (name.to_owned(), memory.clone());
-        Ok(Self { name, memory, len, time: 0, kept, first_share: 0, gradient: None })
+        Ok(Self { name, memory, len, time: 0, kept, first_share: 0, gradient: None, squares: None })
     }
 
     /// The next gradients' shares are numbered from `first` on, where others have those before. Shares are added pairwise by
@@ -140,6 +142,7 @@ impl HostState {
     /// If the host tier has no room, or the length is another than the parameter's. Earlier shares are lost then.
     pub fn arrive(&mut self, share: Values<'_>) -> Result<(), HostOptimError> {
         matching(&self.name, "the gradient", self.len, share.len())?;
+        self.squares = None;
         let mut gradient = self.gradient.take().unwrap_or_else(|| Gradient::new(self.first_share));
         gradient.arrive(&self.memory, &self.name, share)?;
         self.gradient = Some(gradient);
@@ -165,10 +168,13 @@ impl HostState {
     /// # Errors
     /// If the host tier has no room to add them up. The gradient is lost then.
     pub fn squares(&mut self) -> Result<f64, HostOptimError> {
+        if let Some(squares) = self.squares {
+            return Ok(squares);
+        }
         let Some(mut gradient) = self.gradient.take() else { return Ok(0.0) };
         gradient.complete(&self.memory, &self.name)?;
         let squares = gradient.squares();
-        self.gradient = Some(gradient);
+        (self.gradient, self.squares) = (Some(gradient), Some(squares));
         Ok(squares)
     }
 
@@ -179,7 +185,7 @@ impl HostState {
 
     /// Forgets the gradient that has arrived.
     pub fn drop_gradient(&mut self) {
-        self.gradient = None;
+        (self.gradient, self.squares) = (None, None);
     }
 
     /// One step along the gradient that has arrived. `weights` become the new ones, rounded to their type; the compact
@@ -226,6 +232,7 @@ impl HostState {
             return Err(HostOptimError::NoGradient { name: self.name.clone() });
         };
         gradient.complete(&self.memory, &self.name)?;
+        self.squares = None;
         self.time += 1;
         Ok(gradient)
     }
