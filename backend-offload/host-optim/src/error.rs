@@ -66,6 +66,12 @@ pub enum HostOptimError {
         /// The cause.
         reason: String,
     },
+    /// Gradients that a thread of their own could not take in.
+    #[error("gradients could not be taken to the host: {reason}")]
+    Gradients {
+        /// The failure, as the thread reported it.
+        reason: String,
+    },
     /// A tensor that cannot be read from its device.
     #[error("{name}: {reason}")]
     Unreadable {

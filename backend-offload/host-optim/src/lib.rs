@@ -30,7 +30,7 @@
 //! |---|---|---|
 //! | `F32` | 12: master weight and both moments | 16 in all |
 //! | `Bf16Moments` | 8: master weight, moments rounded to bf16 | 12 in all |
-//! | `Compact` | 4: 16 bits that complete a bf16 weight to an f32 master, moments of 8 bits with a scale per 256 | 8 in all |
+//! | `Compact` | 4: 16 bits that complete a bf16 weight to an f32 master, moments of 8 bits with a base per 256 | 8 in all |
 //!
 //! `F32` computes what Burn's own AdamW computes on the CPU, operation by operation. Moments in the other two formats are
 //! rounded at random, from a counter, so that small changes survive on average and every run repeats. Over 1,000 steps of a
@@ -50,7 +50,9 @@
 )]
 
 mod adamw;
+mod arrivals;
 mod codes;
+mod compact;
 mod error;
 mod format;
 mod gradient;
@@ -66,6 +68,7 @@ mod tiles;
 mod updates;
 
 pub use adamw::{AdamW, Stride};
+pub use arrivals::{Arrivals, Arriving};
 pub use error::HostOptimError;
 pub use format::Format;
 pub use numbers::{Values, ValuesMut};
@@ -73,6 +76,6 @@ pub use optimizer::{HostAdamW, HostAdamWConfig};
 pub use record::HostAdamWRecord;
 pub use saved::Saved;
 pub use state::HostState;
-pub use tensors::{TileTensors, read};
+pub use tensors::{Arrived, TileTensors, read};
 pub use tiles::{Code, TILE, tiles};
 pub use updates::{Update, Updated, Updates};

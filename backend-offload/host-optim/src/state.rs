@@ -9,12 +9,13 @@ use backend_offload::{HostBuffer, HostMemory};
 use half::bf16;
 
 use crate::adamw::{AdamW, Stride};
+use crate::compact::{Compact, step_compact};
 use crate::error::HostOptimError;
-use crate::format::{BLOCK, Format};
+use crate::format::{BASES, BLOCK, Format};
 use crate::gradient::Gradient;
 use crate::noise::Noise;
 use crate::numbers::{Number, Values, ValuesMut};
-use crate::pieces::{Compact, Rounded, convert, step_compact, step_wide};
+use crate::pieces::{Rounded, convert, step_wide};
 use crate::tiles::{Code, TILE, encode, tiles};
 
 /// A parameter's state.
@@ -28,13 +29,15 @@ pub struct HostState {
     /// Number of the first share of the next gradient.
     first_share: u64,
     gradient: Option<Gradient>,
+    /// The sum of squares of what has arrived, where it was asked for since.
+    squares: Option<f64>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Kept {
     F32 { masters: HostBuffer, moments: [HostBuffer; 2] },
     Bf16Moments { masters: HostBuffer, moments: [HostBuffer; 2] },
-    Compact { low: HostBuffer, codes: [HostBuffer; 2], scales: HostBuffer },
+    Compact { low: HostBuffer, codes: [HostBuffer; 2], bases: HostBuffer },
 }
 
 impl Kept {
@@ -51,7 +54,7 @@ impl Kept {
         match self {
             Self::F32 { masters, moments: [first, second] }
             | Self::Bf16Moments { masters, moments: [first, second] } => vec![masters, first, second],
-            Self::Compact { low, codes: [first, second], scales } => vec![low, first, second, scales],
+            Self::Compact { low, codes: [first, second], bases } => vec![low, first, second, bases],
         }
     }
 
@@ -59,7 +62,7 @@ impl Kept {
         match self {
             Self::F32 { masters, moments: [first, second] }
             | Self::Bf16Moments { masters, moments: [first, second] } => vec![masters, first, second],
-            Self::Compact { low, codes: [first, second], scales } => vec![low, first, second, scales],
+            Self::Compact { low, codes: [first, second], bases } => vec![low, first, second, bases],
         }
     }
 }
@@ -108,7 +111,7 @@ impl HostState {
             Format::Compact if is_narrow => Kept::Compact {
                 low: zeros("the low bits", 2 * len)?,
                 codes: moments(len)?,
-                scales: zeros("the scales", 8 * len.div_ceil(BLOCK))?,
+                bases: zeros("the bases", BASES * len.div_ceil(BLOCK))?,
             },
             Format::F32 => {
                 Kept::F32 { masters: zeros("the master weights", 4 * len)?, moments: moments(4 * len)? }
@@ -119,7 +122,7 @@ impl HostState {
             },
         };
         let (name, memory) = (name.to_owned(), memory.clone());
-        Ok(Self { name, memory, len, time: 0, kept, first_share: 0, gradient: None })
+        Ok(Self { name, memory, len, time: 0, kept, first_share: 0, gradient: None, squares: None })
     }
 
     /// The next gradients' shares are numbered from `first` on, where others have those before. Shares are added pairwise by
@@ -139,6 +142,7 @@ impl HostState {
     /// If the host tier has no room, or the length is another than the parameter's. Earlier shares are lost then.
     pub fn arrive(&mut self, share: Values<'_>) -> Result<(), HostOptimError> {
         matching(&self.name, "the gradient", self.len, share.len())?;
+        self.squares = None;
         let mut gradient = self.gradient.take().unwrap_or_else(|| Gradient::new(self.first_share));
         gradient.arrive(&self.memory, &self.name, share)?;
         self.gradient = Some(gradient);
@@ -164,10 +168,13 @@ impl HostState {
     /// # Errors
     /// If the host tier has no room to add them up. The gradient is lost then.
     pub fn squares(&mut self) -> Result<f64, HostOptimError> {
+        if let Some(squares) = self.squares {
+            return Ok(squares);
+        }
         let Some(mut gradient) = self.gradient.take() else { return Ok(0.0) };
         gradient.complete(&self.memory, &self.name)?;
         let squares = gradient.squares();
-        self.gradient = Some(gradient);
+        (self.gradient, self.squares) = (Some(gradient), Some(squares));
         Ok(squares)
     }
 
@@ -178,7 +185,7 @@ impl HostState {
 
     /// Forgets the gradient that has arrived.
     pub fn drop_gradient(&mut self) {
-        self.gradient = None;
+        (self.gradient, self.squares) = (None, None);
     }
 
     /// One step along the gradient that has arrived. `weights` become the new ones, rounded to their type; the compact
@@ -225,6 +232,7 @@ impl HostState {
             return Err(HostOptimError::NoGradient { name: self.name.clone() });
         };
         gradient.complete(&self.memory, &self.name)?;
+        self.squares = None;
         self.time += 1;
         Ok(gradient)
     }
@@ -239,13 +247,13 @@ impl HostState {
         match weights {
             ValuesMut::F32(weights) => self.step_wide(rule, stride, gradient, weights),
             ValuesMut::Bf16(weights) => match &mut self.kept {
-                Kept::Compact { low, codes: [first, second], scales } => {
+                Kept::Compact { low, codes: [first, second], bases } => {
                     let low = bytemuck::cast_slice_mut(low);
-                    let scales = bytemuck::cast_slice_mut(scales);
-                    let state = Compact { low, first, second, scales };
+                    let bases = bytemuck::cast_slice_mut(bases);
+                    let state = Compact { low, first, second, bases };
                     let (factors, noise) =
                         (rule.factors(stride, self.time), Noise::new(key(&self.name), self.time));
-                    step_compact(factors, noise, state, gradient, weights);
+                    step_compact(&factors, noise, state, gradient, weights);
                 }
                 _ => self.step_wide(rule, stride, gradient, weights),
             },

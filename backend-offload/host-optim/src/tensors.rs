@@ -13,6 +13,40 @@ use crate::saved::Saved;
 use crate::state::{HostState, matching};
 use crate::tiles::{Code, TILE, decode, encoded_bytes, tiles};
 
+/// A gradient as it came from the device, or a share of one.
+#[derive(Debug)]
+pub struct Arrived(Form);
+
+#[derive(Debug)]
+enum Form {
+    Numbers(TensorData),
+    Tiles { codes: TensorData, scales: TensorData, narrow: bool },
+}
+
+impl Arrived {
+    /// Reads a share of the gradient of the parameter `name`. The tensor's device memory is free when this returns.
+    ///
+    /// # Errors
+    /// If the tensor cannot be read.
+    pub fn read<B: Backend, const D: usize>(name: &str, share: Tensor<B, D>) -> Result<Self, HostOptimError> {
+        Ok(Self(Form::Numbers(read(name, share)?)))
+    }
+
+    /// The same of a gradient that the device has brought to tiles of whole numbers. It waits for its step as f32, or as bf16
+    /// where it is `narrow`.
+    ///
+    /// # Errors
+    /// If a tensor cannot be read.
+    pub fn read_tiles<B: Backend>(
+        name: &str,
+        (codes, scales): TileTensors<B>,
+        narrow: bool,
+    ) -> Result<Self, HostOptimError> {
+        let codes = codes.try_into_data().map_err(|error| unreadable(name, error.to_string()))?;
+        Ok(Self(Form::Tiles { codes, scales: read(name, scales)?, narrow }))
+    }
+}
+
 impl HostState {
     /// The state before the first step of the parameter `weights`, whose numbers are read for it.
     ///
@@ -65,26 +99,34 @@ impl HostState {
         &mut self,
         share: Tensor<B, D>,
     ) -> Result<(), HostOptimError> {
-        let data = read(self.name(), share)?;
-        let data = if data.dtype == DType::BF16 { data } else { data.convert_dtype(DType::F32) };
-        let share = values(self.name(), &data)?;
-        self.arrive(share)
+        let share = Arrived::read(self.name(), share)?;
+        self.take_in(share)
     }
 
-    /// [`arrive_tensor`](Self::arrive_tensor) of a gradient that the device has brought to tiles of whole numbers. It waits as
-    /// f32, or as bf16 where it is `narrow`.
+    /// Takes in what was read of a gradient, or a further share of it.
     ///
     /// # Errors
-    /// As there.
-    pub fn arrive_tiles<B: Backend>(
+    /// If the host tier has no room, or the length is another than the parameter's.
+    pub fn take_in(&mut self, share: Arrived) -> Result<(), HostOptimError> {
+        match share.0 {
+            Form::Numbers(data) => {
+                let data = if data.dtype == DType::BF16 { data } else { data.convert_dtype(DType::F32) };
+                let share = values(self.name(), &data)?;
+                self.arrive(share)
+            }
+            Form::Tiles { codes, scales, narrow } => self.arrive_tiles(codes, scales, narrow),
+        }
+    }
+
+    fn arrive_tiles(
         &mut self,
-        (codes, scales): TileTensors<B>,
+        codes: TensorData,
+        scales: TensorData,
         narrow: bool,
     ) -> Result<(), HostOptimError> {
         let unusable = |error: DataError| unreadable(self.name(), format!("{error:?}"));
-        let codes = codes.try_into_data().map_err(|error| unreadable(self.name(), error.to_string()))?;
         let codes = codes.convert_dtype(DType::I8).into_vec::<i8>().map_err(unusable)?;
-        let scales = read(self.name(), scales)?.into_vec::<f32>().map_err(unusable)?;
+        let scales = scales.into_vec::<f32>().map_err(unusable)?;
         matching(self.name(), "the gradient", TILE * tiles(self.len()), codes.len())?;
         matching(self.name(), "the gradient's scales", tiles(self.len()), scales.len())?;
         let mut numbers = vec![0.0; self.len()];

@@ -1,7 +1,8 @@
 //! The part of the optimizer that is in host memory.
 //!
-//! A gradient goes out as soon as it is complete on the device and waits here for the step's verdict: the norm of all of
-//! them, and whether each is a number. Then parameters are stepped on a thread of their own, beside the next forward pass:
+//! A gradient is read as soon as it is complete on the device, and widened, added to earlier micro-batches' and squared on a thread
+//! of its own, beside the rest of the backward pass. It waits here for the step's verdict: the norm of all of them, and whether each
+//! is a number. Then parameters are stepped on a thread of their own, beside the next forward pass:
 //! in the order in which that comes to them, and it waits only for the weights that it comes to. With products in bf16 the
 //! device holds the matrices in bf16, and f32 is kept here alone.
 
@@ -14,7 +15,10 @@ use burn::tensor::{
     DType, FloatDType, Tensor,
     backend::{AutodiffBackend, Backend},
 };
-use host_optim::{AdamW, Format, HostOptimError, HostState, Saved, Update, Updated, Updates, Values};
+use host_optim::{
+    AdamW, Arrivals, Arrived, Arriving, Format, HostOptimError, HostState, Saved, Update, Updated, Updates,
+    Values,
+};
 use models::{Compute, Gpt, OnDemand};
 use runs::config::{Config, PlacementKind, StateKind};
 
@@ -28,8 +32,11 @@ pub(crate) struct HostPart {
     format: Format,
     config: Config,
     pub(super) crossing: Crossing,
-    /// None of those that are being stepped.
+    /// None of those that are being stepped or take a gradient in.
     pub(super) states: HashMap<ParamId, HostState>,
+    /// From the first gradient on.
+    arrivals: Option<Arrivals>,
+    arriving: HashMap<ParamId, Arriving>,
     stepping: Option<Stepping>,
     /// Why an update failed. Weights and states that it lost are nowhere else.
     failure: Option<String>,
@@ -76,6 +83,8 @@ impl HostPart {
             crossing: Crossing::new(config),
             config: config.clone(),
             states: HashMap::new(),
+            arrivals: None,
+            arriving: HashMap::new(),
             stepping: None,
             failure: None,
             order: Vec::new(),
@@ -107,25 +116,49 @@ impl HostPart {
 
     /// Whether gradients of this parameter come here.
     pub(crate) fn has(&self, id: ParamId) -> bool {
-        self.states.contains_key(&id)
+        self.states.contains_key(&id) || self.arriving.contains_key(&id)
     }
 
-    /// Takes in a gradient, or a further micro-batch's share. Its device memory is free when this returns.
+    /// Reads a gradient, or a further micro-batch's share, `is_last` where none follows; it is taken in beside what the program
+    /// does next. Its device memory is free when this returns.
     pub(crate) fn arrive<I: Backend, const D: usize>(
         &mut self,
         id: ParamId,
         gradient: Tensor<I, D>,
         weights: DType,
+        is_last: bool,
     ) -> Result<(), HostOptimError> {
-        let Some(gradient) = self.arrive_by_tiles(id, gradient)? else { return Ok(()) };
-        let Some(state) = self.states.get_mut(&id) else { return Ok(()) };
-        // As wide as the weights: what more of it there is was rounded away in the products that made it.
-        let gradient = if weights == DType::BF16 && gradient.dtype() != weights {
-            gradient.cast(FloatDType::BF16)
+        let crossing = self.crossing;
+        let Some(state) = self.state(id)? else { return Ok(()) };
+        let share = if crossing.gradient_leaves_in_tiles(state.name(), D) {
+            crossing.read(state, gradient)?
         } else {
-            gradient
+            // As wide as the weights: what more of it there is was rounded away in the products that made it.
+            let narrows = weights == DType::BF16 && gradient.dtype() != weights;
+            let gradient = if narrows { gradient.cast(FloatDType::BF16) } else { gradient };
+            Arrived::read(state.name(), gradient)?
         };
-        state.arrive_tensor(gradient)
+        let arrivals = self.arrivals.take().map_or_else(Arrivals::begin, Ok)?;
+        let state = self.states.remove(&id).expect("it is here");
+        self.arriving.insert(id, arrivals.take_in(state, share, is_last));
+        self.arrivals = Some(arrivals);
+        Ok(())
+    }
+
+    /// A parameter's state, once it has taken in what was read. A share that could not be taken in is told once.
+    pub(super) fn state(&mut self, id: ParamId) -> Result<Option<&mut HostState>, HostOptimError> {
+        if let Some(arriving) = self.arriving.remove(&id) {
+            let (state, outcome) = arriving.wait()?;
+            self.states.insert(id, state);
+            outcome?;
+        }
+        Ok(self.states.get_mut(&id))
+    }
+
+    /// Waits until every gradient that was read is taken in.
+    pub(crate) fn gather(&mut self) -> Result<(), HostOptimError> {
+        let outcomes: Vec<_> = self.order.clone().into_iter().map(|id| self.state(id).map(drop)).collect();
+        outcomes.into_iter().collect()
     }
 
     /// The number of this process's first micro-batch among those of all ranks.
@@ -139,7 +172,7 @@ impl HostPart {
         id: ParamId,
         sum: impl FnOnce(usize, Vec<Vec<f32>>) -> anyhow::Result<Vec<f32>>,
     ) -> anyhow::Result<()> {
-        let Some(state) = self.states.get_mut(&id) else { return Ok(()) };
+        let Some(state) = self.state(id)? else { return Ok(()) };
         let own = state.shares().into_iter().map(|share| match share {
             Values::F32(share) => share.to_vec(),
             Values::Bf16(share) => share.iter().map(|x| x.to_f32()).collect(),
@@ -150,6 +183,7 @@ impl HostPart {
 
     /// The sum of squares of everything that has arrived.
     pub(crate) fn squares(&mut self) -> Result<f64, HostOptimError> {
+        self.gather()?;
         let squares = self.order.iter().map(|id| match self.states.get_mut(id) {
             Some(state) => state.squares(),
             None => Ok(0.0),
@@ -157,7 +191,7 @@ impl HostPart {
         squares.sum()
     }
 
-    /// Forgets what has arrived.
+    /// Forgets what has arrived, once it was [gathered](Self::gather).
     pub(crate) fn withhold(&mut self) {
         self.states.values_mut().for_each(HostState::drop_gradient);
     }
@@ -220,6 +254,7 @@ impl HostPart {
     /// States by the names of their parameters, once all are [settled](Self::settle).
     pub(crate) fn by_name(&self) -> anyhow::Result<HashMap<&str, &HostState>> {
         ensure!(self.stepping.is_none(), "parameters that are being stepped have no state to save");
+        ensure!(self.arriving.is_empty(), "parameters that take a gradient in have no state to save");
         ensure!(self.failure.is_none(), "the last update could not run, so there is nothing to save");
         Ok(self.states.values().map(|state| (state.name(), state)).collect())
     }
@@ -312,14 +347,44 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_failed_update_is_reported_at_every_later_call_and_nothing_is_saved() {
+    fn tiny() -> (HostPart, Gpt<Autodiff<Offload<Flex>>>) {
         let text = r#"{"model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 4, "vocab_size": 264},
             "tokenizer": {"kind": "bytes"}, "memory": {"optimizer": "host"}}"#;
         let config = Config::from_text(text, "a tiny run", &[]).expect("valid");
         let gpt: Gpt<Autodiff<Offload<Flex>>> = Gpt::new(&config.model, 1, &FlexDevice).expect("valid");
         let mut part = HostPart::new::<Offload<Flex>>(&config, &FlexDevice).expect("it is on the host");
         let gpt = part.adopt(gpt).expect("there is room");
+        (part, gpt)
+    }
+
+    #[test]
+    fn gradients_are_taken_in_beside_the_program_and_all_count_in_the_norm() {
+        let (mut part, gpt) = tiny();
+        let (id, other) = (gpt.wte.id, gpt.wpe.as_ref().expect("positions are learned").id);
+        let rows = |rows: usize, value: f32| Tensor::<Offload<Flex>, 2>::full([rows, 8], value, &FlexDevice);
+        part.arrive(id, rows(264, 1.0), DType::F32, false).expect("it can be read");
+        assert!(part.arriving.contains_key(&id) && part.has(id), "nobody waited for it");
+        assert!(part.by_name().is_err(), "it is not to be saved without this parameter");
+        part.arrive(id, rows(264, 2.0), DType::F32, true).expect("the first was taken in");
+        part.arrive(other, rows(4, 2.0), DType::F32, true).expect("it can be read");
+        assert_eq!(part.squares().expect("there is room"), f64::from(9 * 264 * 8 + 4 * 4 * 8));
+        assert!(part.is_due(id) && part.is_due(other) && part.by_name().is_ok());
+    }
+
+    #[test]
+    fn a_gradient_that_cannot_be_taken_in_is_told_before_the_step_and_loses_no_state() {
+        let (mut part, gpt) = tiny();
+        let id = gpt.wte.id;
+        let short = Tensor::<Offload<Flex>, 1>::ones([3], &FlexDevice);
+        part.arrive(id, short, DType::F32, true).expect("it can be read");
+        let told = part.squares().expect_err("it is too short").to_string();
+        assert!(told.contains("wte: the gradient has 3 elements"), "{told}");
+        assert!(part.has(id) && !part.is_due(id) && part.by_name().is_ok());
+    }
+
+    #[test]
+    fn a_failed_update_is_reported_at_every_later_call_and_nothing_is_saved() {
+        let (mut part, gpt) = tiny();
         assert!(part.settle().is_ok() && part.by_name().is_ok());
         // No gradient has arrived, so that the step itself fails.
         let (id, weights) = (gpt.wte.id, gpt.wte.val().inner());

@@ -5,7 +5,7 @@
 
 use burn::module::ParamId;
 use burn::tensor::{DType, Shape, Tensor, backend::Backend};
-use host_optim::{Code, HostOptimError, TileTensors, Update};
+use host_optim::{Arrived, Code, HostOptimError, HostState, TileTensors, Update};
 use models::tiles::{self, Rounding, Tiles};
 use models::{Compute, OnDemand, random};
 use runs::BadInput;
@@ -44,6 +44,26 @@ impl Crossing {
     /// The code of this parameter's weights, where they come in tiles.
     pub(super) fn code(self, name: &str, rank: usize) -> Option<Code> {
         self.weights.filter(|_| is_projection(name, rank))
+    }
+
+    /// Whether this parameter's gradients leave in tiles.
+    pub(super) fn gradient_leaves_in_tiles(self, name: &str, rank: usize) -> bool {
+        self.gradients && is_projection(name, rank)
+    }
+
+    /// Brings a gradient to tiles and reads them.
+    pub(super) fn read<I: Backend, const D: usize>(
+        self,
+        state: &HostState,
+        gradient: Tensor<I, D>,
+    ) -> Result<Arrived, HostOptimError> {
+        // Who computes a share does not matter to its random bits, only which it is.
+        let place = [self.seed, u64::from(state.time()), state.next_share()];
+        let key = random::combine(
+            &place.into_iter().chain(state.name().bytes().map(u64::from)).collect::<Vec<_>>(),
+        );
+        let Tiles { codes, scales } = Tiles::encode(gradient, Rounding::Random { key });
+        Arrived::read_tiles(state.name(), (codes, scales), self.kind == DType::BF16)
     }
 }
 
@@ -113,25 +133,6 @@ impl HostPart {
     /// Whether the weights of a parameter that is due come in tiles.
     pub(super) fn comes_in_tiles(&self, id: ParamId, rank: usize) -> bool {
         self.states.get(&id).is_some_and(|state| self.crossing.code(state.name(), rank).is_some())
-    }
-
-    /// Takes a gradient in by tiles, where gradients leave so; gives back one that does not.
-    pub(super) fn arrive_by_tiles<I: Backend, const D: usize>(
-        &mut self,
-        id: ParamId,
-        gradient: Tensor<I, D>,
-    ) -> Result<Option<Tensor<I, D>>, HostOptimError> {
-        let Crossing { gradients, kind, seed, .. } = self.crossing;
-        let state = self.states.get_mut(&id).filter(|state| gradients && is_projection(state.name(), D));
-        let Some(state) = state else { return Ok(Some(gradient)) };
-        // Who computes a share does not matter to its random bits, only which it is.
-        let place = [seed, u64::from(state.time()), state.next_share()];
-        let key = random::combine(
-            &place.into_iter().chain(state.name().bytes().map(u64::from)).collect::<Vec<_>>(),
-        );
-        let Tiles { codes, scales } = Tiles::encode(gradient, Rounding::Random { key });
-        state.arrive_tiles((codes, scales), kind == DType::BF16)?;
-        Ok(None)
     }
 }
 

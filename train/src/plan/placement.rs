@@ -131,7 +131,7 @@ impl Placement {
         (all * NARROW).max((rows * model.n_embd as u64).min(all) * WIDE)
     }
 
-    /// Bytes of host memory: the states, and one gradient of each parameter that waits for its step. Blocks that share scales
+    /// Bytes of host memory: the states, and one gradient of each parameter that waits for its step. Blocks that share bases
     /// end with a tensor, which this leaves out.
     pub(super) fn host_bytes(&self, config: &Config, ranks: usize) -> u64 {
         let format = format(config.memory.optimizer_state);

@@ -422,13 +422,13 @@ fn with_the_optimizer_on_the_host_seven_billion_parameters_train_on_8_gib_and_ei
 
     tokens          16,384 per step (8 sequences of 2,048), 3,276,800 in 200 steps
     arithmetic      2.52 PFLOP per step, 505 PFLOP in all, at 80.0 TFLOP/s
-    optimizer       on the host, 104.10 GiB with gradients that wait; its step reads and writes 241.98 GiB there, beside the next forward pass
+    optimizer       on the host, 103.83 GiB with gradients that wait; its step reads and writes 241.45 GiB there, beside the next forward pass
     device budget   21.60 GiB, 22.80 GiB free, 24.00 GiB in all
     its floor       about 6.00 GiB, the largest operation; a smaller budget may not work
     link            78.05 GiB in and 53.96 GiB out per step, at 25.0 GB/s
     slowdown        1.0× (copies behind arithmetic) to 1.2× (copies waited for)
     time            at best 32 s to 37 s per step, 106 min to 2 h 04 min in all
-    host memory     155.87 GiB, 184.00 GiB free
+    host memory     155.60 GiB, 184.00 GiB free
     disk            409.86 GiB for 2 checkpoints of 204.93 GiB, 500.00 GiB free
     ");
 }

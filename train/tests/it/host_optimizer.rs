@@ -242,9 +242,9 @@ fn each_format_holds_its_stated_bytes_per_parameter() {
         let state = format!("memory.optimizer_state={format}");
         let run = tiny.run(format, &[&WIDE[..], &[&state, NARROWEST]].concat());
         let parameters = run["parameters"].as_u64().expect("a number");
-        // Eight bytes of scales for each 256 numbers.
-        let scales = if format == "compact" { (parameters - EMBEDDING) / 32 } else { 0 };
-        let held = narrow * (parameters - EMBEDDING) + wide * EMBEDDING + scales;
+        // Four bytes of bases for each 256 numbers.
+        let bases = if format == "compact" { (parameters - EMBEDDING) / 64 } else { 0 };
+        let held = narrow * (parameters - EMBEDDING) + wide * EMBEDDING + bases;
         let peaks = ["peak_device_bytes", "peak_host_bytes"].map(|key| run[key].as_u64().expect("a number"));
         // Weights on the device keep their host copies.
         assert!(peaks[1] <= held + (64 << 10), "{format}: {} bytes on the host, not {held}", peaks[1]);

@@ -153,9 +153,9 @@ fn each_format_keeps_its_stated_bytes_and_a_gradient_its_own() {
     let weights = narrow(&numbers(1, 1.0));
     let gradient = narrow(&numbers(2, 1.0));
     let len = LEN as u64;
-    let scales = 8 * len.div_ceil(256);
+    let bases = 4 * len.div_ceil(256);
     let expected =
-        [(Format::F32, 12 * len), (Format::Bf16Moments, 8 * len), (Format::Compact, 4 * len + scales)];
+        [(Format::F32, 12 * len), (Format::Bf16Moments, 8 * len), (Format::Compact, 4 * len + bases)];
     for (format, bytes) in expected {
         let memory = HostMemory::unlimited();
         let mut state = HostState::new(&memory, "w", format, Values::Bf16(&weights)).expect("memory");
@@ -206,7 +206,7 @@ fn what_cannot_be_done_is_an_error_and_changes_nothing() {
 }
 
 #[test]
-fn a_short_last_block_has_scales_of_its_own() {
+fn a_short_last_block_has_bases_of_its_own() {
     let gradient: Vec<f32> = (0..256 + 10).map(|n| if n < 256 { 1.0 } else { 1e-6 }).collect();
     let mut weights = vec![bf16::ONE; gradient.len()];
     let memory = HostMemory::unlimited();
