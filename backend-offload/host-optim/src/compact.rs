@@ -56,7 +56,7 @@ pub(crate) fn step_compact<G: Number>(
                     Compact { low, first, second, bases },
                     gradient,
                     weights,
-                )
+                );
             },
         );
     });

@@ -194,7 +194,12 @@ pub(crate) fn restore<I: Managed>(
         let rank = stored.rank(&first);
         if let Some(host) = optimizer.host.as_mut().filter(|host| host.takes(&name, rank)) {
             let firsts = stored.numbers(&first)?.with_context(missing)?;
-            let seconds = stored.numbers(&second)?.with_context(|| format!("{second} is missing"))?;
+            // Beside a velocity there is none.
+            let seconds = if keeps_second_moment(wanted, &name, rank) {
+                stored.numbers(&second)?.with_context(|| format!("{second} is missing"))?
+            } else {
+                Vec::new()
+            };
             host.restored.insert(name, (time, [firsts, seconds]));
             continue;
         }
@@ -240,7 +245,7 @@ impl<I: Backend, B: Backend> ModuleVisitor<B> for HostMoments<'_, '_, I> {
         let name = self.path.join(".");
         let Some(&state) = self.on_host.get(name.as_str()) else { return };
         let reads: [fn(&HostState) -> Vec<f32>; 2] = [HostState::first_moments, HostState::second_moments];
-        for (part, read) in PARTS.into_iter().zip(reads) {
+        for (part, read) in PARTS.into_iter().zip(reads).take(state.moments()) {
             let (name, shape) = (format!("{name}.{part}"), param.lazy_shape().to_vec());
             let source = Source::Host(state, read);
             self.moments.insert(name.clone(), Moment { name, source, shape, failure: self.failure });
