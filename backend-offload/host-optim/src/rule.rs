@@ -27,20 +27,8 @@ impl From<AdamW> for Rule {
     }
 }
 
-impl From<&AdamW> for Rule {
-    fn from(rule: &AdamW) -> Self {
-        Self::AdamW(*rule)
-    }
-}
-
 impl From<Sgd> for Rule {
     fn from(rule: Sgd) -> Self {
         Self::Sgd(rule)
-    }
-}
-
-impl From<&Sgd> for Rule {
-    fn from(rule: &Sgd) -> Self {
-        Self::Sgd(*rule)
     }
 }

@@ -49,6 +49,6 @@ mod tests {
         let rule = Sgd { momentum: 0.5, weight_decay: 0.5 };
         let factors = rule.factors(Stride { lr: 0.25, scale: 0.5 });
         let [weight, velocity] = factors.step(8.0, 4.0, 2.0);
-        assert_eq!([weight, velocity], [8.0 * 0.875 - 3.0 * 0.25, 3.0]);
+        assert_eq!((weight, velocity), (8.0 * 0.875 - 3.0 * 0.25, 3.0));
     }
 }

@@ -252,7 +252,7 @@ mod tests {
         let name = format!("parameter {seed}");
         let mut state = HostState::new(memory, &name, format, Values::Bf16(&weights)).expect("memory");
         state.arrive(Values::Bf16(&numbers(seed + 1))).expect("memory");
-        state.step(&RULE, STRIDE, ValuesMut::Bf16(&mut weights)).expect("it is due");
+        state.step(RULE, STRIDE, ValuesMut::Bf16(&mut weights)).expect("it is due");
         state.arrive(Values::Bf16(&numbers(seed + 2))).expect("memory");
         (state, weights)
     }
@@ -271,7 +271,7 @@ mod tests {
             let memory = HostMemory::unlimited();
             let due = |seed| due(&memory, format, seed);
             let saved: Vec<Saved> = (0..3)
-                .map(|seed| due(seed))
+                .map(due)
                 .map(|(state, weights)| state.save(Values::Bf16(&weights)).expect("its own weights"))
                 .collect();
             let prepared = (0..3).map(|seed| {
@@ -295,7 +295,7 @@ mod tests {
             assert_eq!(memory.usage().in_use, 0, "what the steps held is free");
             for (seed, saved) in saved.iter().enumerate() {
                 let (mut undisturbed, mut expected) = due(seed);
-                undisturbed.step(&RULE, STRIDE, ValuesMut::Bf16(&mut expected)).expect("it is due");
+                undisturbed.step(RULE, STRIDE, ValuesMut::Bf16(&mut expected)).expect("it is due");
                 let mut weights = vec![bf16::ZERO; LEN];
                 let name = undisturbed.name().to_owned();
                 let mut again =
@@ -304,7 +304,7 @@ mod tests {
                 let (gradient, _) = due(seed);
                 let Values::Bf16(gradient) = gradient.shares()[0] else { panic!("it came in bf16") };
                 again.arrive(Values::Bf16(gradient)).expect("memory");
-                again.step(&RULE, STRIDE, ValuesMut::Bf16(&mut weights)).expect("it is due");
+                again.step(RULE, STRIDE, ValuesMut::Bf16(&mut weights)).expect("it is due");
                 let stepped = [(&undisturbed, &expected), (&again, &weights)]
                     .map(|(state, weights)| state.save(Values::Bf16(weights)).expect("its own weights"));
                 assert!(stepped[0] == stepped[1], "{format:?}: parameter {seed}");
