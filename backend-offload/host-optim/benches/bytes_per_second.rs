@@ -38,7 +38,7 @@ fn main() {
             state.arrive(Values::Bf16(&gradient)).expect("the machine has memory");
             let begun = Instant::now();
             state
-                .step(&RULE, Stride { lr: 1e-4, scale: 1.0 }, ValuesMut::Bf16(&mut weights))
+                .step(RULE, Stride { lr: 1e-4, scale: 1.0 }, ValuesMut::Bf16(&mut weights))
                 .expect("a gradient has arrived");
             best[0] = best[0].min(begun.elapsed().as_secs_f64());
             let begun = Instant::now();

@@ -118,8 +118,8 @@ mod tests {
             }
         }
         let (signed, positive) = (signed_base(ONE), positive_base(ONE));
-        assert_eq!((decode_positive(255, positive), decode_signed(127, signed)), (1.0, 1.0));
-        assert_eq!(decode_signed(255, signed), -1.0);
+        let tops = (decode_positive(255, positive), decode_signed(127, signed), decode_signed(255, signed));
+        assert_eq!(tops, (1.0, 1.0, -1.0));
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub(crate) fn step_compact<G: Number>(
                     Compact { low, first, second, bases },
                     gradient,
                     weights,
-                )
+                );
             },
         );
     });
@@ -271,7 +271,9 @@ mod tests {
             let mut kept = Kept::new();
             let mut gradient = gradient(1);
             let bad = [5, LEN - 1];
-            bad.iter().for_each(|n| gradient[*n] = f32::from_bits(bits));
+            for n in bad {
+                gradient[n] = f32::from_bits(bits);
+            }
             let factors = RULE.factors(Stride { lr: 1e-3, scale: 1.0 }, 1);
             let (state, weights) = kept.parts();
             step_compact(&factors, Noise::new(7, 1), state, &gradient, weights);

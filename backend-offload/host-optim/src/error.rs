@@ -48,6 +48,14 @@ pub enum HostOptimError {
         /// The parameter.
         name: String,
     },
+    /// A state that keeps what another rule needs.
+    #[error("{name}: its state was not made for steps of {rule}")]
+    OtherRule {
+        /// The parameter.
+        name: String,
+        /// The rule of the step.
+        rule: &'static str,
+    },
     /// A record of an optimizer in another format.
     #[error(
         "{name}: the record's state is in the format {found:?} and this optimizer keeps {wanted:?}; configure the same"

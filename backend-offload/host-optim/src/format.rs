@@ -12,7 +12,8 @@ pub enum Format {
     /// Master weights in f32, moments in bf16, rounded at random.
     Bf16Moments,
     /// The 16 bits that complete a bf16 weight to its f32 master; moments in 8 bits, counted from a base per block. The weights
-    /// themselves are only in the tensor the device computes with. A parameter in f32 is kept as by `Bf16Moments`.
+    /// themselves are only in the tensor the device computes with. A parameter in f32, or one with a velocity, is kept as by
+    /// `Bf16Moments`.
     Compact,
 }
 
@@ -39,6 +40,14 @@ impl Format {
             Self::F32 => 12 * len,
             Self::Compact if narrow => 4 * len + BASES as u64 * len.div_ceil(BLOCK as u64),
             Self::Bf16Moments | Self::Compact => 8 * len,
+        }
+    }
+
+    /// [`host_bytes`](Self::host_bytes) of a parameter that is stepped by [`Sgd`](crate::Sgd).
+    pub fn velocity_bytes(self, len: u64) -> u64 {
+        match self {
+            Self::F32 => 8 * len,
+            Self::Bf16Moments | Self::Compact => 6 * len,
         }
     }
 }

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use crate::adamw::{Element, Factors};
 use crate::noise::Noise;
 use crate::numbers::{Number, nearest};
+use crate::sgd::SgdFactors;
 
 /// Elements of one task. A multiple of a [block](crate::format::BLOCK); six arrays of this length fit a second-level cache.
 pub(crate) const PIECE: usize = 1 << 14;
@@ -50,6 +51,36 @@ pub(crate) fn step_wide<G: Number, M: Number, W: Rounded>(
                     first[n] = M::rounded(stepped.first, noise);
                     second[n] = M::rounded(stepped.second, noise << 16);
                     weights[n] = W::from_master(stepped.weight);
+                }
+            },
+        );
+    });
+}
+
+/// [`step_wide`] along a velocity.
+pub(crate) fn step_velocity<G: Number, M: Number, W: Rounded>(
+    factors: SgdFactors,
+    noise: Noise,
+    masters: &mut [f32],
+    velocity: &mut [M],
+    gradient: &[G],
+    weights: &mut [W],
+) {
+    let outside = gradient.par_chunks(PIECE).zip(weights.par_chunks_mut(PIECE));
+    let pieces = masters.par_chunks_mut(PIECE).zip(velocity.par_chunks_mut(PIECE)).zip(outside);
+    pieces.enumerate().for_each(|(n, ((masters, velocity), (gradient, weights)))| {
+        let begin = (n * PIECE) as u32;
+        vectorised(
+            #[inline(always)]
+            || {
+                let len = masters.len();
+                let velocity = &mut velocity[..len];
+                let (gradient, weights) = (&gradient[..len], &mut weights[..len]);
+                for n in 0..len {
+                    let [weight, moved] = factors.step(masters[n], velocity[n].wide(), gradient[n].wide());
+                    masters[n] = weight;
+                    velocity[n] = M::rounded(moved, noise.of(begin.wrapping_add(n as u32)));
+                    weights[n] = W::from_master(weight);
                 }
             },
         );

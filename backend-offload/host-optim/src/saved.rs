@@ -9,7 +9,7 @@ use crate::error::HostOptimError;
 use crate::format::{BLOCK, Format};
 use crate::numbers::{Number, Values, ValuesMut, completed, nearest, split};
 use crate::pieces::convert;
-use crate::state::{HostState, Kept, matching};
+use crate::state::{HostState, Kept, Moments, matching};
 
 /// A state in full precision, for files.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,7 +18,7 @@ pub struct Saved {
     pub time: u32,
     /// Master weights.
     pub weights: Vec<f32>,
-    /// First and second moments.
+    /// First and second moments; a velocity and nothing where there is one.
     pub moments: [Vec<f32>; 2],
 }
 
@@ -37,14 +37,17 @@ impl HostState {
     ) -> Result<Self, HostOptimError> {
         let [first, second] = &saved.moments;
         let lengths = [("the saved weights", saved.weights.len()), ("the first moments", first.len())];
-        for (what, found) in lengths.into_iter().chain([("the second moments", second.len())]) {
+        let kept = if second.is_empty() { Moments::Velocity } else { Moments::Two };
+        let second = (kept == Moments::Two).then_some(("the second moments", second.len()));
+        for (what, found) in lengths.into_iter().chain(second) {
             matching(name, what, weights.len(), found)?;
         }
         match weights {
             ValuesMut::F32(weights) => weights.copy_from_slice(&saved.weights),
             ValuesMut::Bf16(weights) => convert(weights, &saved.weights, nearest),
         }
-        let mut state = Self::blank(memory, name, format, weights.len(), weights.values().is_narrow())?;
+        let mut state =
+            Self::blank(memory, name, (format, kept), weights.len(), weights.values().is_narrow())?;
         state.time = saved.time;
         match &mut state.kept {
             Kept::F32 { masters, moments } => {
@@ -105,17 +108,17 @@ impl HostState {
         }
     }
 
-    /// Running means of the gradient.
+    /// Running means of the gradient, or the velocity.
     pub fn first_moments(&self) -> Vec<f32> {
-        self.moments(0, decode_signed)
+        self.wide_moments(0, decode_signed)
     }
 
-    /// Running means of its square.
+    /// Running means of its square; nothing where there is a velocity.
     pub fn second_moments(&self) -> Vec<f32> {
-        self.moments(1, decode_positive)
+        self.wide_moments(1, decode_positive)
     }
 
-    fn moments(&self, which: usize, decode: fn(u8, u16) -> f32) -> Vec<f32> {
+    fn wide_moments(&self, which: usize, decode: fn(u8, u16) -> f32) -> Vec<f32> {
         match &self.kept {
             Kept::F32 { moments, .. } => wide::<f32>(&moments[which]),
             Kept::Bf16Moments { moments, .. } => wide::<bf16>(&moments[which]),

@@ -4,11 +4,12 @@ use backend_offload::HostMemory;
 use burn::tensor::{DType, DataError, Int, Tensor, TensorData, TensorPrimitive, backend::Backend};
 use half::bf16;
 
-use crate::adamw::{AdamW, Stride};
+use crate::adamw::Stride;
 use crate::error::HostOptimError;
 use crate::format::Format;
 use crate::numbers::{Values, ValuesMut, nearest};
 use crate::pieces::convert;
+use crate::rule::Rule;
 use crate::saved::Saved;
 use crate::state::{HostState, matching};
 use crate::tiles::{Code, TILE, decode, encoded_bytes, tiles};
@@ -161,7 +162,7 @@ impl HostState {
     /// As [`HostState::step`], and if the tensor is neither f32 nor bf16 or cannot be read where the format needs it.
     pub fn step_tensor<B: Backend, const D: usize>(
         &mut self,
-        rule: &AdamW,
+        rule: impl Into<Rule>,
         stride: Stride,
         weights: Tensor<B, D>,
     ) -> Result<Tensor<B, D>, HostOptimError> {

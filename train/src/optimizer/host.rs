@@ -16,11 +16,11 @@ use burn::tensor::{
     backend::{AutodiffBackend, Backend},
 };
 use host_optim::{
-    AdamW, Arrivals, Arrived, Arriving, Format, HostOptimError, HostState, Saved, Update, Updated, Updates,
-    Values,
+    AdamW, Arrivals, Arrived, Arriving, Format, HostOptimError, HostState, Saved, Sgd, Update, Updated,
+    Updates, Values,
 };
 use models::{Compute, Gpt, OnDemand};
-use runs::config::{Config, PlacementKind, StateKind};
+use runs::config::{Config, OptimizerKind, PlacementKind, StateKind};
 
 use super::streamed::{Crossing, on_demand, placeholder};
 use super::{Rule, Stride, decay, rule};
@@ -66,7 +66,7 @@ pub(crate) fn format(state: StateKind) -> Format {
 pub(crate) fn is_on_host(config: &Config, name: &str, rank: usize) -> bool {
     let block = name.strip_prefix("blocks.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
     let stays = block.is_some_and(|block| block < config.memory.device_blocks);
-    !stays && rule(config.train.optimizer, name, rank) == Rule::AdamW
+    !stays && rule(config.train.optimizer, name, rank) != Rule::Muon
 }
 
 /// Whether the device computes with this parameter in bf16, its f32 kept on the host.
@@ -107,6 +107,11 @@ impl HostPart {
             self.restored.keys().min().map_or("", String::as_str)
         );
         Ok(gpt)
+    }
+
+    /// Whether parameters are stepped along a velocity, and not by AdamW.
+    fn keeps_velocity(&self) -> bool {
+        self.config.train.optimizer == OptimizerKind::Sgd
     }
 
     /// Whether a parameter is to be stepped here.
@@ -208,12 +213,22 @@ impl HostPart {
         state.begin_tensor(rule, stride, weights)
     }
 
-    pub(super) fn rule_and_stride(&self, rank: usize, stride: Stride) -> (AdamW, host_optim::Stride) {
+    pub(super) fn rule_and_stride(
+        &self,
+        rank: usize,
+        stride: Stride,
+    ) -> (host_optim::Rule, host_optim::Stride) {
         let settings = &self.config.train;
-        let rule = AdamW {
-            betas: settings.betas.map(|beta| beta as f32),
-            epsilon: settings.epsilon as f32,
-            weight_decay: f64::from(decay(settings, rank) as f32),
+        let decay = decay(settings, rank);
+        let rule = if self.keeps_velocity() {
+            Sgd { momentum: settings.momentum as f32, weight_decay: decay }.into()
+        } else {
+            AdamW {
+                betas: settings.betas.map(|beta| beta as f32),
+                epsilon: settings.epsilon as f32,
+                weight_decay: f64::from(decay as f32),
+            }
+            .into()
         };
         (rule, host_optim::Stride { lr: settings.lr * stride.share, scale: stride.scale })
     }
@@ -248,7 +263,7 @@ impl HostPart {
 
     /// Bytes of all moments as a checkpoint holds them.
     pub(super) fn saved_bytes(&self) -> u64 {
-        self.states.values().map(|state| 2 * size_of::<f32>() as u64 * state.len() as u64).sum()
+        self.states.values().map(|state| (state.moments() * size_of::<f32>() * state.len()) as u64).sum()
     }
 
     /// States by the names of their parameters, once all are [settled](Self::settle).
@@ -270,14 +285,14 @@ impl HostPart {
         let in_tiles = self.crossing.code(name, D).is_some();
         let narrow = !in_tiles && is_narrow(self.config.model.compute, name, D);
         let restored = self.restored.remove(name);
-        if restored.is_none() && !narrow {
+        if restored.is_none() && !narrow && !self.keeps_velocity() {
             return Ok((HostState::of_tensor(&self.memory, name, self.format, &weights)?, weights));
         }
         let masters = host_optim::read(name, weights.clone())?;
         let masters: Vec<f32> = masters.iter::<f32>().collect();
         let (time, moments) = restored.unwrap_or_else(|| {
-            let zeros = || vec![0.0; masters.len()];
-            (0, [zeros(), zeros()])
+            let zeros = |keeps: bool| vec![0.0; if keeps { masters.len() } else { 0 }];
+            (0, [zeros(true), zeros(!self.keeps_velocity())])
         });
         let saved = Saved { time: time as u32, weights: masters, moments };
         let kind = if narrow { DType::BF16 } else { DType::F32 };
@@ -367,7 +382,8 @@ mod tests {
         assert!(part.by_name().is_err(), "it is not to be saved without this parameter");
         part.arrive(id, rows(264, 2.0), DType::F32, true).expect("the first was taken in");
         part.arrive(other, rows(4, 2.0), DType::F32, true).expect("it can be read");
-        assert_eq!(part.squares().expect("there is room"), f64::from(9 * 264 * 8 + 4 * 4 * 8));
+        let squares = part.squares().expect("there is room");
+        assert_eq!(squares.to_bits(), f64::from(9 * 264 * 8 + 4 * 4 * 8).to_bits());
         assert!(part.is_due(id) && part.is_due(other) && part.by_name().is_ok());
     }
 

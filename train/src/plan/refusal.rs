@@ -4,7 +4,7 @@
 
 use backend_offload::Bytes;
 use models::{Compute, Footprint};
-use runs::config::{Config, PlacementKind, StateKind, StreamKind};
+use runs::config::{Config, OptimizerKind, PlacementKind, StateKind, StreamKind};
 
 use super::Plan;
 use super::demand::Demand;
@@ -116,13 +116,17 @@ fn remedies(plan: &Plan, config: &Config, footprint: &Footprint) -> Vec<String> 
         changes.push(("`model.compute` = \"bf16\"".to_owned(), narrow));
     }
     let memory = &config.memory;
+    let (narrowest, name) = match config.train.optimizer {
+        OptimizerKind::Sgd => (StateKind::Bf16, "bf16"),
+        OptimizerKind::AdamW | OptimizerKind::Muon => (StateKind::Compact, "compact"),
+    };
     if memory.optimizer == PlacementKind::Host
-        && memory.optimizer_state != StateKind::Compact
+        && memory.optimizer_state != narrowest
         && memory.stream == StreamKind::Computed
     {
-        let mut compact = config.clone();
-        compact.memory.optimizer_state = StateKind::Compact;
-        changes.push(("`memory.optimizer_state` = \"compact\"".to_owned(), compact));
+        let mut narrower = config.clone();
+        narrower.memory.optimizer_state = narrowest;
+        changes.push((format!("`memory.optimizer_state` = \"{name}\""), narrower));
     }
     let mut remedies = Vec::new();
     let all = plan.working_set.saturating_add(plan.optimizer_host_bytes);

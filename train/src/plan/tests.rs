@@ -442,6 +442,10 @@ fn on_the_host_a_gradient_goes_out_and_a_weight_comes_in_whatever_has_room() {
     let streamed = 2 * narrow + 4 * (XL - narrow);
     assert_eq!((roomy.bytes_in_per_step, roomy.bytes_out_per_step), (streamed, streamed));
     assert_eq!(roomy.optimizer_host_bytes, 12 * XL + streamed);
+    let machine = Machine { device_budget: None, device_free: None, ..card(0) };
+    let sgd = plan("gpt-1.5b", &[&set[..], &["train.optimizer=sgd"]].concat(), &machine);
+    assert_eq!((sgd.bytes_in_per_step, sgd.bytes_out_per_step), (streamed, streamed));
+    assert_eq!(sgd.optimizer_host_bytes, 8 * XL + streamed);
     let tight = plan("gpt-1.5b", &set, &card(2 * GIB));
     assert!(
         tight.bytes_in_per_step > streamed && tight.bytes_in_per_step - tight.bytes_out_per_step <= streamed
@@ -496,7 +500,7 @@ fn auto_puts_the_optimizer_where_the_fewest_bytes_move() {
     }
     let none = choose(&[], &card(4 * GIB));
     assert_eq!((none.optimizer, none.device_blocks), (PlacementKind::Host, 0));
-    assert_eq!(choose(&["train.optimizer=sgd"], &card(4 * GIB)).optimizer, PlacementKind::Device);
+    assert_eq!(choose(&["train.optimizer=sgd"], &card(4 * GIB)).optimizer, PlacementKind::Host);
 }
 
 #[test]
@@ -506,4 +510,7 @@ fn narrower_states_are_offered_where_the_host_is_short() {
     let refused = plan("gpt-1.5b", &set, &small);
     let said = refused.refusals().join(" ");
     assert!(said.contains("`memory.optimizer_state` = \"compact\""), "{said}");
+    let sgd = plan("gpt-1.5b", &["memory.optimizer=host", "train.optimizer=sgd"], &small);
+    let said = sgd.refusals().join(" ");
+    assert!(said.contains("`memory.optimizer_state` = \"bf16\""), "{said}");
 }

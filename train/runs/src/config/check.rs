@@ -364,10 +364,10 @@ impl Refusals {
     }
 
     fn memory(&mut self, Config { memory, train, model, .. }: &Config) {
-        if memory.optimizer == PlacementKind::Host && train.optimizer == OptimizerKind::Sgd {
-            let text = "`memory.optimizer` = \"host\" works for adamw and for what muon leaves to it, not for \
-                        `train.optimizer` = \"sgd\"; set `memory.optimizer` to \"device\"";
-            self.add(&["memory.optimizer", "train.optimizer"], text.to_owned());
+        if memory.optimizer_state == StateKind::Compact && train.optimizer == OptimizerKind::Sgd {
+            let text = "`memory.optimizer_state` = \"compact\" is for the two moments of adamw, not for \
+                        `train.optimizer` = \"sgd\"; set it to \"bf16\" or \"f32\"";
+            self.add(&["memory.optimizer_state", "train.optimizer"], text.to_owned());
         }
         if memory.optimizer == PlacementKind::Device && memory.optimizer_state != StateKind::F32 {
             let text = format!(
