@@ -1,7 +1,7 @@
 //! Safetensors files: parameters out, one tensor at a time; parameters in, from a memory map.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
@@ -207,6 +207,8 @@ struct Outgoing<'m> {
     shape: Vec<usize>,
     /// The first failure of all tensors: one that cannot be read, or that holds NaN or infinity.
     unread: Rc<RefCell<Option<WeightsError>>>,
+    /// The numbers as they are written. Whoever writes the file borrows them, and drops this before it asks for the next.
+    fetched: OnceCell<TensorData>,
 }
 
 /// A parameter's shape, and its values on demand.
@@ -214,7 +216,8 @@ type Fetch<'m> = (Vec<usize>, Box<dyn Fn() -> Result<TensorData, WeightsError> +
 
 impl<'m> Outgoing<'m> {
     fn new(name: String, lie: Lie, stored: Stored, unread: &Rc<RefCell<Option<WeightsError>>>) -> Self {
-        Self { name, stored, lie, parts: Vec::new(), shape: Vec::new(), unread: Rc::clone(unread) }
+        let (unread, fetched) = (Rc::clone(unread), OnceCell::new());
+        Self { name, stored, lie, parts: Vec::new(), shape: Vec::new(), unread, fetched }
     }
 
     fn add(&mut self, lie: Lie, part: Fetch<'m>) {
@@ -225,20 +228,30 @@ impl<'m> Outgoing<'m> {
         self.parts.push(part);
     }
 
-    fn values(&self) -> Result<Vec<f32>, WeightsError> {
-        let fetched = self.parts.iter().map(|(_, fetch)| finite(&self.name, floats(fetch()?)));
-        let parts: Vec<Vec<f32>> = fetched.collect::<Result<_, _>>()?;
-        Ok(match self.lie {
-            Lie::Plain => parts.into_iter().next().expect("a tensor has a part"),
-            Lie::Transposed => transposed(&parts[0], self.shape[1]),
+    fn numbers(&self) -> Result<TensorData, WeightsError> {
+        let fetched = self.parts.iter().map(|(_, fetch)| {
+            let data = fetch()?.convert_dtype(DType::F32);
+            check_finite(&self.name, slice(&data)).map(|()| data)
+        });
+        let mut parts: Vec<TensorData> = fetched.collect::<Result<_, _>>()?;
+        let whole = |values| TensorData::new(values, self.shape.clone());
+        let data = match self.lie {
+            Lie::Plain => parts.remove(0),
+            Lie::Transposed => whole(transposed(slice(&parts[0]), self.shape[1])),
             Lie::Third(_) => {
+                let parts: Vec<&[f32]> = parts.iter().map(slice).collect();
                 let columns = self.shape.last().expect("no parameter is a scalar") / 3;
                 let rows = parts[0].len() / columns;
                 let row =
                     |row: usize| parts.iter().flat_map(move |part| &part[row * columns..(row + 1) * columns]);
-                (0..rows).flat_map(row).copied().collect()
+                whole((0..rows).flat_map(row).copied().collect())
             }
-        })
+        };
+        Ok(data.convert_dtype(match self.stored {
+            Stored::F32 => DType::F32,
+            Stored::Bf16 => DType::BF16,
+            Stored::F16 => DType::F16,
+        }))
     }
 }
 
@@ -257,20 +270,13 @@ impl View for Outgoing<'_> {
 
     /// The interface knows no failure: zeros stand for what could not be read, and the file is thrown away.
     fn data(&self) -> Cow<'_, [u8]> {
-        let values = match self.values() {
-            Ok(values) => values,
-            Err(error) => {
+        let fetched = self.fetched.get_or_init(|| {
+            self.numbers().unwrap_or_else(|error| {
                 self.unread.borrow_mut().get_or_insert(error);
-                return Cow::Owned(vec![0; self.data_len()]);
-            }
-        };
-        let dtype = match self.stored {
-            Stored::F32 => DType::F32,
-            Stored::Bf16 => DType::BF16,
-            Stored::F16 => DType::F16,
-        };
-        let data = TensorData::new(values, self.shape.clone()).convert_dtype(dtype);
-        Cow::Owned(data.into_bytes().to_vec())
+                TensorData::from_bytes_vec(vec![0; self.data_len()], [self.data_len()], DType::U8)
+            })
+        });
+        Cow::Borrowed(fetched.as_bytes())
     }
 
     fn data_len(&self) -> usize {
@@ -292,11 +298,15 @@ fn floats(data: TensorData) -> Vec<f32> {
     data.convert_dtype(DType::F32).into_vec().expect("the data was just converted to f32")
 }
 
-/// `values` of the tensor `name`, if each is a number.
-fn finite(name: &str, values: Vec<f32>) -> Result<Vec<f32>, WeightsError> {
+/// The numbers of data in f32.
+fn slice(data: &TensorData) -> &[f32] {
+    data.as_slice().expect("the data was converted to f32")
+}
+
+fn check_finite(name: &str, values: &[f32]) -> Result<(), WeightsError> {
     match values.iter().copied().find(|value| !value.is_finite()) {
         Some(value) => Err(WeightsError::NotFinite { name: name.to_owned(), value }),
-        None => Ok(values),
+        None => Ok(()),
     }
 }
 
@@ -377,7 +387,7 @@ impl<B: Backend> Fill<'_, B> {
         let view = &self.views[&name];
         let dtype = float_type(&name, view)?;
         let values = floats(TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype));
-        let values = finite(&name, values)?;
+        check_finite(&name, &values)?;
         Ok(match lie {
             Lie::Plain => values,
             Lie::Transposed => transposed(&values, shape[1]),

@@ -8,7 +8,7 @@ mod tests;
 
 use std::{
     borrow::Cow,
-    cell::RefCell,
+    cell::{OnceCell, RefCell},
     collections::{BTreeMap, HashMap},
     fs::{self, File},
     io::{Read, Seek, SeekFrom},
@@ -77,14 +77,14 @@ pub(crate) fn save<I: Backend, B: Backend>(
             if let Some(tensor) = tensor {
                 let (name, shape) = (format!("{name}.{part}"), tensor.shape().to_vec());
                 let source = Source::<'_, I>::Device(tensor);
-                moments.insert(name.clone(), Moment { name, source, shape, failure: &failure });
+                moments.insert(name.clone(), Moment::new(name, source, shape, &failure));
             }
         }
     }
     let fetch = |key: &str| lending.context("nothing is lent")?.borrow_mut().fetch(key);
     for lent in lending.iter().flat_map(|lending| lending.borrow().lent().to_vec()) {
-        let (name, source) = (lent.key.clone(), Source::Lent(&fetch));
-        moments.insert(lent.key, Moment { name, source, shape: lent.shape, failure: &failure });
+        let moment = Moment::new(lent.key.clone(), Source::Lent(&fetch), lent.shape, &failure);
+        moments.insert(lent.key, moment);
     }
     gpt.visit(&mut HostMoments {
         on_host: &on_host,
@@ -211,6 +211,31 @@ struct Moment<'m, I: Backend> {
     source: Source<'m, I>,
     shape: Vec<usize>,
     failure: &'m RefCell<Option<String>>,
+    /// Its numbers once they are fetched: the writer borrows them, and drops this before it asks for the next.
+    fetched: OnceCell<TensorData>,
+}
+
+impl<'m, I: Backend> Moment<'m, I> {
+    fn new(
+        name: String,
+        source: Source<'m, I>,
+        shape: Vec<usize>,
+        failure: &'m RefCell<Option<String>>,
+    ) -> Self {
+        Self { name, source, shape, failure, fetched: OnceCell::new() }
+    }
+
+    fn numbers(&self) -> Result<TensorData, String> {
+        let data = match &self.source {
+            Source::Host(state, read) => TensorData::new(read(state), self.shape.clone()),
+            Source::Lent(fetch) => {
+                let numbers = fetch(&self.name).map_err(|error| format!("{error:#}"))?;
+                TensorData::new(numbers, self.shape.clone())
+            }
+            Source::Device(tensor) => read::<I>(&self.name, tensor)?,
+        };
+        finite(&self.name, data.as_bytes()).map(|()| data)
+    }
 }
 
 enum Source<'m, I: Backend> {
@@ -243,7 +268,7 @@ impl<I: Backend, B: Backend> ModuleVisitor<B> for HostMoments<'_, '_, I> {
         for (part, read) in PARTS.into_iter().zip(reads) {
             let (name, shape) = (format!("{name}.{part}"), param.lazy_shape().to_vec());
             let source = Source::Host(state, read);
-            self.moments.insert(name.clone(), Moment { name, source, shape, failure: self.failure });
+            self.moments.insert(name.clone(), Moment::new(name, source, shape, self.failure));
         }
     }
 }
@@ -259,21 +284,13 @@ impl<I: Backend> View for Moment<'_, I> {
 
     /// The interface knows no failure: zeros take the place of what could not be read, and the file is thrown away.
     fn data(&self) -> Cow<'_, [u8]> {
-        let bytes = match &self.source {
-            Source::Host(state, read) => {
-                Ok(TensorData::new(read(state), self.shape.clone()).into_bytes().to_vec())
-            }
-            Source::Lent(fetch) => match fetch(&self.name) {
-                Ok(numbers) => Ok(bytemuck::cast_slice(&numbers).to_vec()),
-                Err(error) => Err(format!("{error:#}")),
-            },
-            Source::Device(tensor) => read::<I>(&self.name, tensor).map(|data| data.into_bytes().to_vec()),
-        };
-        let usable = bytes.and_then(|bytes| finite(&self.name, &bytes).map(|()| bytes));
-        Cow::Owned(usable.unwrap_or_else(|failure| {
-            self.failure.borrow_mut().get_or_insert(failure);
-            vec![0; self.data_len()]
-        }))
+        let fetched = self.fetched.get_or_init(|| {
+            self.numbers().unwrap_or_else(|failure| {
+                self.failure.borrow_mut().get_or_insert(failure);
+                TensorData::new(vec![0_f32; self.shape.iter().product()], self.shape.clone())
+            })
+        });
+        Cow::Borrowed(fetched.as_bytes())
     }
 
     fn data_len(&self) -> usize {
@@ -290,7 +307,8 @@ pub(super) fn moment<I: Backend>(
     let kept = optimizer.moments.get(parameter);
     let tensor = kept.and_then(|kept| [Some(&kept.first), kept.second.as_ref()][part]);
     let tensor = tensor.with_context(|| format!("the moments of `{parameter}` are not here"))?;
-    Ok(read::<I>(parameter, tensor).map_err(|error| anyhow!(error))?.iter::<f32>().collect())
+    let data = read::<I>(parameter, tensor).map_err(|error| anyhow!(error))?;
+    data.into_vec().map_err(|error| anyhow!("`{parameter}`: {error:?}"))
 }
 
 fn read<I: Backend>(name: &str, tensor: &FloatTensor<I>) -> Result<TensorData, String> {

@@ -147,3 +147,21 @@ fn moments_that_are_no_numbers_are_neither_saved_nor_resumed() {
     let said = format!("{:#}", resumed.expect_err("it is broken"));
     assert!(said.contains("`wte.second` holds NaN or infinity"), "{said}");
 }
+
+#[test]
+fn a_moment_is_written_from_where_it_was_fetched_to() {
+    let failure = RefCell::new(None);
+    let tensor = Tensor::<Flex, 2>::full([3, 4], 2.5, &FlexDevice).into_primitive().tensor();
+    let lend = |key: &str| {
+        assert_eq!(key, "lent");
+        Ok(vec![2.5; 12])
+    };
+    for (name, source) in [("device", Source::<Flex>::Device(&tensor)), ("lent", Source::Lent(&lend))] {
+        let moment = Moment::new(name.to_owned(), source, vec![3, 4], &failure);
+        let (first, again) = (moment.data(), moment.data());
+        assert!(matches!(first, Cow::Borrowed(_)), "{name} is copied to be written");
+        assert_eq!(first.as_ptr(), again.as_ptr(), "{name} is fetched twice");
+        assert_eq!(*first, *2.5_f32.to_le_bytes().repeat(12));
+    }
+    assert_eq!(failure.take(), None);
+}
