@@ -26,6 +26,8 @@ mod toy;
 
 #[cfg(all(target_os = "linux", feature = "cuda"))]
 mod device;
+#[cfg(all(target_os = "linux", target_arch = "x86_64", feature = "cuda"))]
+mod stand_in;
 #[cfg(unix)]
 mod disk;
 #[cfg(target_os = "linux")]
