@@ -12,9 +12,9 @@
 //! With weights, gradients and two moments alone, of which half or a quarter fits, this gives the bytes that
 //! furthest-next-use eviction moves in a simulation of the same step.
 
-use exchange::Share;
+use exchange::{OneBit, Share};
 use models::{Chunks, Footprint};
-use runs::config::{Config, CrossingKind, OptimizerKind};
+use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind};
 
 use super::operations::Operations;
 use super::placement::Placement;
@@ -61,6 +61,8 @@ pub(super) struct Exchanged {
     pub(super) sent: u64,
     pub(super) link_in: u64,
     pub(super) link_out: u64,
+    /// Bytes of host memory for residuals, beside the host budget.
+    pub(super) residuals: u64,
 }
 
 impl Exchanged {
@@ -69,8 +71,16 @@ impl Exchanged {
         let share = |all: u64| all.div_ceil(ranks as u64);
         let on_device = placement.on_device * WIDE;
         // Everybody adds up a share of every gradient and tells it to the others.
-        let sent = 2 * others * share(on_device + placement.on_host() * WIDE);
-        let gradients = Self { sent, link_in: on_device, link_out: sums * on_device };
+        let all = placement.on_device + placement.on_host();
+        let (part, residuals) = match config.ranks.exchange {
+            ExchangeKind::Exact => (share(all * WIDE), 0),
+            // As if all parameters were one buffer. Each residual is there twice until its step is made.
+            ExchangeKind::OneBit => {
+                (OneBit::packed_bytes(share(all) as usize) as u64, 2 * WIDE * (all + share(all)))
+            }
+        };
+        let sent = 2 * others * part;
+        let gradients = Self { sent, link_in: on_device, link_out: sums * on_device, residuals };
         if !config.memory.shard {
             return gradients;
         }
@@ -79,6 +89,7 @@ impl Exchanged {
             sent: gradients.sent + others * told,
             link_in: gradients.link_in + others * told,
             link_out: gradients.link_out + told,
+            residuals,
         }
     }
 }

@@ -55,6 +55,11 @@ pub(crate) struct Plan {
     pub(crate) bytes_out_per_step: u64,
     /// Bytes that one rank sends to the others in a step.
     pub(crate) bytes_sent_per_step: u64,
+    /// Host memory for the residuals of a compressed exchange, which no budget counts.
+    pub(crate) residual_bytes: u64,
+    /// First steps of a compressed exchange that are exact, and send 4 bytes where later ones send a bit.
+    #[serde(skip)]
+    exact_steps: u64,
     /// A rank's share of a step at the machine's speed in matrix products, if nothing spilled.
     pub(crate) compute_seconds: Option<f64>,
     /// Times that, were all copies hidden behind arithmetic.
@@ -199,7 +204,7 @@ impl Plan {
         let waiting = times_compute(bytes_in.saturating_add(bytes_out)).map(|share| share + disk_share);
         let copies = if sinks > 0 { 0 } else { copies };
         let host_tier_bytes = (spills - sinks).saturating_add(copies).saturating_add(optimizer_host_bytes);
-        let host_bytes = host_tier_bytes + if machine.shares_host { stays } else { 0 };
+        let host_bytes = host_tier_bytes + exchanged.residuals + if machine.shares_host { stays } else { 0 };
         let checkpoint_bytes = footprint.weight_bytes() + state_bytes(train.optimizer, footprint);
         let checkpoints = checkpoints::most(config);
 
@@ -222,6 +227,8 @@ impl Plan {
             bytes_in_per_step: bytes_in,
             bytes_out_per_step: bytes_out,
             bytes_sent_per_step: exchanged.sent,
+            residual_bytes: exchanged.residuals,
+            exact_steps: config.ranks.warm_up,
             compute_seconds,
             slowdown_hidden: hidden.map(|share| share.max(1.0)),
             slowdown_waiting: waiting.map(|share| 1.0 + share),

@@ -168,9 +168,17 @@ impl Plan {
     fn ranks(&self) -> Option<(&'static str, String)> {
         let (ranks, sent) = (self.machine.ranks(), Bytes(self.bytes_sent_per_step));
         let (most, all) = (self.accumulate.div_ceil(ranks), self.accumulate);
+        let compressed = match self.residual_bytes {
+            0 => String::new(),
+            bytes => format!(
+                " after {} exact steps; its residuals are {} of host memory",
+                grouped(self.exact_steps),
+                Bytes(bytes)
+            ),
+        };
         let text = format!(
-            "{ranks}, each with at most {most} of {all} micro-batches; {sent} sent by each per step, whose time is not known \
-             here"
+            "{ranks}, each with at most {most} of {all} micro-batches; {sent} sent by each per step{compressed}, whose time is \
+             not known here"
         );
         (ranks > 1).then_some(("ranks", text))
     }

@@ -107,6 +107,24 @@ fn each_of_several_ranks_holds_its_share_and_tells_the_others() {
 }
 
 #[test]
+fn one_bit_ranks_send_less_than_a_thirtieth_and_owe_each_other() {
+    let four = Machine { other_ranks: 3, ..card(8 * GIB) };
+    let exact = plan("gpt-1.5b", &["train.accumulate=8"], &four);
+    let set = ["train.accumulate=8", "ranks.exchange=one_bit", "ranks.warm_up=7"];
+    let one_bit = plan("gpt-1.5b", &set, &four);
+    assert!(one_bit.bytes_sent_per_step * 30 <= exact.bytes_sent_per_step, "{one_bit}");
+    assert!(one_bit.bytes_sent_per_step * 32 > exact.bytes_sent_per_step, "{one_bit}");
+    assert_eq!((exact.residual_bytes, one_bit.residual_bytes), (0, 8 * XL + 2 * XL));
+    assert_eq!(one_bit.host_bytes, exact.host_bytes + one_bit.residual_bytes);
+    assert!(one_bit.to_string().contains("per step after 7 exact steps; its residuals are"), "{one_bit}");
+    let alone = plan("gpt-1.5b", &set, &card(8 * GIB));
+    assert_eq!((alone.bytes_sent_per_step, alone.residual_bytes), (0, 0));
+    let little = Machine { host_free: Some(exact.host_bytes + GIB), ..four };
+    assert_eq!(plan("gpt-1.5b", &set[..1], &little).refusals(), [""; 0]);
+    assert!(plan("gpt-1.5b", &set, &little).refusals()[0].contains("of host memory are needed"));
+}
+
+#[test]
 fn a_plan_needs_no_machine() {
     let plan = plan("gpt-1.5b", &[], &Machine::default());
     assert_eq!(plan.parameters, XL);

@@ -53,7 +53,7 @@ impl<I: Backend> Learner<Autodiff<I>> {
         let numbers = if ranks.is_alone() {
             self.numbers_alone(losses, &mut sum)
         } else {
-            self.numbers_together(losses, &mut sum, ranks)
+            self.numbers_together(data.step, losses, &mut sum, ranks)
         };
         match numbers {
             Ok((loss, norm)) => (report.loss, report.gnorm) = (loss, norm),
@@ -114,12 +114,14 @@ impl<I: Backend> Learner<Autodiff<I>> {
     /// The same, of all ranks. A rank that could not compute its share keeps the others from waiting for it.
     fn numbers_together(
         &self,
+        step: u64,
         losses: Vec<Tensor<I, 1>>,
         sum: &mut Sum<'_, I>,
         ranks: &mut Ranks,
     ) -> anyhow::Result<(f32, f32)> {
         // A rank without a micro-batch has not waited for its updates yet.
         sum.settle();
+        ranks.begin_step(step);
         let own = if losses.is_empty() { Ok(Vec::new()) } else { read(losses) };
         sum.gather();
         let all_computed = ranks.all(own.is_ok() && sum.failure.is_none())?;

@@ -26,7 +26,7 @@ use crate::journal::Journal;
 use crate::machine;
 use crate::optimizer::{Optimizer, Owners, check_eight_bits};
 use crate::plan::{self, Plan};
-use crate::ranks::{self, RankArgs, Ranks};
+use crate::ranks::{self, RankArgs, Ranks, SavedAt};
 use crate::summary::{self, Summary};
 use crate::training::{self, Display, Learner, Outcome, Progress, Run, Session, Tape};
 use crate::{interrupt, report};
@@ -128,6 +128,7 @@ impl Work for Training<'_> {
         let config = directory.config.clone();
         let footprint = Footprint::of(&config.model)?;
         ranks.note_idle(&config);
+        ranks.exchange_by(&config.ranks);
         let checkpoint = directory.from.as_ref();
         if let Some(done) = checkpoint.filter(|checkpoint| checkpoint.step >= config.train.steps) {
             // A run that was stopped behind its last checkpoint has yet to say what it came to.
@@ -173,6 +174,9 @@ impl Work for Training<'_> {
 
         let (gpt, optimizer, mut progress) = first_state::<I>(&directory, device, &ranks)?;
         same_data(&mut progress, &training)?;
+        if let Some(checkpoint) = checkpoint {
+            residuals_of(&checkpoint.path, &progress, &mut ranks)?;
+        }
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let session = Session {
             flops_per_step: flops_per_token * config.tokens_per_step() as f64,
@@ -336,6 +340,17 @@ fn first_state<I: Offloadable>(
     let mut optimizer = Optimizer::placed(config, device);
     optimizer.owners = owners(config, &gpt, ranks);
     Ok((optimizer.adopt(gpt)?, optimizer, Progress::start(config.train.seed)))
+}
+
+/// Takes over what ranks owed each other at a checkpoint, or says why they begin without.
+fn residuals_of(checkpoint: &Path, progress: &Progress, ranks: &mut Ranks) -> anyhow::Result<()> {
+    let Some(run) = checkpoint.ancestors().nth(2) else { return Ok(()) };
+    let at = SavedAt { step: progress.step, losses: &progress.losses };
+    let dropped = ranks.restore_residuals(run, at)?;
+    if let Some(reason) = dropped.filter(|_| ranks.leads()) {
+        eprintln!("the exchange begins without the residuals of this checkpoint: {reason}");
+    }
+    Ok(())
 }
 
 /// The rank that steps each parameter.

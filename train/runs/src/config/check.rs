@@ -11,8 +11,8 @@ use tokenizer::CHAT_SPECIALS;
 
 use super::error::Combination;
 use super::{
-    AlignKind, Config, CrossingKind, DataSource, MemorySection, OptimizerKind, PlacementKind, StateKind,
-    StreamKind, TokenizerKind, TrainSection,
+    AlignKind, Config, CrossingKind, DataSource, ExchangeKind, MemorySection, OptimizerKind, PlacementKind,
+    StateKind, StreamKind, TokenizerKind, TrainSection,
 };
 
 /// Most conversations and questions of the embedded corpus, which are made in memory.
@@ -34,6 +34,7 @@ pub(super) fn combinations(config: &Config) -> Vec<Combination> {
     refusals.vocabulary(config);
     refusals.conversations(config);
     refusals.memory(config);
+    refusals.ranks(config);
     refusals.0
 }
 
@@ -374,6 +375,28 @@ impl Refusals {
                 json(&memory.stream)
             );
             self.add(&["memory.stream", "memory.optimizer_state"], text);
+        }
+    }
+
+    /// Refuses settings under which one bit per element would save nothing.
+    fn ranks(&mut self, Config { ranks, train, memory, .. }: &Config) {
+        if ranks.exchange != ExchangeKind::OneBit {
+            return;
+        }
+        if memory.shard {
+            let text = "`memory.shard` sends whole weights in every step, so `ranks.exchange` = \"one_bit\" saves next to nothing; \
+                        set `memory.shard` to false, or `ranks.exchange` to \"exact\"";
+            self.add(&["ranks.exchange", "memory.shard"], text.to_owned());
+        }
+        if ranks.warm_up >= train.steps {
+            let text = format!(
+                "`ranks.warm_up` = {} leaves no step to `ranks.exchange` = \"one_bit\": `train.steps` = {}; set the former to \
+                 at most {}, or `ranks.exchange` to \"exact\"",
+                ranks.warm_up,
+                train.steps,
+                train.steps.saturating_sub(1)
+            );
+            self.add(&["ranks.warm_up", "ranks.exchange", "train.steps"], text);
         }
     }
 

@@ -204,6 +204,25 @@ fn numbers_outside_their_meaning_are_refused() {
 }
 
 #[test]
+fn one_bit_is_refused_where_it_would_save_nothing() {
+    let set = |more: &str| {
+        format!(r#""train": {{"steps": 200}}, "ranks": {{"exchange": "one_bit", "warm_up": 200}}{more}"#)
+    };
+    assert_snapshot!(refused(&set(r#", "memory": {"shard": true}"#)), @r#"
+    run.json has 2 problems:
+      `memory.shard` sends whole weights in every step, so `ranks.exchange` = "one_bit" saves next to nothing; set `memory.shard` to false, or `ranks.exchange` to "exact"
+      `ranks.warm_up` = 200 leaves no step to `ranks.exchange` = "one_bit": `train.steps` = 200; set the former to at most 199, or `ranks.exchange` to "exact"
+    "#);
+    assert_snapshot!(refused(r#""ranks": {"exchange": "two_bits", "warmup": 3}"#), @"
+    run.json has 2 problems:
+      `ranks.exchange`: unknown value `two_bits`, expected `exact` or `one_bit`
+      unknown key `ranks.warmup`; the nearest known key is `ranks.warm_up`
+    ");
+    let fine = preset("toy", &["ranks.exchange=one_bit", "ranks.warm_up=0"]);
+    assert_eq!(fine.ranks, RanksSection { exchange: ExchangeKind::OneBit, warm_up: 0 });
+}
+
+#[test]
 fn sizes_that_do_not_fit_together_are_refused() {
     assert_snapshot!(refused(
         r#""train": {"sequence": 2048}, "tokenizer": {"vocab_size": 60000}"#
