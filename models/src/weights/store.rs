@@ -425,3 +425,20 @@ impl<B: Backend> ModuleMapper<B> for Fill<'_, B> {
         Param::from_mapped_value(id, tensor.set_require_grad(old.is_require_grad()), mapper)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tensor_is_written_from_where_it_was_fetched_to() {
+        let unread = Rc::new(RefCell::new(None));
+        let mut tensor = Outgoing::new("some".to_owned(), Lie::Plain, Stored::F32, &unread);
+        let read = || Ok(TensorData::new(vec![2.5_f32; 12], [3, 4]));
+        tensor.add(Lie::Plain, (vec![3, 4], Box::new(read)));
+        let (first, again) = (tensor.data(), tensor.data());
+        assert!(matches!(first, Cow::Borrowed(_)), "it is copied to be written");
+        assert_eq!(first.as_ptr(), again.as_ptr(), "it is fetched twice");
+        assert_eq!(*first, *2.5_f32.to_le_bytes().repeat(12));
+    }
+}
