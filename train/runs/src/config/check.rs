@@ -164,6 +164,21 @@ impl Refusals {
             let fine = value <= 0.0 || (value as f32).is_normal();
             self.unless(fine, key, format_args!("{value:e}"), "between 1.2e-38 and 3.4e38, as f32 has it");
         }
+        let rate =
+            if train.optimizer == OptimizerKind::Muon { train.lr.max(train.matrix_lr) } else { train.lr };
+        let decay = rate * train.weight_decay;
+        let is_a_number = (train.weight_decay as f32).is_normal();
+        if is_a_number && decay > 0.0 && (1.0 - decay) as f32 >= 1.0 {
+            self.add(
+                &["train.weight_decay", "train.lr"],
+                format!(
+                    "`train.weight_decay` = {:e} at a learning rate of {rate:e} changes no weight: in f32 one step leaves \
+                     all of it; set `train.weight_decay` to 0, or to {:.0e} and more",
+                    train.weight_decay,
+                    5e-8 / rate
+                ),
+            );
+        }
         let [first, second] = train.betas;
         for (key, value) in
             [("train.betas", first), ("train.betas", second), ("train.momentum", train.momentum)]

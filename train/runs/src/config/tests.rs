@@ -305,6 +305,13 @@ fn numbers_that_f32_rounds_to_nothing_are_refused_by_their_keys() {
       `train.momentum` = 0.99999999999 must be below 1 in f32 too, which rounds it up; 0.9999999 is the most
     ");
     preset("toy", &["train.epsilon=1e-37", "train.betas=[0.9999999, 0]", "train.weight_decay=0"]);
+    let said = refused(r#""train": {"lr": 1e-4, "weight_decay": 1e-4}"#);
+    assert!(
+        said.contains("`train.weight_decay` = 1e-4 at a learning rate of 1e-4 changes no weight"),
+        "{said}"
+    );
+    assert!(said.contains("set `train.weight_decay` to 0, or to 5e-4 and more"), "{said}");
+    preset("gpt-124m", &["train.lr=1e-4", "train.weight_decay=5e-4"]);
 }
 
 #[test]
