@@ -3,12 +3,16 @@
 //! A pure function: nothing here asks a device, so a plan for a machine that is not there is a plan all the same.
 //! Predictions err on the side of more memory; the table after the run puts them beside what was measured.
 
+mod checkpoints;
 mod choice;
 mod demand;
 mod elsewhere;
 mod machine;
 mod measured;
+mod operations;
 mod placement;
+#[cfg(test)]
+mod recorded;
 mod refusal;
 mod table;
 #[cfg(test)]
@@ -141,7 +145,7 @@ impl DiskTraffic {
 impl Plan {
     pub(crate) fn new(config: &Config, footprint: &Footprint, machine: &Machine) -> Self {
         let ranks = machine.ranks();
-        let demand = Demand::of(config, footprint, ranks);
+        let demand = Demand::of(config, footprint, ranks, machine.fuses());
         let budget = machine.device_budget.unwrap_or(u64::MAX);
         let spilled = demand.spilled(budget);
         let moved = |times: &dyn Fn(&demand::Part) -> u64| {
@@ -197,7 +201,7 @@ impl Plan {
         let host_tier_bytes = (spills - sinks).saturating_add(copies).saturating_add(optimizer_host_bytes);
         let host_bytes = host_tier_bytes + if machine.shares_host { stays } else { 0 };
         let checkpoint_bytes = footprint.weight_bytes() + state_bytes(train.optimizer, footprint);
-        let checkpoints = checkpoints(config);
+        let checkpoints = checkpoints::most(config);
 
         let mut plan = Self {
             machine: machine.clone(),
@@ -254,23 +258,4 @@ impl Plan {
         let seconds = self.compute_seconds?;
         Some((seconds * self.slowdown_hidden?, seconds * self.slowdown_waiting?))
     }
-}
-
-/// The most checkpoints that exist at one time: the latest, the best, those kept for good, and one being written.
-fn checkpoints(config: &Config) -> u64 {
-    let (steps, rules) = (config.train.steps, &config.checkpoint);
-    if rules.every == 0 {
-        return 1;
-    }
-    let made = steps.div_ceil(rules.every);
-    let for_good = rules.keep_every.map_or(0, |keep| steps / lcm(rules.every, keep));
-    (rules.keep_last as u64).saturating_add(for_good).saturating_add(2).min(made)
-}
-
-fn lcm(a: u64, b: u64) -> u64 {
-    let (mut x, mut y) = (a, b);
-    while y > 0 {
-        (x, y) = (y, x % y);
-    }
-    (a / x).saturating_mul(b)
 }

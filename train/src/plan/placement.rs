@@ -81,6 +81,12 @@ impl Placement {
         }
     }
 
+    /// Bytes of the largest table of embeddings, if those are stepped on the device.
+    pub(super) fn largest_table_on_device(&self, config: &Config) -> u64 {
+        let rows = config.model.vocab_size.max(config.model.n_positions) as u64;
+        if self.on_host() == 0 { WIDE * rows * config.model.n_embd as u64 } else { 0 }
+    }
+
     pub(super) fn on_host(&self) -> u64 {
         self.wide + self.narrow
     }

@@ -129,7 +129,7 @@ fn remedies(plan: &Plan, config: &Config, footprint: &Footprint) -> Vec<String> 
     for (change, config) in changes {
         let footprint = Footprint::of(&config.model).unwrap_or(*footprint);
         let ranks = plan.machine.ranks();
-        let demand = Demand::of(&config, &footprint, ranks);
+        let demand = Demand::of(&config, &footprint, ranks, plan.machine.fuses());
         let left = demand.working_set().saturating_add(demand.placement.host_bytes(&config, ranks));
         if left < all {
             let (left, all) = (Bytes(left), Bytes(all));

@@ -5,7 +5,7 @@ use std::fmt;
 use backend_offload::Bytes;
 
 use super::{Epoch, Plan};
-use crate::figures::{duration, grouped};
+use crate::figures::{duration, grouped, si};
 
 /// Rows of cells, the first aligned to the left and the others to the right.
 #[derive(Debug, Default)]
@@ -207,19 +207,4 @@ impl Plan {
 fn span(low: f64, high: f64, text: impl Fn(f64) -> String) -> String {
     let (low, high) = (text(low), text(high));
     if low == high { low } else { format!("{low} to {high}") }
-}
-
-/// Three digits and a decimal prefix.
-fn si(value: f64, unit: &str) -> String {
-    let mut value = value;
-    let mut prefixes = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"].iter();
-    let mut prefix = prefixes.next().unwrap_or(&"");
-    while value >= 999.5
-        && let Some(next) = prefixes.next()
-    {
-        value /= 1000.0;
-        prefix = next;
-    }
-    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
-    format!("{value:.digits$} {prefix}{unit}")
 }
