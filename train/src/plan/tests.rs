@@ -306,14 +306,14 @@ fn what_cannot_work_is_refused_with_what_to_change() {
     assert_snapshot!(refused("gpt-1.5b", &[], unlimited), @r#"32.39 GiB of device memory would be used, since there is no limit, and 23.00 GiB are free on a card; set `memory.device_budget` to "auto" or less than is free, so that the rest spills"#);
     let small_host = Machine { host_free: Some(16 * GIB), host_budget: Some(12 * GIB), ..card(8 * GIB) };
     let wide = ["train.recompute=null", "model.compute=f32"];
-    assert_snapshot!(refused("gpt-1.5b", &wide, small_host), @r#"61.78 GiB of host memory are needed, `memory.host_budget` allows 12.00 GiB, 16.00 GiB are free; set `train.micro_batch` = 4 with `train.accumulate` = 8 (the working set shrinks from 69.78 GiB to 55.20 GiB), or set `train.recompute` = 1 (the working set shrinks from 69.78 GiB to 32.97 GiB), or set `model.compute` = "bf16" (the working set shrinks from 69.78 GiB to 60.81 GiB), or raise `memory.device_budget`, or take a smaller model"#);
+    assert_snapshot!(refused("gpt-1.5b", &wide, small_host), @r#"61.78 GiB of host memory are needed, `memory.host_budget` allows 12.00 GiB, 16.00 GiB are free; set `train.micro_batch` = 4 with `train.accumulate` = 8 (the working set shrinks from 69.78 GiB to 55.20 GiB), or set `train.recompute` = 1 (the working set shrinks from 69.78 GiB to 32.58 GiB), or set `model.compute` = "bf16" (the working set shrinks from 69.78 GiB to 60.81 GiB), or raise `memory.device_budget`, or take a smaller model"#);
     let laptop = Machine {
         device: "the CPU".to_owned(),
         shares_host: true,
         host_free: Some(16 * GIB),
         ..Machine::default()
     };
-    assert_snapshot!(refused("gpt-1.5b", &["train.micro_batch=1"], laptop), @"29.82 GiB of host memory are needed, 16.00 GiB are free; take a smaller model");
+    assert_snapshot!(refused("gpt-1.5b", &["train.micro_batch=1"], laptop), @"29.69 GiB of host memory are needed, 16.00 GiB are free; take a smaller model");
     let full_disk = Machine { disk_free: Some(8 * GIB), ..card(16 * GIB) };
     assert_snapshot!(refused("gpt-1.5b", &[], full_disk), @"a checkpoint takes 17.41 GiB and 8.00 GiB are free on the disk; make room, or choose another with --out");
 }
@@ -445,7 +445,7 @@ fn with_the_optimizer_on_the_host_seven_billion_parameters_train_on_8_gib_and_ei
     its floor       about 5.00 GiB, the largest operation; a smaller budget may not work
     link            74.05 GiB in and 53.96 GiB out per step, at 25.0 GB/s
     slowdown        1.0× (copies behind arithmetic) to 1.2× (copies waited for)
-    time            at best 32 s to 37 s per step, 106 min to 2 h 04 min in all
+    time            at best 32 s to 37 s per step, 106 min to 2 h 03 min in all
     host memory     155.60 GiB, 184.00 GiB free
     disk            409.86 GiB for 2 checkpoints of 204.93 GiB, 500.00 GiB free
     ");

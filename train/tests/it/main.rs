@@ -40,5 +40,3 @@ mod ranks;
 mod resume;
 #[cfg(unix)]
 mod signals;
-#[cfg(all(target_os = "linux", target_arch = "x86_64", feature = "cuda"))]
-mod stand_in;

@@ -168,7 +168,8 @@ impl Refusals {
         let rate =
             if train.optimizer == OptimizerKind::Muon { train.lr.max(train.matrix_lr) } else { train.lr };
         let decay = rate * train.weight_decay;
-        if decay > 0.0 && (1.0 - decay) as f32 >= 1.0 {
+        let is_a_number = (train.weight_decay as f32).is_normal();
+        if is_a_number && decay > 0.0 && (1.0 - decay) as f32 >= 1.0 {
             self.add(
                 &["train.weight_decay", "train.lr"],
                 format!(
