@@ -73,6 +73,6 @@ pub use optimizer::{HostAdamW, HostAdamWConfig};
 pub use record::HostAdamWRecord;
 pub use saved::Saved;
 pub use state::HostState;
-pub use tensors::{TileTensors, read};
-pub use tiles::{Code, TILE, tiles};
+pub use tensors::{TileTensors, decoded_by_kernel, read};
+pub use tiles::{Code, TILE, decode as decode_tiles, encode as encode_tiles, tiles};
 pub use updates::{Update, Updated, Updates};
