@@ -206,8 +206,7 @@ mod tests {
     fn what_is_asked_for_wins_over_what_is_usual() {
         let place = Place::choose("cpu", &machine(None));
         let asked = ["sizes/gpt-mine.json".to_owned()];
-        let models =
-            models(&asked, Some(3), Turns::default(), &["train.micro_batch=4".to_owned()], &place);
+        let models = models(&asked, Some(3), Turns::default(), &["train.micro_batch=4".to_owned()], &place);
         let settings = &models[0].settings;
         assert_eq!((models[0].name.as_str(), models[0].config.as_str()), ("gpt-mine", "sizes/gpt-mine.json"));
         assert!(settings.contains(&"train.steps=3".to_owned()));
@@ -238,11 +237,18 @@ mod tests {
         let turns = Turns { optimizers: &[], crossings: &crossings };
         let models = models(&asked, None, turns, &further, &place);
         let names: Vec<_> = models.iter().map(|model| model.name.as_str()).collect();
-        assert_eq!(names, ["toy, crossing as computed with", "toy, crossing in int8", "toy, crossing in fp8"]);
+        assert_eq!(
+            names,
+            ["toy, crossing as computed with", "toy, crossing in int8", "toy, crossing in fp8"]
+        );
         let told = [("computed", "computed"), ("int8", "int8"), ("fp8", "int8")];
         for (model, (stream, gradients)) in models.iter().zip(told) {
             let set = |setting: &str| model.settings.iter().any(|given| given == setting);
-            assert!(set("memory.optimizer=host") && set(&format!("memory.stream={stream}")), "{:?}", model.name);
+            assert!(
+                set("memory.optimizer=host") && set(&format!("memory.stream={stream}")),
+                "{:?}",
+                model.name
+            );
             assert!(set(&format!("memory.gradients={gradients}")), "{:?}", model.settings);
             assert_eq!(model.settings.last(), Some(&further[0]));
         }

@@ -72,7 +72,8 @@ impl Summary {
 
     /// Out of the device, into it, and both together for each parameter.
     pub(super) fn crossings_per_step(&self) -> (u64, u64, f64) {
-        let each = [self.bytes_out, self.bytes_in].map(|bytes| bytes.checked_div(self.steps).unwrap_or_default());
+        let each =
+            [self.bytes_out, self.bytes_in].map(|bytes| bytes.checked_div(self.steps).unwrap_or_default());
         let both = self.bytes_out + self.bytes_in;
         let places = (self.steps * self.parameters).max(1);
         (each[0], each[1], both as f64 / places as f64)
