@@ -206,6 +206,8 @@ mod tests {
             let largest = values.iter().copied().filter(|value| value.is_finite()).fold(0.0, f32::max);
             assert_eq!(largest.to_bits(), code.top().to_bits());
         }
+        let unused = |code: Code| (0..=255u8).filter(move |byte| code.values()[usize::from(*byte)].is_nan());
+        assert!(unused(Code::Int8).eq([0x80]) && unused(Code::Fp8).eq([0x7f, 0xff]));
         assert_eq!(Code::Fp8.values()[1].to_bits(), (1.0f32 / 512.0).to_bits());
     }
 
