@@ -1,7 +1,7 @@
 //! A parameter's tensors on their device: read for its state, and made anew after a step.
 
-use backend_offload::HostMemory;
-use burn::tensor::{DType, DataError, Int, Tensor, TensorData, TensorPrimitive, backend::Backend};
+use backend_offload::{Decoding, HostMemory, Managed};
+use burn::tensor::{DType, DataError, Int, Shape, Tensor, TensorData, TensorPrimitive, backend::Backend};
 use half::bf16;
 
 use crate::adamw::Stride;
@@ -210,6 +210,20 @@ fn blank<B: Backend, const D: usize>(
 
 /// Codes, `[tiles, 128]` of a byte each, and scales, `[tiles, 1]`.
 pub type TileTensors<B> = (Tensor<B, 2, Int>, Tensor<B, 2>);
+
+/// The numbers of tiles, in this shape and type: one launch of one kernel, which takes no memory beside them. `None` on a backend
+/// that has no such kernel; those over CubeCL have it. The product of a code's number and its scale is rounded to f32, and that
+/// to `kind`.
+pub fn decoded_by_kernel<B: Managed, const D: usize>(
+    (codes, scales): TileTensors<B>,
+    code: Code,
+    shape: Shape,
+    kind: DType,
+) -> Option<Tensor<B, D>> {
+    let decoding = Decoding { tile: TILE, floating: code == Code::Fp8, shape, kind };
+    let numbers = B::decode_tiles(codes.into_primitive(), scales.into_primitive().tensor(), &decoding)?;
+    Some(Tensor::from_primitive(TensorPrimitive::Float(numbers)))
+}
 
 /// Puts what [`HostState::encode`] wrote on a device.
 pub(crate) fn tile_tensors<B: Backend>(encoded: &[u8], len: usize, device: &B::Device) -> TileTensors<B> {

@@ -94,7 +94,10 @@ impl HostPart {
 
     /// Takes over the parameters of `gpt` that are stepped here, with their moments where a checkpoint had any. The model
     /// that comes back computes with them in the type the device is to have.
-    pub(crate) fn adopt<B: AutodiffBackend>(&mut self, gpt: Gpt<B>) -> anyhow::Result<Gpt<B>> {
+    pub(crate) fn adopt<B: AutodiffBackend<InnerBackend: Managed>>(
+        &mut self,
+        gpt: Gpt<B>,
+    ) -> anyhow::Result<Gpt<B>> {
         let mut adopt = Adopt { part: self, path: Vec::new(), on_demand: HashMap::new(), failure: None };
         let gpt = gpt.map(&mut adopt);
         let gpt = gpt.with_weights_on_demand(|id| adopt.on_demand.remove(&id));
@@ -309,7 +312,7 @@ struct Adopt<'a> {
 
 impl Adopt<'_> {
     /// Chooses a parameter's form on the device: its weights, or tiles of its masters with a placeholder for the weights.
-    fn in_tiles<I: Backend, const D: usize>(
+    fn in_tiles<I: Managed, const D: usize>(
         &mut self,
         id: ParamId,
         state: HostState,
@@ -325,7 +328,7 @@ impl Adopt<'_> {
     }
 }
 
-impl<B: AutodiffBackend> ModuleMapper<B> for Adopt<'_> {
+impl<B: AutodiffBackend<InnerBackend: Managed>> ModuleMapper<B> for Adopt<'_> {
     fn enter_module(&mut self, name: &str, _container: &str) {
         self.path.push(name.to_owned());
     }

@@ -91,9 +91,14 @@ pub(crate) struct Plan {
     pub(crate) checkpoint_bytes: u64,
     /// The most that lie there at one time, one being written included.
     pub(crate) checkpoints: u64,
+    /// The most that the index of the training text takes beside its shards, where one is made of a text that is known.
+    pub(crate) index_bytes: Option<u64>,
+    /// Bytes of all of these.
     pub(crate) disk_bytes: u64,
     /// Known where the shards are there already.
     pub(crate) data: Option<Epoch>,
+    #[serde(skip)]
+    looks_up: bool,
     refusals: Vec<String>,
     notes: Vec<String>,
 }
@@ -106,11 +111,16 @@ pub(crate) struct Epoch {
     pub(crate) counted_targets: u64,
     /// Counted targets that lie in some sequence.
     pub(crate) seen_targets: u64,
+    /// Tokens of the text.
+    pub(crate) tokens: u64,
 }
 
+/// An index takes about seven, and never more.
+const INDEX_BYTES_PER_TOKEN: u64 = 8;
+
 impl Epoch {
-    pub(crate) fn of(sequences: u64, targets: tokenizer::Targets) -> Self {
-        Self { sequences, counted_targets: targets.counted, seen_targets: targets.seen }
+    pub(crate) fn of(sequences: u64, targets: tokenizer::Targets, tokens: u64) -> Self {
+        Self { sequences, counted_targets: targets.counted, seen_targets: targets.seen, tokens }
     }
 }
 
@@ -245,14 +255,26 @@ impl Plan {
             host_bytes,
             checkpoint_bytes,
             checkpoints,
+            index_bytes: None,
             disk_bytes: checkpoint_bytes.saturating_mul(checkpoints),
             data: None,
+            looks_up: config.model.longest_match,
             refusals: Vec::new(),
             notes: Vec::new(),
         };
         plan.refusals = refusal::refusals(&plan, &demand, config, footprint);
         plan.notes = refusal::notes(&plan);
         plan
+    }
+
+    /// The plan with the size of the data, of which a model that looks things up has an index.
+    pub(crate) fn over(mut self, data: Option<Epoch>) -> Self {
+        self.data = data;
+        self.index_bytes = data.filter(|_| self.looks_up).map(|data| INDEX_BYTES_PER_TOKEN * data.tokens);
+        let index = self.index_bytes.unwrap_or_default();
+        self.disk_bytes = self.disk_bytes.saturating_add(index);
+        self.refusals.extend(refusal::of_an_index(&self, index));
+        self
     }
 
     /// Reasons why the run cannot work on this machine, each with what to change. Empty where nothing speaks against it.

@@ -61,6 +61,20 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
     refusals
 }
 
+/// Refuses an index of so many bytes that has no room beside one checkpoint.
+pub(super) fn of_an_index(plan: &Plan, bytes: u64) -> Option<String> {
+    let needed = plan.checkpoint_bytes.saturating_add(bytes);
+    let free =
+        plan.machine.disk_free.filter(|free| bytes > 0 && (plan.checkpoint_bytes..needed).contains(free))?;
+    Some(format!(
+        "the index of the training text takes up to {} and a checkpoint {}, and {} are free on the disk; make room, choose \
+         another with --out, or train without `model.longest_match`",
+        Bytes(bytes),
+        Bytes(plan.checkpoint_bytes),
+        Bytes(free)
+    ))
+}
+
 pub(super) fn notes(plan: &Plan) -> Vec<String> {
     let machine = &plan.machine;
     let mut notes = Vec::new();

@@ -4,7 +4,7 @@ use std::fmt;
 
 use backend_offload::Bytes;
 
-use super::{Epoch, Plan};
+use super::{Epoch, INDEX_BYTES_PER_TOKEN, Plan};
 use crate::figures::{duration, grouped, si};
 
 /// Rows of cells, the first aligned to the left and the others to the right.
@@ -139,14 +139,28 @@ impl Plan {
         lines.push((
             "disk",
             format!(
-                "{} for {} checkpoints of {}{}",
+                "{} for {} checkpoints of {}{}{}",
                 Bytes(self.disk_bytes),
                 self.checkpoints,
                 Bytes(self.checkpoint_bytes),
+                self.index(),
                 known(machine.disk_free, "free")
             ),
         ));
         lines
+    }
+
+    /// Bytes of an index on the disk beside checkpoints, where the model looks tokens up.
+    fn index(&self) -> String {
+        match self.index_bytes {
+            Some(bytes) => format!(" and an index of at most {}", Bytes(bytes)),
+            None if self.looks_up => {
+                format!(
+                    "; beside them an index of at most {INDEX_BYTES_PER_TOKEN} bytes per token of the training text"
+                )
+            }
+            None => String::new(),
+        }
     }
 
     fn optimizer(&self) -> (&'static str, String) {

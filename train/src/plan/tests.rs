@@ -125,6 +125,26 @@ fn one_bit_ranks_send_less_than_a_thirtieth_and_owe_each_other() {
 }
 
 #[test]
+fn an_index_of_the_training_text_is_among_what_the_disk_has_to_hold() {
+    const LOOKS_UP: &str = "model.longest_match=true";
+    let of =
+        |set: &[&str], free: u64| plan("gpt-1.5b", set, &Machine { disk_free: Some(free), ..card(8 * GIB) });
+    let data = Some(Epoch { sequences: 1, counted_targets: 1, seen_targets: 1, tokens: GIB });
+    let unknown = of(&[LOOKS_UP], 500 * GIB).over(None);
+    assert!(
+        unknown.to_string().contains("an index of at most 8 bytes per token of the training text"),
+        "{unknown}"
+    );
+    let known = of(&[LOOKS_UP], 500 * GIB).over(data);
+    assert_eq!((known.index_bytes, known.disk_bytes), (Some(8 * GIB), unknown.disk_bytes + 8 * GIB));
+    assert!(known.to_string().contains("and an index of at most 8.00 GiB"), "{known}");
+    let without = of(&[], 500 * GIB).over(data);
+    assert!(without.index_bytes.is_none() && !without.to_string().contains("index"), "{without}");
+    let scarce = of(&[LOOKS_UP], known.checkpoint_bytes + GIB).over(data);
+    assert!(scarce.refusals()[0].contains("the index of the training text takes up to 8.00 GiB"), "{scarce}");
+}
+
+#[test]
 fn a_plan_needs_no_machine() {
     let plan = plan("gpt-1.5b", &[], &Machine::default());
     assert_eq!(plan.parameters, XL);
@@ -371,7 +391,7 @@ fn rotary_tables_are_held_and_refuse_a_context_that_no_machine_has() {
 fn the_share_of_targets_that_training_sees_is_part_of_the_plan() {
     let mut plan = plan("toy", &[], &card(8 * GIB));
     assert!(!plan.to_string().contains("counted targets"), "nothing is cut yet");
-    plan.data = Some(Epoch { sequences: 1200, counted_targets: 4000, seen_targets: 3999 });
+    plan.data = Some(Epoch { sequences: 1200, counted_targets: 4000, seen_targets: 3999, tokens: 5000 });
     let line = "data            1,200 sequences per epoch, which see 100.0 % of 4,000 counted targets";
     assert!(plan.to_string().contains(line), "{plan}");
     assert_eq!(serde_json::to_value(&plan).expect("plain numbers")["data"]["seen_targets"], 3999);

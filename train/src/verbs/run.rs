@@ -159,13 +159,23 @@ impl Work for Training<'_> {
         // Others find what rank 0 has prepared.
         let data = data.map_or_else(prepare, Ok)?;
         let training = Arc::new(TrainingWindows::open(&config, &data)?);
+        let measured_in = |indexes| {
+            ValidationWindows::open(&config, &data, indexes, config.eval.sequences, &stop).map(Arc::new)
+        };
+        let mut looked_up = None;
         // Rank 0 alone measures, and nobody else looks its text up for that.
-        let looked_up = data.indexes.as_ref().filter(|_| ranks.leads());
-        let validation = ValidationWindows::open(&config, &data, looked_up, config.eval.sequences)?;
-        let validation = Arc::new(validation);
+        ranks.led(|| {
+            if data.indexes.is_some() {
+                eprintln!("looking the validation text up");
+            }
+            looked_up = Some(measured_in(data.indexes.as_ref())?);
+            Ok(Vec::new())
+        })?;
+        let validation = looked_up.map_or_else(|| measured_in(None), Ok)?;
         if ranks.leads() {
             describe(&training, &validation, &data);
             if let (Some(pretrained), Some(indexes)) = (&directory.pretrained, &data.indexes)
+                && pretrained.looks_up()
                 && let Err(other) = indexes.check(pretrained.path())
             {
                 eprintln!("the weights come from a run with other indexed texts: {other:#}");
@@ -241,9 +251,9 @@ fn plan_of<I: Offloadable>(
     let footprint = Footprint::of(&directory.config.model)?;
     let machine = machine::survey::<I>(device, place, &directory.config, &directory.path, shared)?;
     directory.config = plan::placed(&directory.config, &footprint, &machine);
-    let mut plan = Plan::new(&directory.config, &footprint, &machine);
     // With another run's weights comes its vocabulary, which is not there yet.
-    plan.data = if directory.pretrained.is_none() { epoch(&directory.config)? } else { None };
+    let data = if directory.pretrained.is_none() { epoch(&directory.config)? } else { None };
+    let plan = Plan::new(&directory.config, &footprint, &machine).over(data);
     eprintln!("{plan}");
     if args.dry_run && args.json {
         println!("{}", serde_json::to_string_pretty(&plan)?);
