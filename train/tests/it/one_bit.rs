@@ -26,7 +26,7 @@ impl Tiny {
     }
 }
 
-/// What is sent beside gradients is the same in every step, and exact steps tell how much that is.
+/// Exact steps tell how many bytes are sent beside gradients: as many in every step.
 #[test]
 fn one_bit_after_exact_steps_sends_at_most_a_thirtieth_of_the_gradients() {
     if !has_mpi() {
