@@ -216,7 +216,7 @@ fn one_bit_is_refused_where_it_would_save_nothing() {
     assert_snapshot!(refused(r#""ranks": {"exchange": "two_bits", "warmup": 3}"#), @"
     run.json has 2 problems:
       `ranks.exchange`: unknown value `two_bits`, expected `exact` or `one_bit`
-      unknown key `ranks.warmup`; the nearest known key is `ranks.warm_up`
+      unknown key `ranks.warmup`; the nearest known key is `train.schedule.warmup`
     ");
     let fine = preset("toy", &["ranks.exchange=one_bit", "ranks.warm_up=0"]);
     assert_eq!(fine.ranks, RanksSection { exchange: ExchangeKind::OneBit, warm_up: 0 });
