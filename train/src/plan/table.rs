@@ -182,17 +182,16 @@ impl Plan {
     fn ranks(&self) -> Option<(&'static str, String)> {
         let (ranks, sent) = (self.machine.ranks(), Bytes(self.bytes_sent_per_step));
         let (most, all) = (self.accumulate.div_ceil(ranks), self.accumulate);
-        let compressed = match self.residual_bytes {
-            0 => String::new(),
-            bytes => format!(
-                " after {} exact steps; its residuals are {} of host memory",
-                grouped(self.exact_steps),
-                Bytes(bytes)
-            ),
+        let [after, residuals] = match self.residual_bytes {
+            0 => [String::new(), String::new()],
+            bytes => [
+                format!(" after {} exact steps", grouped(self.exact_steps)),
+                format!("; residuals take {} of host memory", Bytes(bytes)),
+            ],
         };
         let text = format!(
-            "{ranks}, each with at most {most} of {all} micro-batches; {sent} sent by each per step{compressed}, whose time is \
-             not known here"
+            "{ranks}, each with at most {most} of {all} micro-batches; {sent} sent by each per step{after}, whose time is not \
+             known here{residuals}"
         );
         (ranks > 1).then_some(("ranks", text))
     }
