@@ -125,6 +125,8 @@ impl Work for Training<'_> {
             let text = String::from_utf8(config).context("reading rank 0's configuration")?;
             directory.config = Config::from_text(&text, "rank 0's configuration", &[])?;
         }
+        // Measuring the machine moves bytes, too: as many as there was time for.
+        let surveyed = stats::<I>(device);
         let config = directory.config.clone();
         let footprint = Footprint::of(&config.model)?;
         ranks.note_idle(&config);
@@ -203,7 +205,7 @@ impl Work for Training<'_> {
         running.settle_best();
         let mut outcome = training::launch::<I>(learner, running, Interrupter::new())?;
 
-        let summary = Summary::of(&outcome, place, &stats::<I>(device))?;
+        let summary = Summary::of(&outcome, place, &stats::<I>(device).since(&surveyed))?;
         let theirs = outcome.ranks.led(|| Ok(summary.weights_sha256.clone().into_bytes()))?;
         let same = outcome.ranks.all(theirs == summary.weights_sha256.as_bytes())?;
         ensure!(same, "the ranks ended with different weights: their devices compute differently");
