@@ -40,3 +40,4 @@ mod ranks;
 mod resume;
 #[cfg(unix)]
 mod signals;
+mod stand_in;
