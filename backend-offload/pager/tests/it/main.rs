@@ -4,3 +4,4 @@ mod ahead;
 mod allocations;
 mod disk;
 mod steps;
+mod streamed;
