@@ -16,7 +16,7 @@ use burn::tensor::{
 };
 use host_optim::{AdamW, Format, HostOptimError, HostState, Saved, Update, Updated, Updates, Values};
 use models::{Compute, Gpt, OnDemand};
-use runs::config::{Config, PlacementKind, StateKind};
+use runs::config::{Config, PlacementKind, StateKind, TrainSection};
 
 use super::streamed::{Crossing, on_demand, placeholder};
 use super::{Rule, Stride, decay, rule};
@@ -52,6 +52,15 @@ pub(crate) fn format(state: StateKind) -> Format {
         StateKind::F32 => Format::F32,
         StateKind::Bf16 => Format::Bf16Moments,
         StateKind::Compact => Format::Compact,
+    }
+}
+
+/// The host optimizer's rule for a run's settings.
+pub(super) fn adamw(settings: &TrainSection, decay: f64) -> AdamW {
+    AdamW {
+        betas: settings.betas.map(|beta| beta as f32),
+        epsilon: settings.epsilon as f32,
+        weight_decay: f64::from(decay as f32),
     }
 }
 
@@ -176,11 +185,7 @@ impl HostPart {
 
     pub(super) fn rule_and_stride(&self, rank: usize, stride: Stride) -> (AdamW, host_optim::Stride) {
         let settings = &self.config.train;
-        let rule = AdamW {
-            betas: settings.betas.map(|beta| beta as f32),
-            epsilon: settings.epsilon as f32,
-            weight_decay: f64::from(decay(settings, rank) as f32),
-        };
+        let rule = adamw(settings, decay(settings, rank));
         (rule, host_optim::Stride { lr: settings.lr * stride.share, scale: stride.scale })
     }
 
