@@ -30,12 +30,6 @@ pub trait Offloadable: Managed {
 pub trait Managed: Backend + sealed::Sealed {
     #[doc(hidden)]
     type Door: Door<Device = Self::Device>;
-}
-
-/// An offloaded backend, with or without automatic differentiation: one whose tensors take hints.
-pub trait Spilling: Managed {
-    #[doc(hidden)]
-    fn prefer(tensor: FloatTensor<Self>, preference: Preference);
 
     /// See [`works_in_place`].
     #[doc(hidden)]
@@ -50,6 +44,12 @@ pub trait Spilling: Managed {
         _ = work;
         Err(tensors)
     }
+}
+
+/// An offloaded backend, with or without automatic differentiation: one whose tensors take hints.
+pub trait Spilling: Managed {
+    #[doc(hidden)]
+    fn prefer(tensor: FloatTensor<Self>, preference: Preference);
 }
 
 impl<B: Managed, C: CheckpointStrategy> sealed::Sealed for Autodiff<B, C> {}
@@ -200,7 +200,7 @@ pub fn host_memory<B: Managed>(device: &B::Device) -> HostMemory {
 /// # Errors
 /// The tensors as they were, where the device's memory is not this process's own, or one of them is not f32: an optimizer's many
 /// passes are one on the CPU, and on a GPU are left to its kernels.
-pub fn in_place<B: Spilling>(
+pub fn in_place<B: Managed>(
     tensors: Vec<FloatTensor<B>>,
     work: &mut dyn FnMut(&mut [&mut [f32]]),
 ) -> Result<Vec<FloatTensor<B>>, Vec<FloatTensor<B>>> {
@@ -208,7 +208,7 @@ pub fn in_place<B: Spilling>(
 }
 
 /// Whether [`in_place`] does anything but return its tensors.
-pub fn works_in_place<B: Spilling>() -> bool {
+pub fn works_in_place<B: Managed>() -> bool {
     B::IN_PLACE
 }
 

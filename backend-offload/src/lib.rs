@@ -112,8 +112,8 @@ mod tiers;
 mod trace_file;
 
 pub use backend::{
-    Door, Managed, Offload, Offloadable, Spilling, host_memory, in_place, largest_holders, mark_step, probe, ready,
-    reset_peaks, set_device_budget, stats, trim, with_device_budget, works_in_place,
+    Door, Managed, Offload, Offloadable, Spilling, host_memory, in_place, largest_holders, mark_step, probe,
+    ready, reset_peaks, set_device_budget, stats, trim, with_device_budget, works_in_place,
 };
 #[cfg(feature = "test-util")]
 pub use backend::{events, runtime_peaks};

@@ -94,14 +94,6 @@ impl Managed for Flex {
 
 impl Managed for BackendRouter<OffloadChannel<Flex>> {
     type Door = Simulated<Flex>;
-}
-
-impl Spilling for BackendRouter<OffloadChannel<Flex>> {
-    fn prefer(tensor: FloatTensor<Self>, preference: Preference) {
-        let client = tensor.client.clone();
-        let tensor = tensor.into_ir();
-        client.state().prefer(&tensor, preference);
-    }
 
     const IN_PLACE: bool = true;
 
@@ -110,6 +102,14 @@ impl Spilling for BackendRouter<OffloadChannel<Flex>> {
         work: &mut dyn FnMut(&mut [&mut [f32]]),
     ) -> Result<Vec<FloatTensor<Self>>, Vec<FloatTensor<Self>>> {
         client::in_place(tensors, work)
+    }
+}
+
+impl Spilling for BackendRouter<OffloadChannel<Flex>> {
+    fn prefer(tensor: FloatTensor<Self>, preference: Preference) {
+        let client = tensor.client.clone();
+        let tensor = tensor.into_ir();
+        client.state().prefer(&tensor, preference);
     }
 }
 

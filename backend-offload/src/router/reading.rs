@@ -40,7 +40,12 @@ impl<B: SharedStorage> State<B> {
     /// The handle itself, for use outside this device. Holding it keeps the memory alive; the ledger does not count it.
     pub fn take(&mut self, tensor: &TensorIr) -> Result<B::Handle, Arc<OffloadError>> {
         let name = || "a tensor handed out".to_owned();
-        self.handle(&Work { name: &name, inputs: std::slice::from_ref(tensor), outputs: &[], room: Room::New })
+        self.handle(&Work {
+            name: &name,
+            inputs: std::slice::from_ref(tensor),
+            outputs: &[],
+            room: Room::New,
+        })
     }
 
     /// Whether the host has the contents, too.

@@ -26,7 +26,7 @@ pub(crate) use streamed::check_eight_bits;
 
 use std::collections::{BTreeMap, HashMap};
 
-use backend_offload::Spilling;
+use backend_offload::Managed;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::{AdamW, AdamWConfig, GradientsParams, SimpleOptimizer};
 use burn::tensor::{
@@ -77,7 +77,7 @@ impl<I: Backend> Optimizer<I> {
     /// As `config` has it, with the part that is to be on the host.
     pub(crate) fn placed(config: &Config, device: &I::Device) -> Self
     where
-        I: Spilling,
+        I: Managed,
     {
         let host = HostPart::new::<I>(config, device);
         let passes = Passes::of_device();
@@ -157,8 +157,7 @@ impl<I: Backend> Optimizer<I> {
         let decay = decay(settings, D);
         let lr = settings.lr * share;
         let before = self.moments.remove(name);
-        let scaled =
-            |gradient: Tensor<I, D>| if scale < 1.0 { gradient.mul_scalar(scale) } else { gradient };
+        let scaled = |gradient: Tensor<I, D>| if scale < 1.0 { gradient.mul_scalar(scale) } else { gradient };
         let rule = rule(settings.optimizer, name, D);
         let gradient = if rule == Rule::AdamW { gradient } else { scaled(gradient) };
         let (weight, after) = match rule {

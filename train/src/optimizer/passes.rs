@@ -5,7 +5,7 @@
 //! optimizer's loops work on the device's own tensors, with the bits of Burn's operations: weights, gradient and both moments, and
 //! nothing besides.
 
-use backend_offload::{Spilling, works_in_place};
+use backend_offload::{Managed, works_in_place};
 use burn::tensor::{Tensor, TensorData, TensorPrimitive, backend::Backend, ops::FloatTensor};
 use host_optim::{AdamW, Stride, Values};
 
@@ -41,7 +41,7 @@ impl<I: Backend> Passes<I> {
     /// In place on a device that can.
     pub(crate) fn of_device() -> Self
     where
-        I: Spilling,
+        I: Managed,
     {
         Self(works_in_place::<I>().then_some(backend_offload::in_place::<I>))
     }

@@ -16,7 +16,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail, ensure};
-use backend_offload::Spilling;
+use backend_offload::Managed;
 use burn::backend::{Flex, flex::FlexDevice};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{
@@ -164,7 +164,7 @@ impl State {
 }
 
 /// Where the run in `folder` stood, and its optimizer, with the moments that this process is to keep.
-pub(crate) fn restore<I: Spilling>(
+pub(crate) fn restore<I: Managed>(
     folder: &Path,
     config: &Config,
     device: &I::Device,

@@ -57,9 +57,7 @@ pub(super) fn change(tensors: Vec<Handle>, work: &mut dyn FnMut(&mut [&mut [f32]
 }
 
 fn numeric(operation: &NumericOperationIr, handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
-    use NumericOperationIr::{
-        Add, AddScalar, Div, DivScalar, Mul, MulScalar, PowiScalar, Sub, SubScalar,
-    };
+    use NumericOperationIr::{Add, AddScalar, Div, DivScalar, Mul, MulScalar, PowiScalar, Sub, SubScalar};
     match operation {
         Add(it) => zipped(handles, &it.out.shape, |l, r| l + r),
         Sub(it) => zipped(handles, &it.out.shape, |l, r| l - r),
@@ -217,7 +215,9 @@ fn copied(mut handles: Vec<Handle>, shape: &Shape) -> Result<Handle, Vec<Handle>
 
 /// The first operand, with `value` where the mask is set.
 fn filled(handles: Vec<Handle>, shape: &Shape, value: f32) -> Result<Handle, Vec<Handle>> {
-    let [HandleKind::Float(operand), HandleKind::Bool(mask)] = handles.as_slice() else { return Err(handles) };
+    let [HandleKind::Float(operand), HandleKind::Bool(mask)] = handles.as_slice() else {
+        return Err(handles);
+    };
     let usable = mask.dtype().size() == 1 && shape.num_elements() > 0;
     if !usable || operand.dtype() != DType::F32 || operand.layout().shape() != shape {
         return Err(handles);
@@ -247,7 +247,8 @@ fn added_to_rows(handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
     };
     let [count, width] = to.layout().shape().as_slice() else { return Err(handles) };
     let (count, width) = (*count, *width);
-    let fits = added.layout().shape().as_slice() == [rows.len(), width] && rows.iter().all(|row| *row < count);
+    let fits =
+        added.layout().shape().as_slice() == [rows.len(), width] && rows.iter().all(|row| *row < count);
     if !fits || width == 0 || count == 0 || [to, added].iter().any(|tensor| tensor.dtype() != DType::F32) {
         return Err(handles);
     }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::router::scratch::Scratch;
-use burn_backend::tensor::IndexingUpdateOp::Add as Adding;
 use burn_backend::TensorData;
+use burn_backend::tensor::IndexingUpdateOp::Add as Adding;
 use burn_flex::FlexDevice;
 use burn_ir::{
     BinaryOpIr, CreationOpIr, MaskFillOpIr, MatmulOpIr, SelectAssignOpIr, ShapeOpIr, TensorId, TensorIr,
@@ -23,7 +23,11 @@ fn rows(shape: &[usize]) -> FlexTensor {
 /// Tensors of one shape, in rows and in no rows: permuted, cut out, turned round, repeated.
 fn views([a, b, c]: [usize; 3]) -> Vec<FlexTensor> {
     let repeated = |own: &[usize], strides: [isize; 3]| {
-        FlexTensor::from_arc(rows(own).data_arc(), Layout::new(Shape::from([a, b, c]), strides.into(), 0), DType::F32)
+        FlexTensor::from_arc(
+            rows(own).data_arc(),
+            Layout::new(Shape::from([a, b, c]), strides.into(), 0),
+            DType::F32,
+        )
     };
     let flipped = rows(&[a, b, c]);
     let layout = flipped.layout().flip(&[0, 2]);
@@ -171,7 +175,8 @@ fn a_mask_is_repeated_and_read_however_it_lies() {
     for tensor in views(SHAPE) {
         for mask in views(SHAPE).into_iter().chain([rows(&[1, 3, 1]), rows(&[2, 1, 4])]).map(mask) {
             let value = ScalarIr::Float(-1e30);
-            let fill = MaskFillOpIr { tensor: ir(1, &tensor), mask: ir(2, &mask), value, out: output(&SHAPE) };
+            let fill =
+                MaskFillOpIr { tensor: ir(1, &tensor), mask: ir(2, &mask), value, out: output(&SHAPE) };
             let operation = OperationIr::BaseFloat(BaseOperationIr::MaskFill(fill));
             check(&operation, &[float(&tensor), HandleKind::Bool(mask.clone())]);
             if mask.layout().reshape(Shape::from([24])).is_none() && mask.layout().num_elements() == 24 {
