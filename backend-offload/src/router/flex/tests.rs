@@ -47,11 +47,12 @@ fn views([a, b, c]: [usize; 3]) -> Vec<FlexTensor> {
 
 fn ir(id: u64, tensor: &FlexTensor) -> TensorIr {
     let (shape, dtype) = (tensor.layout().shape().clone(), tensor.dtype());
-    TensorIr { id: TensorId::new(id), shape, status: TensorStatus::ReadWrite, dtype }
+    // Far from those that the runner draws for itself.
+    TensorIr { id: TensorId::new(id + (1 << 40)), shape, status: TensorStatus::ReadWrite, dtype }
 }
 
 fn output(shape: &[usize]) -> TensorIr {
-    TensorIr::uninit(TensorId::new(100), Shape::from(shape.to_vec()), DType::F32)
+    TensorIr::uninit(TensorId::new(1 << 41), Shape::from(shape.to_vec()), DType::F32)
 }
 
 /// The same numbers in the same places of a storage of its own.
