@@ -180,7 +180,7 @@ fn a_mask_is_repeated_and_read_however_it_lies() {
                 MaskFillOpIr { tensor: ir(1, &tensor), mask: ir(2, &mask), value, out: output(&SHAPE) };
             let operation = OperationIr::BaseFloat(BaseOperationIr::MaskFill(fill));
             check(&operation, &[float(&tensor), HandleKind::Bool(mask.clone())]);
-            if mask.layout().reshape(Shape::from([24])).is_none() && mask.layout().num_elements() == 24 {
+            if mask.layout().num_elements() == 24 && mask.layout().reshape(Shape::from([24])).is_none() {
                 let out = TensorIr { dtype: mask.dtype(), ..output(&[4, 6]) };
                 let reshape = BaseOperationIr::Reshape(ShapeOpIr { input: ir(1, &mask), out });
                 check(&OperationIr::BaseBool(reshape), &[HandleKind::Bool(mask)]);
