@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pace_is_told_now_and_then_and_never_without_a_rate() {
+    fn a_pace_is_measured_now_and_then_and_never_without_a_rate() {
         let mut pace = Pace::default();
         let told = (1..2000u64).filter_map(|n| pace.measure(n << 20, Some(1e9))).count();
         assert!((1..10).contains(&told), "{told}");

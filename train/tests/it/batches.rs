@@ -1,4 +1,4 @@
-//! What a step learns from.
+//! The batches of a step: accumulated, repeated and different.
 
 use crate::program::assert_success;
 use crate::tiny::Tiny;
@@ -35,7 +35,7 @@ fn one_batch_can_be_learned_by_heart() {
 }
 
 #[test]
-fn without_it_every_step_sees_other_sequences() {
+fn without_overfit_one_batch_every_step_sees_other_sequences() {
     let tiny = Tiny::new();
     tiny.run("run", &["train.steps=3", "train.optimizer=sgd", "train.lr=1e-12"]);
     let losses = tiny.losses("run");

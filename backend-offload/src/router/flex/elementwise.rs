@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// What an element costs, as far as it decides how many are worth a thread.
+/// The cost of an element: it decides how many elements are worth a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cost {
     /// Arithmetic, which waits for memory.
