@@ -70,7 +70,9 @@ fn normals(random: &Random, count: usize, deviation: f64) -> Vec<f32> {
     let mut values = vec![0.0; count];
     values.par_chunks_mut(PIECE).enumerate().for_each(|(n, values)| {
         let mut random = random.after(2 * (n * PIECE) as u64);
-        values.iter_mut().for_each(|value| *value = (random.normal() * deviation) as f32);
+        for value in values {
+            *value = (random.normal() * deviation) as f32;
+        }
     });
     values
 }

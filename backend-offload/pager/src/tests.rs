@@ -164,7 +164,9 @@ fn dead_blocks_that_nobody_tells_of_take_little_beside_the_live_ones() {
     let (mut dead, mut sweeps) = (Vec::new(), 0);
     for _ in 0..1000 {
         if pager.sweep_pays() {
-            dead.drain(..).for_each(|block| _ = pager.remove(block).expect("it is there"));
+            for block in dead.drain(..) {
+                pager.remove(block).expect("it is there");
+            }
             pager.swept();
             sweeps += 1;
         }

@@ -3,6 +3,11 @@
 //!
 //! The kernel reads four codes as one word, because not every runtime has bytes.
 
+#![expect(
+    clippy::used_underscore_binding,
+    reason = "the kernel's macro reads the type that its body only names"
+)]
+
 use crate::backend::Decoding;
 use burn_backend::tensor::{FloatTensor, IntTensor};
 use burn_cubecl::cubecl::{self, calculate_cube_count_elemwise, prelude::*};

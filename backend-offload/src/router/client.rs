@@ -60,11 +60,13 @@ impl<B: SharedStorage> OffloadClient<B> {
     }
 }
 
+type Tensors<B> = Vec<RouterTensor<OffloadClient<B>>>;
+
 /// See [`in_place`](crate::in_place).
 pub(super) fn in_place<B: SharedStorage>(
-    tensors: Vec<RouterTensor<OffloadClient<B>>>,
+    tensors: Tensors<B>,
     work: &mut dyn FnMut(&mut [&mut [f32]]),
-) -> Result<Vec<RouterTensor<OffloadClient<B>>>, Vec<RouterTensor<OffloadClient<B>>>> {
+) -> Result<Tensors<B>, Tensors<B>> {
     let Some(client) = tensors.first().map(|tensor| tensor.client.clone()) else { return Ok(tensors) };
     if tensors.iter().any(|tensor| tensor.dtype() != DType::F32) {
         return Err(tensors);

@@ -23,11 +23,9 @@ pub(crate) struct Passes<I: Backend>(Option<InPlace<I>>);
 
 impl<I: Backend> Clone for Passes<I> {
     fn clone(&self) -> Self {
-        *self
+        Self(self.0)
     }
 }
-
-impl<I: Backend> Copy for Passes<I> {}
 
 /// A weight and its moments after a step.
 pub(super) type Stepped<I, const D: usize> = (Tensor<I, D>, Moments<I>);
@@ -49,7 +47,7 @@ impl<I: Backend> Passes<I> {
     /// One step of AdamW; the operands come back where it cannot be one pass.
     #[expect(clippy::type_complexity, reason = "what it was given, if it could do nothing with it")]
     pub(super) fn adamw<const D: usize>(
-        self,
+        &self,
         rule: &AdamW,
         stride: Stride,
         weight: Tensor<I, D>,
@@ -85,7 +83,7 @@ impl<I: Backend> Passes<I> {
 
     /// The sum of a gradient's squares, shape `[1]`, beside the gradient; `Err` where it cannot be one pass.
     pub(crate) fn squares<const D: usize>(
-        self,
+        &self,
         gradient: Tensor<I, D>,
     ) -> Result<(Tensor<I, D>, Tensor<I, 1>), Tensor<I, D>> {
         let Some(in_place) = self.0 else { return Err(gradient) };

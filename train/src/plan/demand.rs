@@ -161,7 +161,7 @@ impl Demand {
         let others = if rule == OptimizerKind::Muon { placement.largest_table_on_device(config) } else { 0 };
         let of_parameters = (operations.of_update(rule) * stepped)
             .max(operations.of_update(OptimizerKind::AdamW) * others)
-            .max(operations.of_sum() * largest);
+            .max(Operations::OF_SUM * largest);
         // Whole parameters are divided, so the largest one's are with somebody.
         let all = placement.device_state_bytes();
         let state = if config.memory.shard { all.div_ceil(ranks as u64).max(2 * stepped) } else { all };

@@ -132,13 +132,9 @@ impl Work for Training<'_> {
         let checkpoint = directory.from.as_ref();
         if let Some(done) = checkpoint.filter(|checkpoint| checkpoint.step >= config.train.steps) {
             // A run that was stopped behind its last checkpoint has yet to say what it came to.
-            if let Some(told) = summary::of_finished(&run, done.step) {
+            if let Some(summary) = summary::of_finished(&run, done.step) {
                 if ranks.leads() {
-                    let (run, steps) = (run.display(), done.step);
-                    eprintln!("{run} is done with its {steps} steps; raise train.steps by --set to train on");
-                    if args.json {
-                        print!("{told}");
-                    }
+                    say_done(&run, done.step, args.json.then_some(&summary));
                 }
                 ranks.end();
                 return Ok(Ending::Done);
@@ -159,19 +155,7 @@ impl Work for Training<'_> {
         // Others find what rank 0 has prepared.
         let data = data.map_or_else(prepare, Ok)?;
         let training = Arc::new(TrainingWindows::open(&config, &data)?);
-        let measured_in = |indexes| {
-            ValidationWindows::open(&config, &data, indexes, config.eval.sequences, &stop).map(Arc::new)
-        };
-        let mut looked_up = None;
-        // Rank 0 alone measures, and nobody else looks its text up for that.
-        ranks.led(|| {
-            if data.indexes.is_some() {
-                eprintln!("looking the validation text up");
-            }
-            looked_up = Some(measured_in(data.indexes.as_ref())?);
-            Ok(Vec::new())
-        })?;
-        let validation = looked_up.map_or_else(|| measured_in(None), Ok)?;
+        let validation = validation_windows(&config, &data, &mut ranks, &stop)?;
         if ranks.leads() {
             describe(&training, &validation, &data);
             if let (Some(pretrained), Some(indexes)) = (&directory.pretrained, &data.indexes)
@@ -230,6 +214,34 @@ impl Work for Training<'_> {
         outcome.ranks.end();
         Ok(outcome.ending)
     }
+}
+
+/// Says that a run has nothing left to do, and prints its summary where that is asked for.
+fn say_done(run: &Path, steps: u64, summary: Option<&String>) {
+    eprintln!("{} is done with its {steps} steps; raise train.steps by --set to train on", run.display());
+    if let Some(summary) = summary {
+        print!("{summary}");
+    }
+}
+
+/// Validation sequences. Rank 0 alone measures, so the other ranks look no text up.
+fn validation_windows(
+    config: &Config,
+    data: &Data,
+    ranks: &mut Ranks,
+    stop: &Arc<AtomicBool>,
+) -> anyhow::Result<Arc<ValidationWindows>> {
+    let windows =
+        |indexes| ValidationWindows::open(config, data, indexes, config.eval.sequences, stop).map(Arc::new);
+    let mut looked_up = None;
+    ranks.led(|| {
+        if data.indexes.is_some() {
+            eprintln!("looking the validation text up");
+        }
+        looked_up = Some(windows(data.indexes.as_ref())?);
+        Ok(Vec::new())
+    })?;
+    Ok(looked_up.map_or_else(|| windows(None), Ok)?)
 }
 
 /// Ranks of the run, and those of them on this host. A dry run is alone and plans for those that would be started.

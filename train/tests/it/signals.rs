@@ -105,7 +105,8 @@ fn a_signal_before_the_first_step_is_not_lost() {
 #[test]
 fn a_signal_while_validation_text_is_looked_up_ends_the_run_at_once() {
     let tiny = Tiny::new();
-    let text: String = (0..60_000_u32).map(|n| format!("{} ", n.wrapping_mul(2_654_435_761) >> 12)).collect();
+    let words = (0..60_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 12).to_string());
+    let text = words.collect::<Vec<_>>().join(" ");
     std::fs::write(tiny.join("in.txt"), text).expect("writing");
     let settings = [
         "model.longest_match=true",

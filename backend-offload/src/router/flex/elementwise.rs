@@ -3,6 +3,11 @@
 //! The pool is rayon's global one, on which Flex computes too. Each element is computed alone, so neither the number of threads
 //! nor the width of vectors changes a bit.
 
+#![expect(
+    clippy::inline_always,
+    reason = "what is not inlined into a vectorised loop is compiled for the oldest processor"
+)]
+
 use super::walk::Walk;
 use pulp::Arch;
 use rayon::prelude::*;
@@ -191,7 +196,9 @@ pub(super) fn zip_in_place<R: Copy + Sync>(
                             }
                             0 => {
                                 let r = right[r];
-                                elements.iter_mut().for_each(|l| *l = f(*l, r));
+                                for l in elements {
+                                    *l = f(*l, r);
+                                }
                             }
                             _ => {
                                 for (n, l) in elements.iter_mut().enumerate() {

@@ -1,5 +1,10 @@
 //! The walk: operands of one shape, each with strides of its own, as few long rows.
 
+#![expect(
+    clippy::inline_always,
+    reason = "what is not inlined into a vectorised loop is compiled for the oldest processor"
+)]
+
 use std::array;
 use std::ops::Range;
 

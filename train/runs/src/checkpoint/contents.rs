@@ -187,7 +187,7 @@ mod tests {
         let met = each_file(&ends, |ends| {
             let (tell, hear) = &*ends.lock().expect("one thread each");
             tell.send(()).expect("somebody listens");
-            hear.recv_timeout(Duration::from_secs(60))
+            hear.recv_timeout(Duration::from_mins(1))
         });
         assert_eq!(met, Ok(vec![(), ()]), "each waits for the other");
     }
