@@ -31,6 +31,20 @@ pub trait Managed: Backend + sealed::Sealed {
     #[doc(hidden)]
     type Door: Door<Device = Self::Device>;
 
+    /// See [`works_in_place`].
+    #[doc(hidden)]
+    const IN_PLACE: bool = false;
+
+    /// See [`in_place`].
+    #[doc(hidden)]
+    fn in_place(
+        tensors: Vec<FloatTensor<Self>>,
+        work: &mut dyn FnMut(&mut [&mut [f32]]),
+    ) -> Result<Vec<FloatTensor<Self>>, Vec<FloatTensor<Self>>> {
+        _ = work;
+        Err(tensors)
+    }
+
     /// The numbers that tiles of bytes stand for, by one kernel; `None` on a backend that has none for it.
     #[doc(hidden)]
     fn decode_tiles(
@@ -210,6 +224,25 @@ pub fn trim<B: Managed>(device: &B::Device) {
 /// The host tier of `device`, for memory of the program's own under the same budget. Starts the device if it has not started.
 pub fn host_memory<B: Managed>(device: &B::Device) -> HostMemory {
     B::Door::host_memory(device)
+}
+
+/// Has `work` change the numbers of `tensors` where they lie, row by row as one slice each, and returns the tensors after it. An
+/// operation like any other: all of them are on the device meanwhile, within its budget, and none takes more memory unless
+/// somebody else holds it too.
+///
+/// # Errors
+/// The tensors as they were, where the device's memory is not this process's own, its budget does not hold them all at once, or one
+/// of them is not f32: an optimizer's many passes are one on the CPU, and on a GPU are left to its kernels.
+pub fn in_place<B: Managed>(
+    tensors: Vec<FloatTensor<B>>,
+    work: &mut dyn FnMut(&mut [&mut [f32]]),
+) -> Result<Vec<FloatTensor<B>>, Vec<FloatTensor<B>>> {
+    B::in_place(tensors, work)
+}
+
+/// Whether [`in_place`] does anything but return its tensors.
+pub fn works_in_place<B: Managed>() -> bool {
+    B::IN_PLACE
 }
 
 /// Tells that a training step ends here. A hint for planning; never needed for correct results.

@@ -114,8 +114,8 @@ mod trace_file;
 #[doc(hidden)]
 pub use backend::Decoding;
 pub use backend::{
-    Door, Managed, Offload, Offloadable, Spilling, host_memory, largest_holders, mark_step, probe, ready,
-    reset_peaks, set_device_budget, stats, trim, with_device_budget,
+    Door, Managed, Offload, Offloadable, Spilling, host_memory, in_place, largest_holders, mark_step, probe,
+    ready, reset_peaks, set_device_budget, stats, trim, with_device_budget, works_in_place,
 };
 #[cfg(feature = "test-util")]
 pub use backend::{events, runtime_peaks};

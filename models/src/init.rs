@@ -16,6 +16,7 @@
 
 use burn::module::{Param, ParamId};
 use burn::tensor::{Tensor, TensorData, backend::Backend};
+use rayon::prelude::*;
 
 use crate::config::{Family, GptConfig};
 use crate::random::Random;
@@ -63,6 +64,19 @@ impl GptConfig {
     }
 }
 
+/// The next `count` normal numbers of `random`, on all threads.
+fn normals(random: &Random, count: usize, deviation: f64) -> Vec<f32> {
+    const PIECE: usize = 1 << 14;
+    let mut values = vec![0.0; count];
+    values.par_chunks_mut(PIECE).enumerate().for_each(|(n, values)| {
+        let mut random = random.after(2 * (n * PIECE) as u64);
+        for value in values {
+            *value = (random.normal() * deviation) as f32;
+        }
+    });
+    values
+}
+
 impl<B: Backend> Filler<'_, B> {
     pub(crate) fn matrix(&mut self, name: &str, role: Role, shape: [usize; 2]) -> Param<Tensor<B, 2>> {
         let Some(seed) = self.seed else { return self.unfilled(shape) };
@@ -70,9 +84,7 @@ impl<B: Backend> Filler<'_, B> {
         if deviation <= 0.0 {
             return Param::from_tensor(Tensor::zeros(shape, self.device));
         }
-        let mut random = Random::named(seed, name);
-        let values: Vec<f32> =
-            (0..shape[0] * shape[1]).map(|_| (random.normal() * deviation) as f32).collect();
+        let values = normals(&Random::named(seed, name), shape[0] * shape[1], deviation);
         Param::from_tensor(Tensor::from_data(TensorData::new(values, shape), self.device))
     }
 
@@ -88,5 +100,19 @@ impl<B: Backend> Filler<'_, B> {
             Tensor::zeros(shape, device).set_require_grad(require_grad)
         };
         Param::uninitialized(ParamId::new(), zeros, self.device.clone(), true, shape.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_drawn_by_all_threads_are_those_drawn_one_by_one() {
+        let mut random = Random::named(7, "wte");
+        let drawn = normals(&random, 40_000, 0.02);
+        for (n, value) in drawn.into_iter().enumerate() {
+            assert_eq!(value.to_bits(), ((random.normal() * 0.02) as f32).to_bits(), "number {n}");
+        }
     }
 }

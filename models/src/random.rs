@@ -24,6 +24,12 @@ impl Random {
         Self::new(combine(&[seed, folded]))
     }
 
+    /// The stream as it is after `count` more draws of [`bits`](Self::bits); [`normal`](Self::normal) draws two.
+    #[must_use]
+    pub fn after(&self, count: u64) -> Self {
+        Self { state: self.state.wrapping_add(count.wrapping_mul(GOLDEN)) }
+    }
+
     /// Sixty-four random bits.
     pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN);

@@ -3,6 +3,9 @@
 //! The operations and their order are those of Burn's AdamW, each rounded to f32, so that both end with the same bits
 //! where the backend computes one operation at a time.
 
+use crate::noise::Noise;
+use crate::pieces::step_wide;
+
 /// Settings of AdamW.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamW {
@@ -36,6 +39,20 @@ pub(crate) struct Factors {
 }
 
 impl AdamW {
+    /// One step of a parameter in f32 whose state the caller keeps; `time` counts its steps from 1. All slices have one length.
+    pub fn step(
+        &self,
+        stride: Stride,
+        time: u32,
+        weights: &mut [f32],
+        moments: [&mut [f32]; 2],
+        gradient: &[f32],
+    ) {
+        let factors = self.factors(stride, time);
+        // What is given to no one takes no room.
+        step_wide(factors, Noise::new(0, time), weights, moments, gradient, &mut vec![(); gradient.len()]);
+    }
+
     /// `time` counts the steps of the parameter from 1.
     pub(crate) fn factors(&self, stride: Stride, time: u32) -> Factors {
         let time = time as i32;

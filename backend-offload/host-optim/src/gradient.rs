@@ -7,7 +7,7 @@ use backend_offload::{HostBuffer, HostMemory, OffloadError};
 use half::bf16;
 
 use crate::numbers::Values;
-use crate::pieces::{add, convert, copy, squares};
+use crate::pieces::{add, convert, copy};
 
 /// The sum of `1 << level` neighbouring shares.
 #[derive(Debug)]
@@ -114,9 +114,6 @@ impl Gradient {
 
     /// The sum of squares, read anew: it is asked for once a step, when every share has arrived.
     pub(crate) fn squares(&self) -> f64 {
-        match self.whole() {
-            Values::F32(values) => squares(values),
-            Values::Bf16(values) => squares(values),
-        }
+        self.whole().squares()
     }
 }

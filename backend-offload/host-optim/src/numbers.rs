@@ -3,6 +3,8 @@
 use bytemuck::Pod;
 use half::bf16;
 
+use crate::pieces::squares;
+
 /// Numbers as they come from a device.
 #[derive(Debug, Clone, Copy)]
 pub enum Values<'a> {
@@ -33,6 +35,14 @@ impl Values<'_> {
     /// Whether there is no element.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The sum of squares, in an order that is always the same.
+    pub fn squares(&self) -> f64 {
+        match self {
+            Self::F32(values) => squares(values),
+            Self::Bf16(values) => squares(values),
+        }
     }
 
     /// Whether these are bf16.

@@ -1,7 +1,7 @@
 //! Adoption: finds out which storages an operation's outputs are in, and gives these their blocks.
 
 use super::failures::Failure;
-use super::state::{State, Work};
+use super::state::{Room, State, Work};
 use super::storage::SharedStorage;
 use burn_ir::TensorId;
 use pager::{Arena, BlockId};
@@ -37,7 +37,9 @@ impl<B: SharedStorage> State<B> {
             }
             let known = self.table.block_at(address).filter(|block| self.has_size(*block, bytes));
             // A storage with other tensors is never written to, nor is the source of a view.
-            if let Some(block) = known.filter(|block| work.view || self.table.is_held(*block)) {
+            if let Some(block) =
+                known.filter(|block| work.room == Room::OfInput || self.table.is_held(*block))
+            {
                 self.table.add_tensor(output.id, handle, Some(block));
             } else if let Some(shared) = fresh.iter_mut().find(|fresh| fresh.address == address) {
                 shared.tensors.push((output.id, handle));

@@ -7,7 +7,7 @@ use super::state::State;
 use super::storage::SharedStorage;
 use crate::error::OffloadError;
 use crate::registry::Settings;
-use burn_backend::{DType, DTypeUsageSet, ExecutionError, Shape, TensorData};
+use burn_backend::{DType, DTypeUsageSet, ExecutionError, Shape, TensorData, TensorMetadata};
 use burn_ir::{OperationIr, TensorId, TensorIr};
 use burn_router::{RouterTensor, Runner, RunnerClient};
 use burn_std::future::DynFut;
@@ -58,6 +58,28 @@ impl<B: SharedStorage> OffloadClient<B> {
         surface(created);
         RouterTensor::new(id, shape, dtype, self.clone())
     }
+}
+
+type Tensors<B> = Vec<RouterTensor<OffloadClient<B>>>;
+
+/// See [`in_place`](crate::in_place).
+pub(super) fn in_place<B: SharedStorage>(
+    tensors: Tensors<B>,
+    work: &mut dyn FnMut(&mut [&mut [f32]]),
+) -> Result<Tensors<B>, Tensors<B>> {
+    let Some(client) = tensors.first().map(|tensor| tensor.client.clone()) else { return Ok(tensors) };
+    let bytes: u64 = tensors.iter().map(|tensor| 4 * tensor.shape().num_elements() as u64).sum();
+    if tensors.iter().any(|tensor| tensor.dtype() != DType::F32) || !client.state().has_room_for(bytes) {
+        return Err(tensors);
+    }
+    let inputs: Vec<TensorIr> = tensors.into_iter().map(RouterTensor::into_ir).collect();
+    let output =
+        |input: &TensorIr| TensorIr::uninit(client.create_empty_handle(), input.shape.clone(), input.dtype);
+    let outputs: Vec<TensorIr> = inputs.iter().map(output).collect();
+    let changed = client.state().change(&inputs, &outputs, work);
+    surface(changed);
+    let tensor = |output: TensorIr| RouterTensor::new(output.id, output.shape, output.dtype, client.clone());
+    Ok(outputs.into_iter().map(tensor).collect())
 }
 
 impl<B: SharedStorage> RunnerClient for OffloadClient<B> {

@@ -3,7 +3,7 @@
 use super::failures::Failure;
 use super::operation;
 use super::scratch::Scratch;
-use super::state::{State, Work, consumes};
+use super::state::{Room, State, Work, consumes};
 use super::storage::SharedStorage;
 use super::table::Tensor;
 use crate::host_memory::NewData;
@@ -36,12 +36,42 @@ impl<B: SharedStorage> State<B> {
             name: &|| operation::name(operation),
             inputs: &inputs,
             outputs: &outputs,
-            view: inputs.first().is_some_and(|input| self.makes_view(operation, input)),
+            room: if inputs.first().is_some_and(|input| self.makes_view(operation, input)) {
+                Room::OfInput
+            } else {
+                Room::New
+            },
         };
-        if self.dry && !work.view {
+        if self.dry && work.room != Room::OfInput {
             return self.produce(&work, |_, _| Ok(outputs.iter().map(B::blank).collect()));
         }
         self.produce(&work, |state, handles| state.launch(operation, &inputs, handles, &outputs))
+    }
+
+    /// Has `work` change the numbers of the inputs, which become the outputs: each keeps its block where nobody else holds it.
+    pub fn change(
+        &mut self,
+        inputs: &[TensorIr],
+        outputs: &[TensorIr],
+        work: &mut dyn FnMut(&mut [&mut [f32]]),
+    ) -> Result<(), Failure> {
+        self.counts.launches += 1;
+        let asked = Work { name: &|| "a change in place".to_owned(), inputs, outputs, room: Room::OfShared };
+        self.produce(&asked, |state, handles| {
+            if state.dry {
+                return Ok(outputs.iter().map(B::blank).collect());
+            }
+            let breaks = state.injector.panics_in_launch();
+            catch_unwind(AssertUnwindSafe(|| {
+                assert!(!breaks, "a launch broken on purpose");
+                B::change(handles, work)
+            }))
+        })
+    }
+
+    /// Whether the device's budget holds so much at once.
+    pub fn has_room_for(&self, bytes: u64) -> bool {
+        self.pager.ledger().budget().allows(bytes)
     }
 
     /// Makes a tensor of a handle that `make` makes outside any operation.
@@ -54,7 +84,7 @@ impl<B: SharedStorage> State<B> {
             name: &|| "a tensor from data".to_owned(),
             inputs: &[],
             outputs: std::slice::from_ref(tensor),
-            view: false,
+            room: Room::New,
         };
         let (device, dry) = (self.device.clone(), self.dry);
         let make = || catch_unwind(AssertUnwindSafe(|| if dry { B::blank(tensor) } else { make(&device) }));
@@ -137,7 +167,15 @@ impl<B: SharedStorage> State<B> {
     ) -> Result<(), Failure> {
         let mut operands = self.blocks_of(work)?;
         let mut rooms = Vec::new();
-        for output in work.outputs.iter().filter(|_| !work.view) {
+        for (n, output) in work.outputs.iter().enumerate() {
+            let is_new = match work.room {
+                Room::New => true,
+                Room::OfInput => false,
+                Room::OfShared => !consumes(&work.inputs[n]),
+            };
+            if !is_new {
+                continue;
+            }
             let bytes = (output.shape.num_elements() * output.dtype.size()) as u64;
             if bytes >= self.smallest_block {
                 rooms.push(self.pager.insert(bytes, Arena::UNPOOLED));
@@ -198,6 +236,10 @@ impl<B: SharedStorage> State<B> {
         let breaks = self.injector.panics_in_launch();
         catch_unwind(AssertUnwindSafe(|| {
             assert!(!breaks, "a launch broken on purpose");
+            let handles = match B::run(operation, handles) {
+                Ok(output) => return vec![output],
+                Err(handles) => handles,
+            };
             let scratch = Scratch::<B>::new(&device);
             for (input, handle) in inputs.iter().zip(handles) {
                 scratch.put(input, handle);

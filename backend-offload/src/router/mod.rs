@@ -28,6 +28,8 @@
 //! not be evicted from it with its views, nor put back under the same tensor's name, and a panic in any
 //! operation poisons its lock and with it every tensor on the device.
 //!
+//! Element-wise operations and products in f32 do not reach the runner: see `flex`.
+//!
 //! # What is counted
 //!
 //! Storages from `smallest_block` on. Room for outputs is made *before* an operation from the shapes and types
@@ -47,6 +49,7 @@ mod channel;
 mod client;
 mod execution;
 mod failures;
+mod flex;
 mod movement;
 mod operation;
 mod reading;
@@ -91,6 +94,15 @@ impl Managed for Flex {
 
 impl Managed for BackendRouter<OffloadChannel<Flex>> {
     type Door = Simulated<Flex>;
+
+    const IN_PLACE: bool = true;
+
+    fn in_place(
+        tensors: Vec<FloatTensor<Self>>,
+        work: &mut dyn FnMut(&mut [&mut [f32]]),
+    ) -> Result<Vec<FloatTensor<Self>>, Vec<FloatTensor<Self>>> {
+        client::in_place(tensors, work)
+    }
 }
 
 impl Spilling for BackendRouter<OffloadChannel<Flex>> {

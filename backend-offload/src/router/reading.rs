@@ -2,7 +2,7 @@
 
 use super::failures::{Failure, execution_error};
 use super::scratch::download;
-use super::state::{State, Work, consumes};
+use super::state::{Room, State, Work, consumes};
 use super::storage::SharedStorage;
 use super::table::Tensor;
 use crate::error::OffloadError;
@@ -15,7 +15,7 @@ impl<B: SharedStorage> State<B> {
     /// The contents of a tensor. Where the host has them they are read there, without taking device memory.
     pub fn read(&mut self, tensor: &TensorIr) -> Result<TensorData, ExecutionError> {
         let name = || "a read".to_owned();
-        let work = Work { name: &name, inputs: std::slice::from_ref(tensor), outputs: &[], view: false };
+        let work = Work { name: &name, inputs: std::slice::from_ref(tensor), outputs: &[], room: Room::New };
         let on_host = match self.table.tensor(tensor.id) {
             Some(Tensor::Away { block, view }) => Some((*block, view.clone())),
             Some(Tensor::Here { handle, block: Some(block) }) if self.is_clean(*block) => {
@@ -40,7 +40,12 @@ impl<B: SharedStorage> State<B> {
     /// The handle itself, for use outside this device. Holding it keeps the memory alive; the ledger does not count it.
     pub fn take(&mut self, tensor: &TensorIr) -> Result<B::Handle, Arc<OffloadError>> {
         let name = || "a tensor handed out".to_owned();
-        self.handle(&Work { name: &name, inputs: std::slice::from_ref(tensor), outputs: &[], view: false })
+        self.handle(&Work {
+            name: &name,
+            inputs: std::slice::from_ref(tensor),
+            outputs: &[],
+            room: Room::New,
+        })
     }
 
     /// Whether the host has the contents, too.

@@ -43,8 +43,18 @@ pub(super) struct Work<'w> {
     pub name: &'w dyn Fn() -> String,
     pub inputs: &'w [TensorIr],
     pub outputs: &'w [TensorIr],
-    /// The outputs are views of the first input.
-    pub view: bool,
+    pub room: Room,
+}
+
+/// Where an operation's outputs are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    /// In memory of their own.
+    New,
+    /// In the first input's, of which they are views.
+    OfInput,
+    /// Each in its input's, unless somebody else holds that.
+    OfShared,
 }
 
 impl<B: SharedStorage> State<B> {

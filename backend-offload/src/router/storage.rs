@@ -1,5 +1,6 @@
 //! Storages and views: the memory behind a backend's tensor handle, and how the handle looks at it.
 
+use super::flex;
 use burn_backend::{Bytes, DType, TensorData};
 use burn_flex::{Flex, FlexTensor, Layout};
 use burn_ir::{BackendIr, BaseOperationIr, HandleKind, OperationIr, TensorIr};
@@ -32,6 +33,11 @@ pub trait SharedStorage: BackendIr {
     fn bytes_mut(storage: &mut Self::Storage) -> Option<&mut [u8]>;
     /// Whether the operation's outputs are views of its first input, which looks at its storage through `input`.
     fn makes_view(operation: &OperationIr, input: &Self::View) -> bool;
+    /// Runs the operation where this door has faster loops for it than the backend: the same numbers in the same layout. If
+    /// not, its operands come back.
+    fn run(operation: &OperationIr, operands: Vec<Self::Handle>) -> Result<Self::Handle, Vec<Self::Handle>>;
+    /// Has `work` change f32 tensors where they lie, in rows. One whose storage others hold gets a storage of its own.
+    fn change(tensors: Vec<Self::Handle>, work: &mut dyn FnMut(&mut [&mut [f32]])) -> Vec<Self::Handle>;
     /// The part of these contents that a view shows, if it is in one piece.
     fn read(view: &Self::View, contents: &[u8]) -> Option<TensorData>;
 }
@@ -128,6 +134,20 @@ impl SharedStorage for Flex {
             BaseOperationIr::Slice(slice) => slice.ranges.iter().all(|range| range.step > 0),
             _ => false,
         }
+    }
+
+    fn run(
+        operation: &OperationIr,
+        operands: Vec<HandleKind<Self>>,
+    ) -> Result<HandleKind<Self>, Vec<HandleKind<Self>>> {
+        flex::run(operation, operands)
+    }
+
+    fn change(
+        tensors: Vec<HandleKind<Self>>,
+        work: &mut dyn FnMut(&mut [&mut [f32]]),
+    ) -> Vec<HandleKind<Self>> {
+        flex::change(tensors, work)
     }
 
     fn read(view: &FlexView, contents: &[u8]) -> Option<TensorData> {

@@ -11,7 +11,8 @@
 //!
 //! δ replaces the sum over keys that softmax's derivative asks for, which is why O is kept. A masked score gives P = 0
 //! exactly, so the mask needs no gradient of its own; the soft-cap's derivative is taken from the score before masking,
-//! where it is finite. dK and dV of a chunk cover its prefix and are added into the first rows of two accumulators.
+//! where it is finite. dK and dV of a chunk cover its prefix and are added into the first rows of two accumulators, which the
+//! first chunk begins.
 
 use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -52,8 +53,8 @@ impl<I: Backend> Saved<I, 4, 3> for SavedAttention<I> {
         let compute = self.options.compute;
         let band = Band::of(shape, self.chunk_size, &self.q.device());
         let mut dq = Vec::new();
-        let mut dk = self.k.zeros_like().cast(grad.dtype());
-        let mut dv = dk.clone();
+        let keys = self.k.dims()[2];
+        let (mut dk, mut dv) = (None, None);
         for chunk in shape.chunks(self.chunk_size) {
             let rows = |tensor: &Tensor<I, 4>| shape.stacked(shape.rows(tensor, chunk.queries.clone()));
             let d_output = rows(&grad);
@@ -61,24 +62,41 @@ impl<I: Backend> Saved<I, 4, 3> for SavedAttention<I> {
             let d_output = compute.narrow(d_output);
 
             let capped = scores(shape, &chunk, &self.q, &self.k, &self.options);
-            let weights = (mask(shape, &chunk, &band, capped.clone(), None) - rows(&self.log_sum_exp)).exp();
+            // Only the cap's derivative asks for the scores again: without one they make room for their weights.
+            let kept = self.options.soft_cap.map(|cap| (cap, capped.clone()));
+            let weights = (mask(shape, &chunk, &band, capped, None) - rows(&self.log_sum_exp)).exp();
             let v = shape.prefix(&self.v, chunk.prefix);
             let d_weights = compute.product(d_output.clone(), v.swap_dims(2, 3));
-            let d_scores =
-                soft_cap_backward(weights.clone() * (d_weights - delta), capped, self.options.soft_cap);
+            let d_scores = weights.clone() * (d_weights - delta);
+            let d_scores = match kept {
+                Some((cap, capped)) => soft_cap_backward(d_scores, capped, Some(cap)),
+                None => d_scores,
+            };
             let d_scores = compute.narrow(d_scores.mul_scalar(self.options.scale));
 
-            dv = add_to_prefix(dv, compute.product(compute.narrow(weights).swap_dims(2, 3), d_output));
-            dk = add_to_prefix(dk, compute.product(d_scores.clone().swap_dims(2, 3), rows(&self.q)));
+            let part = compute.product(compute.narrow(weights).swap_dims(2, 3), d_output);
+            dv = Some(added_to_prefix(dv, part, keys));
+            let part = compute.product(d_scores.clone().swap_dims(2, 3), rows(&self.q));
+            dk = Some(added_to_prefix(dk, part, keys));
             let k = shape.prefix(&self.k, chunk.prefix);
             dq.push(shape.by_head(compute.product(d_scores, k)));
         }
+        let [dk, dv] = [dk, dv].map(|grad| grad.expect("a sequence has at least one token"));
         [joined(dq), dk, dv].map(|grad| compute.narrow(grad))
     }
 }
 
-fn add_to_prefix<I: Backend>(total: Tensor<I, 4>, part: Tensor<I, 4>) -> Tensor<I, 4> {
+/// `part` belongs to the first of the `keys`. Nothing is added to where there is nothing yet.
+fn added_to_prefix<I: Backend>(total: Option<Tensor<I, 4>>, part: Tensor<I, 4>, keys: usize) -> Tensor<I, 4> {
     let [batch, heads, prefix, width] = part.dims();
+    let Some(total) = total else {
+        if prefix == keys {
+            return part;
+        }
+        let rest = Tensor::<I, 4>::zeros([batch, heads, keys - prefix, width], &part.device());
+        let rest = rest.cast(part.dtype());
+        return Tensor::cat(vec![part, rest], 2);
+    };
     let region = [0..batch, 0..heads, 0..prefix, 0..width];
     let sum = total.clone().slice(region.clone()) + part;
     total.slice_assign(region, sum)

@@ -8,6 +8,7 @@ use burn::backend::{Flex, flex::FlexDevice};
 
 use crate::BadInput;
 use crate::config::{Config, MemorySection};
+use crate::{pages, threads};
 
 /// The device that the user asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -103,6 +104,8 @@ pub fn with<W: Work>(choice: DeviceChoice, setup: &Setup, work: W) -> anyhow::Re
 const CPU: &str = "the CPU";
 
 fn cpu<W: Work>(setup: &Setup, work: W) -> anyhow::Result<W::Output> {
+    pages::keep();
+    threads::join_pool();
     open::<Flex, W>(&FlexDevice, probe::<Flex>(&FlexDevice)?, CPU, setup, work)
 }
 

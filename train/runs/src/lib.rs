@@ -8,8 +8,10 @@ pub mod config;
 pub mod device;
 pub mod directory;
 mod indexes;
+mod pages;
 mod pretrained;
 mod speaker;
+mod threads;
 mod trained;
 pub mod weights;
 

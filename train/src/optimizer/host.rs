@@ -20,7 +20,7 @@ use host_optim::{
     Updates, Values,
 };
 use models::{Compute, Gpt, OnDemand};
-use runs::config::{Config, OptimizerKind, PlacementKind, StateKind};
+use runs::config::{Config, OptimizerKind, PlacementKind, StateKind, TrainSection};
 
 use super::streamed::{Crossing, on_demand, placeholder};
 use super::{Rule, Stride, decay, rule};
@@ -59,6 +59,15 @@ pub(crate) fn format(state: StateKind) -> Format {
         StateKind::F32 => Format::F32,
         StateKind::Bf16 => Format::Bf16Moments,
         StateKind::Compact => Format::Compact,
+    }
+}
+
+/// The host optimizer's rule for a run's settings.
+pub(super) fn adamw(settings: &TrainSection, decay: f64) -> AdamW {
+    AdamW {
+        betas: settings.betas.map(|beta| beta as f32),
+        epsilon: settings.epsilon as f32,
+        weight_decay: f64::from(decay as f32),
     }
 }
 
@@ -226,12 +235,7 @@ impl HostPart {
         let rule = if self.keeps_velocity() {
             Sgd { momentum: settings.momentum as f32, weight_decay: decay }.into()
         } else {
-            AdamW {
-                betas: settings.betas.map(|beta| beta as f32),
-                epsilon: settings.epsilon as f32,
-                weight_decay: f64::from(decay as f32),
-            }
-            .into()
+            adamw(settings, decay).into()
         };
         (rule, host_optim::Stride { lr: settings.lr * stride.share, scale: stride.scale })
     }

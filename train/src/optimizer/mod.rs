@@ -10,6 +10,7 @@ mod moments;
 mod muon;
 mod norm;
 mod owners;
+mod passes;
 mod schedule;
 mod streamed;
 #[cfg(test)]
@@ -19,6 +20,7 @@ pub(crate) use host::{HostPart, format};
 pub(crate) use moments::Moments;
 pub(crate) use norm::SquaredNorms;
 pub(crate) use owners::Owners;
+pub(crate) use passes::Passes;
 pub(crate) use schedule::rate_share;
 pub(crate) use streamed::check_eight_bits;
 
@@ -46,6 +48,7 @@ pub(crate) struct Optimizer<I: Backend> {
     pub(crate) host: Option<HostPart>,
     /// Rank that steps each parameter, where ranks divide them.
     pub(crate) owners: Owners,
+    pub(crate) passes: Passes<I>,
 }
 
 /// The numbers of one step that are not in the settings.
@@ -67,13 +70,15 @@ impl Stride {
 impl<I: Managed> Optimizer<I> {
     pub(crate) fn new(settings: &TrainSection) -> Self {
         let (moments, owners) = (BTreeMap::new(), Owners::default());
-        Self { settings: settings.clone(), compute: Compute::default(), moments, host: None, owners }
+        let (settings, compute) = (settings.clone(), Compute::default());
+        Self { settings, compute, moments, host: None, owners, passes: Passes::none() }
     }
 
     /// As `config` has it, with the part that is to be on the host.
     pub(crate) fn placed(config: &Config, device: &I::Device) -> Self {
         let host = HostPart::new::<I>(config, device);
-        Self { compute: config.model.compute, host, ..Self::new(&config.train) }
+        let passes = Passes::of_device();
+        Self { compute: config.model.compute, host, passes, ..Self::new(&config.train) }
     }
 
     /// Takes over what is stepped on the host; returns the model as the device is to compute with it.
@@ -146,17 +151,25 @@ impl<I: Managed> Optimizer<I> {
         name: &str,
         weight: Tensor<I, D>,
         gradient: Tensor<I, D>,
-        share: f64,
+        Stride { share, scale }: Stride,
     ) -> Tensor<I, D> {
         let settings = &self.settings;
         let decay = decay(settings, D);
         let lr = settings.lr * share;
         let before = self.moments.remove(name);
-        let (weight, after) = match rule(settings.optimizer, name, D) {
+        let scaled = |gradient: Tensor<I, D>| if scale < 1.0 { gradient.mul_scalar(scale) } else { gradient };
+        let rule = rule(settings.optimizer, name, D);
+        let gradient = if rule == Rule::AdamW { gradient } else { scaled(gradient) };
+        let (weight, after) = match rule {
             Rule::AdamW => {
-                let (weight, after) =
-                    adamw(settings, decay).step(lr, weight, gradient, before.map(Moments::into_adamw));
-                (weight, Moments::of_adamw(after.expect("AdamW always has a state")))
+                let stride = host_optim::Stride { lr, scale };
+                let stepped =
+                    self.passes.adamw(&host::adamw(settings, decay), stride, weight, gradient, before);
+                stepped.unwrap_or_else(|(weight, gradient, before)| {
+                    let before = before.map(Moments::into_adamw);
+                    let (weight, after) = adamw(settings, decay).step(lr, weight, scaled(gradient), before);
+                    (weight, Moments::of_adamw(after.expect("AdamW always has a state")))
+                })
             }
             Rule::Muon => {
                 let lr = settings.matrix_lr * share;
@@ -302,9 +315,7 @@ impl<B: AutodiffBackend<InnerBackend = I>, I: Managed> ModuleMapper<B> for Stepp
         if !self.optimizer.owners.has(&name) {
             return Param::from_mapped_value(id, weight, mapper);
         }
-        let gradient =
-            if self.stride.scale < 1.0 { gradient.mul_scalar(self.stride.scale) } else { gradient };
-        let weight = self.optimizer.updated(&name, weight.inner(), gradient, self.stride.share);
+        let weight = self.optimizer.updated(&name, weight.inner(), gradient, self.stride);
         Param::from_mapped_value(id, Tensor::from_inner(weight).require_grad(), mapper)
     }
 }

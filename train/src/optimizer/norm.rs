@@ -9,21 +9,31 @@ use burn::tensor::{
 };
 use models::Gpt;
 
+use super::Passes;
+
 /// Squares of gradients, summed parameter by parameter as soon as a gradient is complete. One that leaves the device
 /// meanwhile need not come back for its norm.
 #[derive(Debug)]
-pub(crate) struct SquaredNorms<I: Backend>(HashMap<ParamId, Tensor<I, 1>>);
+pub(crate) struct SquaredNorms<I: Backend> {
+    squares: HashMap<ParamId, Tensor<I, 1>>,
+    passes: Passes<I>,
+}
 
 impl<I: Backend> SquaredNorms<I> {
-    pub(crate) fn new() -> Self {
-        Self(HashMap::new())
+    pub(crate) fn new(passes: Passes<I>) -> Self {
+        Self { squares: HashMap::new(), passes }
     }
 
-    /// Rows are summed before columns: a sum over a whole large tensor has no fixed order on the CPU backend.
-    pub(crate) fn add<const D: usize>(&mut self, parameter: ParamId, gradient: Tensor<I, D>) {
-        let squares = gradient.square();
-        let of_rows = if D > 1 { squares.sum_dim(D - 1) } else { squares };
-        self.0.insert(parameter, of_rows.sum());
+    /// Adds a gradient, and returns it. Rows are summed before columns: a sum over a whole large tensor has no fixed order on the
+    /// CPU backend.
+    pub(crate) fn add<const D: usize>(&mut self, parameter: ParamId, gradient: Tensor<I, D>) -> Tensor<I, D> {
+        let (gradient, sum) = self.passes.squares(gradient).unwrap_or_else(|gradient| {
+            let squares = gradient.clone().square();
+            let of_rows = if D > 1 { squares.sum_dim(D - 1) } else { squares };
+            (gradient, of_rows.sum())
+        });
+        self.squares.insert(parameter, sum);
+        gradient
     }
 
     /// The root of their sum, shape `[1]`, added up in the order of the model's parameters; `None` without any.
@@ -31,7 +41,7 @@ impl<I: Backend> SquaredNorms<I> {
         &mut self,
         model: &Gpt<B>,
     ) -> Option<Tensor<I, 1>> {
-        let mut in_order = InOrder { squares: std::mem::take(&mut self.0), of_each: Vec::new() };
+        let mut in_order = InOrder { squares: std::mem::take(&mut self.squares), of_each: Vec::new() };
         model.visit(&mut in_order);
         let of_each = in_order.of_each;
         (!of_each.is_empty()).then(|| Tensor::cat(of_each, 0).sum().sqrt())

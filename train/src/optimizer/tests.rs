@@ -85,10 +85,11 @@ pub(crate) fn norm_of(gpt: &Gpt<Tape>, gradients: &GradientsParams) -> f32 {
     struct Arrivals<'g>(&'g GradientsParams, SquaredNorms<Flex>);
     impl ModuleVisitor<Tape> for Arrivals<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Tape, D>>) {
-            self.1.add(param.id, self.0.get::<Flex, D>(param.id).expect("every parameter has a gradient"));
+            let gradient = self.0.get::<Flex, D>(param.id).expect("every parameter has a gradient");
+            self.1.add(param.id, gradient);
         }
     }
-    let mut arrivals = Arrivals(gradients, SquaredNorms::new());
+    let mut arrivals = Arrivals(gradients, SquaredNorms::new(Passes::none()));
     gpt.visit(&mut arrivals);
     arrivals.1.take_global(gpt).expect("there are gradients").into_scalar()
 }

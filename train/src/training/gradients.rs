@@ -17,7 +17,7 @@ use models::{Batch, Chunks, Gpt, Lean, PassOptions, recompute};
 
 use super::Learner;
 use crate::data::StepData;
-use crate::optimizer::{HostPart, SquaredNorms};
+use crate::optimizer::{HostPart, Passes, SquaredNorms};
 use crate::progress::Report;
 use crate::ranks::Ranks;
 
@@ -31,7 +31,7 @@ impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
 
     /// The step of Burn's own training loop. Our loop calls `gradients` itself, with gradients on the host and other ranks.
     fn step(&self, data: StepData) -> TrainOutput<Report> {
-        let (grads, item) = self.gradients(&data, None, &mut Ranks::alone());
+        let (grads, item) = self.gradients(&data, None, Passes::none(), &mut Ranks::alone());
         TrainOutput { grads, item }
     }
 }
@@ -43,12 +43,13 @@ impl<I: Backend> Learner<Autodiff<I>> {
         &self,
         data: &StepData,
         host: Option<&mut HostPart>,
+        passes: Passes<I>,
         ranks: &mut Ranks,
     ) -> (GradientsParams, Report) {
         let gradients_leave = host.is_some() || !ranks.is_alone();
         let mut report = Report { step: data.step, gradients_leave, ..Report::default() };
         let share = ranks.share(data.micro_batches.len());
-        let mut sum = Sum::new(share, host);
+        let mut sum = Sum::new(share, host, passes);
         let losses = self.own_losses(data, &mut sum);
         let numbers = if ranks.is_alone() {
             self.numbers_alone(losses, &mut sum)
@@ -157,13 +158,13 @@ struct Sum<'a, I: Backend> {
 }
 
 impl<'a, I: Backend> Sum<'a, I> {
-    fn new(share: Share, host: Option<&'a mut HostPart>) -> Self {
+    fn new(share: Share, host: Option<&'a mut HostPart>, passes: Passes<I>) -> Self {
         Self {
             share,
             added: 0,
             parts: Vec::new(),
             grads: GradientsParams::new(),
-            norms: SquaredNorms::new(),
+            norms: SquaredNorms::new(passes),
             host,
             failure: None,
         }
@@ -217,7 +218,7 @@ impl<'a, I: Backend> Sum<'a, I> {
     }
 
     fn complete<const D: usize>(&mut self, id: ParamId, sum: Tensor<I, D>) {
-        self.norms.add(id, sum.clone());
+        let sum = self.norms.add(id, sum);
         self.grads.register(id, sum);
     }
 
@@ -346,7 +347,7 @@ mod tests {
             for world in [2, 3, 4] {
                 let each = on_each(world, |ranks| {
                     let learner = learner(recompute);
-                    let (grads, report) = learner.gradients(&data(count), None, ranks);
+                    let (grads, report) = learner.gradients(&data(count), None, Passes::none(), ranks);
                     assert_eq!(report.failure, None);
                     (report.loss.to_bits(), report.gnorm.to_bits(), values_of(&learner.gpt, &grads))
                 });

@@ -43,7 +43,8 @@ impl<I: Offloadable> Run<I> {
             let waited = begun.elapsed();
             let told = self.ranks.costs();
             let step = data.step;
-            let (grads, mut report) = model.gradients(&data, self.optimizer.host.as_mut(), &mut self.ranks);
+            let (host, passes) = (self.optimizer.host.as_mut(), self.optimizer.passes.clone());
+            let (grads, mut report) = model.gradients(&data, host, passes, &mut self.ranks);
             if let Some(failure) = report.failure.take() {
                 return (model, Err(anyhow!("step {step} could not run: {failure}")));
             }

@@ -5,8 +5,9 @@ use super::{Child, Offloaded};
 use crate::child::{Facts, Scenario};
 use crate::numbers::Series;
 use crate::programs::{Size, program};
-use backend_offload::{Event, events, stats};
+use backend_offload::{Event, events, in_place, stats};
 use burn::prelude::*;
+use burn::tensor::TensorPrimitive;
 use burn_flex::{Flex, FlexDevice};
 
 pub fn scenarios() -> Vec<Scenario> {
@@ -14,6 +15,8 @@ pub fn scenarios() -> Vec<Scenario> {
         Scenario { name: "router: two hundred steps", run: two_hundred_steps },
         Scenario { name: "router: views", run: views },
         Scenario { name: "router: reads", run: reads },
+        Scenario { name: "router: in place", run: changes },
+        Scenario { name: "router: in place, beyond the budget", run: too_large_changes },
     ]
 }
 
@@ -128,4 +131,75 @@ fn reads(facts: &Facts) -> Facts {
         .with("turned", verdict(columns))
         .with("restores of reads in one piece", in_one_piece)
         .with("restores of a strided read", restores() - in_one_piece)
+}
+
+#[test]
+fn a_change_in_place_takes_no_memory_and_makes_copies_on_the_host_stale() {
+    let report = Child::new("router: in place").with("budget", 8 * MIB).with("paranoid", true).run();
+    assert_eq!(report.number("allocations"), 0, "four operands are in their own storages");
+    assert_eq!(report.number("peak"), 8 * MIB);
+    assert_eq!(report.text("after a journey"), "changed");
+    assert_eq!(report.text("what somebody else holds"), "as it was");
+}
+
+#[test]
+fn a_change_in_place_of_more_than_the_budget_holds_returns_its_tensors() {
+    let report = Child::new("router: in place, beyond the budget").with("budget", 3 * MIB).run();
+    assert_eq!(report.text("returned"), "as they were");
+}
+
+fn too_large_changes(facts: &Facts) -> Facts {
+    install::<Flex>(facts, &FlexDevice);
+    let names = ["a", "b", "c", "d"];
+    let operands = names.map(matrix).map(|tensor| tensor.into_primitive().tensor());
+    let changed = in_place::<Offloaded>(operands.to_vec(), &mut |_| panic!("there is no room for them"));
+    let returned = changed.expect_err("4 MiB are more than the budget");
+    let equal = returned.into_iter().zip(names).all(|(returned, name)| {
+        let found = Tensor::<Offloaded, 2>::from_primitive(TensorPrimitive::Float(returned)).into_data();
+        found == Series::new(4, name).floats(&[512, 512], 1.0)
+    });
+    Facts::default().with("returned", if equal { "as they were" } else { "changed" })
+}
+
+fn changes(facts: &Facts) -> Facts {
+    install::<Flex>(facts, &FlexDevice);
+    let raised = |tensors: Vec<Tensor<Offloaded, 2>>| {
+        let primitives = tensors.into_iter().map(|tensor| tensor.into_primitive().tensor()).collect();
+        let changed = in_place::<Offloaded>(primitives, &mut |slices| {
+            slices.iter_mut().flat_map(|slice| slice.iter_mut()).for_each(|x| *x += 1.0);
+        });
+        let tensor = |primitive| Tensor::<Offloaded, 2>::from_primitive(TensorPrimitive::Float(primitive));
+        changed.expect("the CPU's memory is ours").into_iter().map(tensor).collect::<Vec<_>>()
+    };
+    let holds = |tensor: &Tensor<Offloaded, 2>, name: &str, more: f32| {
+        let found = tensor.to_data();
+        let before = Series::new(4, name).floats(&[512, 512], 1.0);
+        found
+            .iter::<f32>()
+            .zip(before.iter::<f32>())
+            .all(|(found, before)| found.to_bits() == (before + more).to_bits())
+    };
+    let names = ["a", "b", "c", "d"];
+    // Out and back, so that the host has copies of them all.
+    let operands = names.map(matrix);
+    let push_out = || drop([names, names].concat().into_iter().map(matrix).collect::<Vec<_>>());
+    push_out();
+    let sums: Vec<f32> = operands.iter().map(|operand| operand.clone().max().into_scalar()).collect();
+    drop(sums);
+    let before = stats::<Flex>(&FlexDevice).allocations;
+    let changed = raised(operands.to_vec());
+    let copied = stats::<Flex>(&FlexDevice).allocations - before;
+    let is_as_it_was = operands.iter().zip(names).all(|(operand, name)| holds(operand, name, 0.0));
+    drop(operands);
+    let before = stats::<Flex>(&FlexDevice).allocations;
+    let changed = raised(changed);
+    let after = stats::<Flex>(&FlexDevice);
+    push_out();
+    let is_changed = changed.iter().zip(names).all(|(tensor, name)| holds(tensor, name, 2.0));
+    assert!(copied >= 4, "what is shared was written to");
+    Facts::default()
+        .with("allocations", after.allocations - before)
+        .with("peak", after.device.peak)
+        .with("after a journey", if is_changed { "changed" } else { "stale" })
+        .with("what somebody else holds", if is_as_it_was { "as it was" } else { "changed" })
 }

@@ -1,0 +1,160 @@
+//! AdamW and the sum of squares in one pass over memory each, for devices whose memory is this process's own.
+//!
+//! Burn's AdamW is a dozen operations, each a pass over tensors of the parameter's size, most of them into new ones. A GPU's
+//! kernels are fused; the CPU's are not, and four bytes of each such tensor per parameter set the smallest budget. Here the host
+//! optimizer's loops work on the device's own tensors, with the bits of Burn's operations: weights, gradient and both moments, and
+//! nothing besides.
+
+use backend_offload::{Managed, works_in_place};
+use burn::tensor::{Tensor, TensorData, TensorPrimitive, backend::Backend, ops::FloatTensor};
+use host_optim::{AdamW, Stride, Values};
+
+use super::moments::Moments;
+
+/// Changes f32 tensors where they lie, or returns them as they were.
+type InPlace<I> = fn(
+    Vec<FloatTensor<I>>,
+    &mut dyn FnMut(&mut [&mut [f32]]),
+) -> Result<Vec<FloatTensor<I>>, Vec<FloatTensor<I>>>;
+
+/// How a device's tensors are changed where they lie, if they are.
+#[derive(Debug)]
+pub(crate) struct Passes<I: Backend>(Option<InPlace<I>>);
+
+impl<I: Backend> Clone for Passes<I> {
+    fn clone(&self) -> Self {
+        Self(self.0)
+    }
+}
+
+/// A weight and its moments after a step.
+pub(super) type Stepped<I, const D: usize> = (Tensor<I, D>, Moments<I>);
+
+impl<I: Backend> Passes<I> {
+    /// Operation by operation.
+    pub(crate) fn none() -> Self {
+        Self(None)
+    }
+
+    /// In place on a device that can.
+    pub(crate) fn of_device() -> Self
+    where
+        I: Managed,
+    {
+        Self(works_in_place::<I>().then_some(backend_offload::in_place::<I>))
+    }
+
+    /// One step of AdamW; the operands come back where it cannot be one pass.
+    #[expect(clippy::type_complexity, reason = "what it was given, if it could do nothing with it")]
+    pub(super) fn adamw<const D: usize>(
+        &self,
+        rule: &AdamW,
+        stride: Stride,
+        weight: Tensor<I, D>,
+        gradient: Tensor<I, D>,
+        before: Option<Moments<I>>,
+    ) -> Result<Stepped<I, D>, (Tensor<I, D>, Tensor<I, D>, Option<Moments<I>>)> {
+        let Some(in_place) = self.0 else { return Err((weight, gradient, before)) };
+        let time = before.as_ref().map_or(0, |before| before.time);
+        let zeros = || Tensor::<I, D>::zeros(weight.shape(), &weight.device()).into_primitive().tensor();
+        let moments = match before {
+            Some(Moments { first, second, .. }) => [first, second.expect("AdamW's state has two moments")],
+            None => [zeros(), zeros()],
+        };
+        let [weight, gradient] = [weight, gradient].map(|tensor| tensor.into_primitive().tensor());
+        let [first, second] = moments;
+        let stepped = in_place(vec![weight, gradient, first, second], &mut |slices| {
+            let [weight, gradient, first, second] = slices else { unreachable!("as many as were given") };
+            rule.step(stride, time as u32 + 1, weight, [first, second], gradient);
+        });
+        let is_stepped = stepped.is_ok();
+        let [weight, gradient, first, second]: [FloatTensor<I>; 4] =
+            stepped.unwrap_or_else(|operands| operands).try_into().expect("as many as were given");
+        let [weight, gradient] =
+            [weight, gradient].map(|tensor| Tensor::from_primitive(TensorPrimitive::Float(tensor)));
+        let second = Some(second);
+        if is_stepped {
+            Ok((weight, Moments { time: time + 1, first, second }))
+        } else {
+            let moments = (time > 0).then_some(Moments { time, first, second });
+            Err((weight, gradient, moments))
+        }
+    }
+
+    /// The sum of a gradient's squares, shape `[1]`, beside the gradient; `Err` where it cannot be one pass.
+    pub(crate) fn squares<const D: usize>(
+        &self,
+        gradient: Tensor<I, D>,
+    ) -> Result<(Tensor<I, D>, Tensor<I, 1>), Tensor<I, D>> {
+        let Some(in_place) = self.0 else { return Err(gradient) };
+        let device = gradient.device();
+        let mut sum = 0.0;
+        let read = in_place(vec![gradient.into_primitive().tensor()], &mut |slices| {
+            sum = slices.iter().map(|slice| Values::F32(slice).squares()).sum();
+        });
+        let tensor = |mut tensors: Vec<FloatTensor<I>>| {
+            Tensor::from_primitive(TensorPrimitive::Float(tensors.remove(0)))
+        };
+        match read {
+            Ok(gradient) => {
+                let sum = Tensor::from_data(TensorData::new(vec![sum as f32], [1]), &device);
+                Ok((tensor(gradient), sum))
+            }
+            Err(gradient) => Err(tensor(gradient)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use backend_offload::Offload;
+    use burn::backend::{Flex, flex::FlexDevice};
+    use runs::config::TrainSection;
+
+    use super::*;
+    use crate::optimizer::{Optimizer, Stride};
+
+    type OnCpu = Offload<Flex>;
+
+    fn matrix(seed: usize) -> Tensor<OnCpu, 2> {
+        let number = |n: usize| ((n * 7919 + seed * 104_729) % 2003) as f32 / 500.0 - 2.0;
+        Tensor::from_data(TensorData::new((0..600).map(number).collect(), [20, 30]), &FlexDevice)
+    }
+
+    fn bits<const D: usize>(tensor: &Tensor<OnCpu, D>) -> Vec<u32> {
+        tensor.to_data().iter::<f32>().map(f32::to_bits).collect()
+    }
+
+    #[test]
+    fn adamw_in_one_pass_has_the_bits_of_adamw_in_many() {
+        let settings = TrainSection { lr: 0.01, weight_decay: 0.1, ..TrainSection::default() };
+        let stepped = |passes| {
+            let mut optimizer = Optimizer::<OnCpu> { passes, ..Optimizer::new(&settings) };
+            let mut weight = matrix(0);
+            for step in 1..6 {
+                let stride = Stride { share: 0.5, scale: if step % 2 == 0 { 0.3 } else { 1.0 } };
+                // In no rows, as a product may leave it.
+                let gradient = matrix(step).reshape([30, 20]).transpose();
+                weight = optimizer.updated("wte", weight, gradient, stride);
+            }
+            let moments = &optimizer.moments["wte"];
+            let [first, second] = [moments.first.clone(), moments.second.clone().expect("two moments")]
+                .map(|moment| Tensor::<OnCpu, 2>::from_primitive(TensorPrimitive::Float(moment)));
+            (bits(&weight), bits(&first), bits(&second), moments.time)
+        };
+        let in_one = stepped(Passes::of_device());
+        assert_eq!(in_one, stepped(Passes::none()));
+        assert_eq!(in_one.3, 5);
+    }
+
+    #[test]
+    fn squares_are_added_up_and_the_gradient_comes_back() {
+        let gradient = matrix(3);
+        let before = bits(&gradient);
+        let Ok((gradient, sum)) = Passes::of_device().squares(gradient) else { panic!("it is on the CPU") };
+        assert_eq!(bits(&gradient), before);
+        let expected: f64 = gradient.into_data().iter::<f64>().map(|x| x * x).sum();
+        assert!((f64::from(sum.into_scalar()) - expected).abs() < 1e-6 * expected);
+        assert!(Passes::none().squares(matrix(3)).is_err());
+    }
+}
