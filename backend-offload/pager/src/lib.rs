@@ -27,6 +27,7 @@ mod bound;
 mod counters;
 mod fault;
 mod furthest;
+mod heirs;
 mod ledger;
 mod limit;
 mod listening;

@@ -10,6 +10,7 @@
 //! used since is then set anew: a block that lived in that earlier time is used next when it was used next then.
 
 use crate::block::BlockId;
+use crate::heirs::Heirs;
 use crate::trace::{CONTEXT, Named, Next, Trace};
 
 /// The expected future of one block.
@@ -20,7 +21,11 @@ pub(crate) struct Outlook {
     born: u64,
     /// The operation that used it last; 0 for none.
     used: u64,
-    /// Where in the trace that was.
+    /// The operation of this step that used it first, or the block whose place it took.
+    first: u64,
+    /// It took the place of another block.
+    inherits: bool,
+    /// Where in the trace it was used last.
     place: u64,
     /// The operation before which it is used or freed; 0 if unknown.
     due: u64,
@@ -74,6 +79,10 @@ pub(crate) struct Planner {
     /// Operations of the past that may be looked through to set expectations anew. Each operation earns a few, so that a
     /// program that turns back and forth pays no more for it than one that does not.
     credit: u64,
+    /// The operation before the first one of this step, by its mark.
+    began: u64,
+    /// The operation with which a marked step began and expectations were set anew, latest.
+    anchored: u64,
 }
 
 const BEGINNINGS: usize = 8;
@@ -88,6 +97,8 @@ impl Planner {
             beginnings: std::array::from_fn(|n| u64::from(n == BEGINNINGS - 1)),
             marked: false,
             credit: 0,
+            anchored: 0,
+            began: 0,
         }
     }
 
@@ -146,16 +157,42 @@ impl Planner {
         self.outlooks[index] = Outlook { generation: id.generation, born: self.now(), ..Outlook::default() };
     }
 
+    /// How recent a block counts whose future is unknown: as used last, and as much later as it has been in use. What is
+    /// used throughout a step is used early in the next one.
+    pub fn recent(&self, id: BlockId) -> u64 {
+        self.outlook(id).map_or(0, |outlook| {
+            let used = outlook.used.max(outlook.born);
+            used + used.saturating_sub(outlook.first.max(1))
+        })
+    }
+
     pub fn freed(&mut self, id: BlockId) {
         let now = self.now();
-        if let Some(outlook) = self.outlook(id).filter(|outlook| outlook.used > 0) {
-            let (place, after) = (outlook.place, now - outlook.used);
-            self.trace.learn(place, Next::Freed(after));
+        if let Some(outlook) = self.outlook(id).copied().filter(|outlook| outlook.used > 0) {
+            self.trace.learn(outlook.place, Next::Freed(now - outlook.used), 0);
+            self.pass_on(&outlook);
+        }
+    }
+
+    /// The block born in the operation that used another one of its size last takes the place of that.
+    fn pass_on(&mut self, freed: &Outlook) {
+        let (bytes, _) = self.trace.size(freed.place);
+        for place in self.trace.uses(freed.used) {
+            let Some(heir) = self.trace.block(place).filter(|_| self.trace.size(place) == (bytes, true))
+            else {
+                continue;
+            };
+            let outlook = &mut self.outlooks[heir.index as usize];
+            if outlook.generation == heir.generation && !outlook.inherits && outlook.used >= freed.used {
+                (outlook.first, outlook.inherits) = (freed.first, true);
+                return;
+            }
         }
     }
 
     pub fn mark_step(&mut self) {
         self.marked = true;
+        self.began = self.now();
     }
 
     /// The program runs an operation over these blocks.
@@ -167,18 +204,22 @@ impl Planner {
         for (n, Named { block: id, .. }) in operands.clone().enumerate() {
             let Some(outlook) = self.outlooks.get_mut(id.index as usize) else { continue };
             if outlook.used > 0 {
-                self.trace.learn(outlook.place, Next::Used(number - outlook.used));
+                self.trace.learn(outlook.place, Next::Used(number - outlook.used), n);
             }
             (outlook.used, outlook.place) = (number, place + n as u64);
+            if outlook.first <= self.began {
+                outlook.first = number;
+            }
             (outlook.due, outlook.ends) = (0, false);
         }
         let expected = self.cursor.map(|cursor| cursor + 1);
-        let found = self.find(number, expected, context);
+        let begins = std::mem::take(&mut self.marked);
+        let found = self.find(number, expected, context, begins);
         self.cursor = found;
         let foretold = found == expected;
         if let Some(cursor) = found {
             if !foretold {
-                self.anchor(number, cursor);
+                self.anchor(number, cursor, begins);
             }
             self.expect(number, cursor);
         }
@@ -190,9 +231,15 @@ impl Planner {
     }
 
     /// The past operation that corresponds to this one.
-    fn find(&mut self, number: u64, expected: Option<u64>, context: Option<u64>) -> Option<u64> {
+    fn find(
+        &mut self,
+        number: u64,
+        expected: Option<u64>,
+        context: Option<u64>,
+        begins: bool,
+    ) -> Option<u64> {
         let fits = |past: &u64| self.trace.look_alike(*past, number);
-        if std::mem::take(&mut self.marked) {
+        if begins {
             let known = expected.is_some_and(|expected| self.beginnings.contains(&expected));
             let begun = self.beginnings.iter().rev().copied().filter(|begun| *begun > 0).find(fits);
             self.beginnings.rotate_left(1);
@@ -222,20 +269,33 @@ impl Planner {
     }
 
     /// The program has been found at another place: sets anew what is expected of blocks used before.
-    fn anchor(&mut self, number: u64, past: u64) {
+    fn anchor(&mut self, number: u64, past: u64, begins: bool) {
         let period = number - past;
-        if self.credit >= period {
-            self.credit -= period;
+        // A marked step is looked through for itself, whatever guesses within it have cost.
+        let pays = begins && period <= number - self.anchored;
+        if pays || self.credit >= period {
+            if pays {
+                self.anchored = number;
+            } else {
+                self.credit -= period;
+            }
+            let mut heirs = Heirs::new(self.trace.uses(past + 1).start..self.trace.uses(number).start);
             // Backwards, so that the earliest use is the one that stays.
             for then in (past + 1..number).rev() {
+                heirs.look_at(&self.trace, then);
                 for place in self.trace.uses(then) {
-                    let Some(id) = self.trace.block(place) else { continue };
+                    let Some(id) = heirs.at(place) else { continue };
                     let outlook = &mut self.outlooks[id.index as usize];
-                    if outlook.generation == id.generation {
-                        outlook.ends = false;
-                        let persists = outlook.born <= past;
-                        outlook.due = if persists { then } else { outlook.used } + period;
+                    if outlook.generation != id.generation {
+                        continue;
                     }
+                    let persists = if self.trace.block(place) == Some(id) {
+                        outlook.born <= past
+                    } else {
+                        heirs.inherits(place) || !self.trace.size(place).1
+                    };
+                    outlook.ends = false;
+                    outlook.due = if persists { then } else { outlook.used } + period;
                 }
             }
         }

@@ -126,7 +126,7 @@ fn find(slots: &[Slot], id: BlockId) -> Option<&Block> {
 }
 
 fn resident(planner: &Planner, id: BlockId, block: &Block) -> Resident {
-    let standing = Standing::of(block, planner.future(id), planner.now(), planner.used(id));
+    let standing = Standing::of(block, planner.future(id), planner.now(), planner.recent(id));
     Resident { id, bytes: block.bytes, standing }
 }
 

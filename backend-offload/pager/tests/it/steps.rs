@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 const STEPS: [&str; 3] = ["toy", "gpt-124m", "gpt-1.5b"];
 
-/// Once to be learned, once more, and then as it stays.
+/// Once to be learned, and then as it stays.
 const ROUNDS: usize = 4;
 
 pub(crate) fn file(name: &str) -> PathBuf {
@@ -39,7 +39,7 @@ fn recorded_steps_move_at_most_a_tenth_more_than_they_must_and_the_very_bytes_on
             let least = bound(&step, budget, ROUNDS)[ROUNDS - 1];
             let rounds = moved(&step, budget, Policy::Planned);
             let [_, second, third, steady] = rounds[..] else { panic!("{ROUNDS} rounds") };
-            for moved in [third, steady] {
+            for moved in [second, third, steady] {
                 let (moved, least) = (moved.total(), least.total());
                 assert!(moved * 10 <= least * 11, "{name} at {share} %: {moved} of at least {least}");
             }
@@ -65,7 +65,7 @@ fn recorded_steps_that_fit_move_nothing_after_the_first() {
 
 #[test]
 fn more_memory_never_moves_more() {
-    for name in ["toy", "gpt-124m"] {
+    for name in STEPS {
         let (step, peak) = recorded(name);
         let mut before = u64::MAX;
         for share in (25..=100).step_by(5) {
@@ -78,7 +78,7 @@ fn more_memory_never_moves_more() {
 
 #[test]
 fn planning_moves_less_than_recency() {
-    for name in ["toy", "gpt-124m"] {
+    for name in STEPS {
         let (step, peak) = recorded(name);
         for share in [75, 50, 25] {
             let steady = |policy| moved(&step, peak * share / 100, policy)[ROUNDS - 1].total();
