@@ -14,7 +14,7 @@
 //! is, and entered anew if it has changed. That makes an entry cheap to add, which is what every operation does, and
 //! an order right when it is asked for. Nobody asks while everything fits, and then nothing is kept.
 
-use crate::block::{Block, BlockId};
+use crate::block::BlockId;
 use crate::limit::Limit;
 use crate::planner::Future;
 use std::cmp::Reverse;
@@ -35,12 +35,12 @@ pub(crate) enum Standing {
 }
 
 impl Standing {
-    pub fn of(block: &Block, future: Future, now: u64, recent: u64) -> Self {
-        let out = u64::from(block.needs_copy());
+    pub fn of(defined: bool, dirty: bool, future: Future, now: u64, recent: u64) -> Self {
+        let out = u64::from(dirty);
         let (due, back) = match future {
-            Future::Unknown if block.defined => return Self::Unknown { recent },
+            Future::Unknown if defined => return Self::Unknown { recent },
             Future::Unknown => return Self::Free,
-            Future::Used(after) => (now + after, u64::from(block.defined)),
+            Future::Used(after) => (now + after, u64::from(defined)),
             Future::Freed(after) => (now + after, 0),
         };
         match out + back {

@@ -33,6 +33,7 @@ mod limit;
 mod listening;
 mod moves;
 mod operation;
+mod plan;
 mod planner;
 mod policy;
 mod recording;
@@ -47,7 +48,6 @@ mod timeline;
 mod trace;
 mod victims;
 
-pub use ahead::PACE_BYTES;
 pub use block::{Arena, Block, BlockId, Place, Preference, TierIndex, Token};
 pub use bound::bound;
 pub use counters::Counters;

@@ -29,6 +29,8 @@ pub(crate) struct Outlook {
     place: u64,
     /// The operation before which it is used or freed; 0 if unknown.
     due: u64,
+    /// Which operand of it the block is.
+    operand: usize,
     /// It is freed then, and not used.
     ends: bool,
 }
@@ -44,13 +46,26 @@ pub(crate) enum Future {
     Freed(u64),
 }
 
-/// An operation still to come, in bytes.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Coming {
-    /// Device memory for new blocks.
-    pub takes: u64,
-    /// All operands together: about as many as its time.
-    pub handles: u64,
+/// The operation before which a block is used or freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Due {
+    pub operation: u64,
+    /// Which operand of it the block is.
+    pub operand: usize,
+    /// It is freed, and not used.
+    pub ends: bool,
+}
+
+/// An operand of an operation still to come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Foreseen {
+    pub bytes: u64,
+    /// It has no memory anywhere before.
+    pub is_new: bool,
+    /// The operation changes it.
+    pub written: bool,
+    /// What comes of it afterwards, if that is known.
+    pub due: Option<Due>,
 }
 
 /// How the operation that begins goes on from those before it.
@@ -125,23 +140,53 @@ impl Planner {
         }
     }
 
-    /// The operation `after` from now, as expected; `None` where the past does not reach. Tells `lets_go` of each block
-    /// that it uses last: how many operations from now the last one runs before the memory is free, and how much that is.
-    pub fn coming(&self, after: i64, mut lets_go: impl FnMut(i64, u64)) -> Option<Coming> {
-        let past = self.cursor?.checked_add_signed(after)?;
-        if past > self.now() {
-            return None;
-        }
-        let mut coming = Coming::default();
-        for place in self.trace.uses(past) {
+    /// How many operations ago the program was where it is now.
+    pub fn period(&self) -> Option<u64> {
+        Some(self.now() - self.cursor?)
+    }
+
+    /// The next dealing with a block, as far as it is known.
+    pub fn due(&self, id: BlockId) -> Option<Due> {
+        let now = self.now();
+        let outlook = self.outlook(id).filter(|outlook| outlook.due > now)?;
+        Some(Due { operation: outlook.due, operand: outlook.operand, ends: outlook.ends })
+    }
+
+    /// The operands of an operation a period from a `past` one, as expected. None before the past was over.
+    pub fn foreseen(&self, past: u64) -> impl Iterator<Item = Foreseen> {
+        let period = self.period().unwrap_or(0);
+        let past = if past < self.now() { past } else { 0 };
+        self.trace.uses(past).map(move |place| {
             let (bytes, is_new) = self.trace.size(place);
-            coming.takes += if is_new { bytes } else { 0 };
-            coming.handles += bytes;
-            if let Next::Freed(later) = self.trace.next(place) {
-                lets_go(after.saturating_add_unsigned(later), bytes);
-            }
+            let due = match self.trace.next(place) {
+                Next::Used(after) => Some((past + after, self.trace.operand(place), false)),
+                Next::Freed(after) => Some((past + after + 1, 0, true)),
+                // The block has not been used since. What is expected of it will be of the one that comes in its place.
+                Next::Unknown => self
+                    .trace
+                    .block(place)
+                    .and_then(|id| self.outlook(id))
+                    .filter(|outlook| outlook.place == place && outlook.due > 0)
+                    .map(|outlook| (outlook.due, outlook.operand, outlook.ends)),
+            };
+            let due = due.map(|(then, operand, ends)| Due { operation: then + period, operand, ends });
+            Foreseen { bytes, is_new, written: self.trace.is_written(place), due }
+        })
+    }
+
+    /// The block that was this operand of an operation.
+    pub fn operand(&self, number: u64, operand: usize) -> Option<BlockId> {
+        self.trace.block(self.trace.uses(number).nth(operand)?)
+    }
+
+    /// The operation that runs changed a block.
+    pub fn wrote(&mut self, id: BlockId) {
+        let now = self.now();
+        if let Some(place) =
+            self.outlook(id).filter(|outlook| outlook.used == now).map(|outlook| outlook.place)
+        {
+            self.trace.write(place);
         }
-        Some(coming)
     }
 
     /// The operation that used the block last, or before which it was born.
@@ -260,6 +305,7 @@ impl Planner {
             if outlook.generation != id.generation || outlook.place != here {
                 continue;
             }
+            outlook.operand = self.trace.operand(there);
             (outlook.due, outlook.ends) = match next {
                 Next::Unknown => (0, false),
                 Next::Used(after) => (number + after, false),
@@ -294,8 +340,10 @@ impl Planner {
                     } else {
                         heirs.inherits(place) || !self.trace.size(place).1
                     };
+                    let (at, place) = if persists { (then, place) } else { (outlook.used, outlook.place) };
                     outlook.ends = false;
-                    outlook.due = if persists { then } else { outlook.used } + period;
+                    outlook.due = at + period;
+                    outlook.operand = place.saturating_sub(self.trace.uses(at).start) as usize;
                 }
             }
         }

@@ -37,6 +37,7 @@ impl<B: SharedStorage> State<B> {
             inputs: &inputs,
             outputs: &outputs,
             view: inputs.first().is_some_and(|input| self.makes_view(operation, input)),
+            flops: operation::flops(operation),
         };
         if self.dry && !work.view {
             return self.produce(&work, |_, _| Ok(outputs.iter().map(B::blank).collect()));
@@ -55,6 +56,7 @@ impl<B: SharedStorage> State<B> {
             inputs: &[],
             outputs: std::slice::from_ref(tensor),
             view: false,
+            flops: 0,
         };
         let (device, dry) = (self.device.clone(), self.dry);
         let make = || catch_unwind(AssertUnwindSafe(|| if dry { B::blank(tensor) } else { make(&device) }));
@@ -145,6 +147,7 @@ impl<B: SharedStorage> State<B> {
         }
         operands.extend(&rooms);
         let ran = self.make_resident(&operands, work.name).and_then(|()| {
+            self.pager.takes(work.flops);
             let (handles, consumed) = self.hand_over(work.inputs);
             let outputs = run(self, handles).map_err(|panic| self.panic_reported(panic, work.name));
             let outputs = match outputs {

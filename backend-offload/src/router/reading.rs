@@ -15,7 +15,8 @@ impl<B: SharedStorage> State<B> {
     /// The contents of a tensor. Where the host has them they are read there, without taking device memory.
     pub fn read(&mut self, tensor: &TensorIr) -> Result<TensorData, ExecutionError> {
         let name = || "a read".to_owned();
-        let work = Work { name: &name, inputs: std::slice::from_ref(tensor), outputs: &[], view: false };
+        let work =
+            Work { name: &name, inputs: std::slice::from_ref(tensor), outputs: &[], view: false, flops: 0 };
         let on_host = match self.table.tensor(tensor.id) {
             Some(Tensor::Away { block, view }) => Some((*block, view.clone())),
             Some(Tensor::Here { handle, block: Some(block) }) if self.is_clean(*block) => {
@@ -40,7 +41,13 @@ impl<B: SharedStorage> State<B> {
     /// The handle itself, for use outside this device. Holding it keeps the memory alive; the ledger does not count it.
     pub fn take(&mut self, tensor: &TensorIr) -> Result<B::Handle, Arc<OffloadError>> {
         let name = || "a tensor handed out".to_owned();
-        self.handle(&Work { name: &name, inputs: std::slice::from_ref(tensor), outputs: &[], view: false })
+        self.handle(&Work {
+            name: &name,
+            inputs: std::slice::from_ref(tensor),
+            outputs: &[],
+            view: false,
+            flops: 0,
+        })
     }
 
     /// Whether the host has the contents, too.

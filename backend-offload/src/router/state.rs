@@ -45,6 +45,8 @@ pub(super) struct Work<'w> {
     pub outputs: &'w [TensorIr],
     /// The outputs are views of the first input.
     pub view: bool,
+    /// Floating-point operations it takes, where they are worth telling.
+    pub flops: u64,
 }
 
 impl<B: SharedStorage> State<B> {

@@ -33,7 +33,7 @@ impl Script {
         let operands = reads.chain(writes.iter().map(|block| Operand { block: *block, written: true }));
         self.recording.operands.extend(operands);
         let count = self.recording.operands.len() - first;
-        self.recording.events.push(Event::Operation { first, count });
+        self.recording.events.push(Event::Operation { first, count, flops: 0 });
     }
 
     pub fn free(&mut self, block: usize) {
