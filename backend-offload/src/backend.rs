@@ -8,8 +8,8 @@ use crate::registry::DeviceFacts;
 use crate::stats::Stats;
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn_backend::Backend;
-use burn_backend::tensor::FloatTensor;
+use burn_backend::tensor::{FloatTensor, IntTensor};
+use burn_backend::{Backend, DType, Shape};
 use pager::{Limit, Preference};
 
 /// Backend `B` with its memory spilling to the host: `type B = Autodiff<Offload<Cuda>>`.
@@ -30,6 +30,39 @@ pub trait Offloadable: Managed {
 pub trait Managed: Backend + sealed::Sealed {
     #[doc(hidden)]
     type Door: Door<Device = Self::Device>;
+
+    /// The numbers that tiles of bytes stand for, by one kernel; `None` on a backend that has none for it.
+    #[doc(hidden)]
+    fn decode_tiles(
+        _codes: IntTensor<Self>,
+        _scales: FloatTensor<Self>,
+        _decoding: &Decoding,
+    ) -> Option<FloatTensor<Self>> {
+        None
+    }
+}
+
+/// How tiles of bytes become numbers. Codes are a byte each, in whole tiles; each tile has one scale in f32.
+#[doc(hidden)]
+#[derive(Debug, Clone)]
+pub struct Decoding {
+    /// Numbers that share a scale, a multiple of four.
+    pub tile: usize,
+    /// Whether codes are floating-point numbers (e4m3) and not whole ones.
+    pub floating: bool,
+    /// Shape of the numbers.
+    pub shape: Shape,
+    /// Type of the numbers.
+    pub kind: DType,
+}
+
+impl Decoding {
+    /// Whether so many bytes of codes and so many scales are those of this shape.
+    #[cfg(feature = "cube")]
+    pub(crate) fn fits(&self, code_bytes: usize, scales: usize) -> bool {
+        let tiles = self.shape.num_elements().div_ceil(self.tile);
+        tiles > 0 && code_bytes == tiles * self.tile && scales == tiles
+    }
 }
 
 /// An offloaded backend, with or without automatic differentiation: one whose tensors take hints.
@@ -94,8 +127,8 @@ pub trait Door: sealed::Sealed {
 
 /// Name and memory of `device`, without starting it.
 ///
-/// A CUDA driver tells free memory only to those that have opened the device. It is opened for the moment of the
-/// question: some hundred megabytes of its memory are taken and given back, and the calling thread's own CUDA context
+/// A CUDA driver tells free memory only to a process that has opened the device. The device is opened for the moment of the
+/// question, which takes some hundred megabytes of its memory and gives them back; the calling thread's own CUDA context
 /// is current again afterwards.
 ///
 /// # Errors
@@ -107,17 +140,17 @@ pub fn probe<B: Managed>(device: &B::Device) -> Result<DeviceFacts, OffloadError
 /// Makes sure that `device` can start, without starting it: its budgets are settled, from the environment if no
 /// [`OffloadConfig`] was installed, and the driver, libraries and headers it needs are there.
 ///
-/// Burn's signatures leave no room for an error, so the first tensor on a device that cannot start panics. After
-/// this, or a successful [`OffloadConfig::install`], it does not for anything that is missing.
+/// Burn's signatures leave no room for an error, so the first tensor on a device that cannot start panics. After `ready`
+/// or [`OffloadConfig::install`] has succeeded, it does not panic for anything that is missing.
 ///
 /// # Errors
-/// The one that the start would panic with.
+/// The error that the start would panic with.
 pub fn ready<B: Managed>(device: &B::Device) -> Result<(), OffloadError> {
     B::Door::ready(device)
 }
 
-/// Counters of `device`, exact at the moment of the call: buffers nobody holds any more are released first.
-/// Starts the device if nothing has.
+/// Counters of `device`, exact at the moment of the call: buffers that are not held any more are released first.
+/// Starts the device if it has not started.
 ///
 /// Fusion runs operations late, and drops tensors with them: synchronise first
 /// ([`Backend::sync`](burn_backend::Backend::sync)) where the counters are to cover everything the program has asked for.
@@ -135,16 +168,16 @@ pub fn reset_peaks<B: Managed>(device: &B::Device) {
     B::Door::reset_peaks(device);
 }
 
-/// Changes the device budget while the program runs. Blocks above a lower budget leave at once as far as they can, at the
-/// latest before the next operation that takes memory. A share is one of the memory free at the moment.
+/// Changes the device budget while the program runs. Blocks above a lower budget leave at once where they can, and at the
+/// latest before the next operation that takes memory. A share is of the memory free at the moment.
 ///
 /// # Errors
-/// If the budget is none, or a share of memory the device does not tell.
+/// If the budget is invalid, or a share of memory whose size the device does not tell.
 pub fn set_device_budget<B: Managed>(device: &B::Device, budget: Budget) -> Result<(), OffloadError> {
     replace_budget::<B>(device, budget).map(drop)
 }
 
-/// Runs `work` under another device budget, and puts the one before in force again afterwards, also if `work` panics.
+/// Runs `work` under another device budget, and restores the earlier budget afterwards, also if `work` panics.
 ///
 /// # Errors
 /// As [`set_device_budget`]; `work` has not run then.
@@ -169,12 +202,12 @@ fn replace_budget<B: Managed>(device: &B::Device, budget: Budget) -> Result<Limi
     Ok(B::Door::set_device_budget(device, limit))
 }
 
-/// Gives everything unused back: spare device memory to the driver, idle host slabs to the machine.
+/// Gives all unused memory back: spare device memory to the driver, idle host slabs to the machine.
 pub fn trim<B: Managed>(device: &B::Device) {
     B::Door::trim(device);
 }
 
-/// The host tier of `device`, for memory of the program's own under the same budget. Starts the device if nothing has.
+/// The host tier of `device`, for memory of the program's own under the same budget. Starts the device if it has not started.
 pub fn host_memory<B: Managed>(device: &B::Device) -> HostMemory {
     B::Door::host_memory(device)
 }

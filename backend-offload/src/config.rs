@@ -10,9 +10,9 @@ use std::path::PathBuf;
 
 /// Configures one device; [`install`](Self::install) it before the first tensor is made there.
 ///
-/// Without it a device reads `OFFLOAD_DEVICE_BUDGET`, `OFFLOAD_HOST_BUDGET` and `OFFLOAD_PINNED_BUDGET`, and without these takes 90 %
-/// of the device memory free at start on CUDA, and no limit where the device cannot be asked. The host
-/// budget is by default 80 % of what machine and control group leave.
+/// A device without a configuration reads `OFFLOAD_DEVICE_BUDGET`, `OFFLOAD_HOST_BUDGET` and `OFFLOAD_PINNED_BUDGET`.
+/// Without these, the device budget is 90 % of the memory free at start on CUDA, and no limit where the device cannot be
+/// asked; the host budget is 80 % of what machine and control group leave.
 #[derive(Debug, Clone, Default)]
 pub struct OffloadConfig {
     pub(crate) device_budget: Option<Budget>,
@@ -42,29 +42,29 @@ impl OffloadConfig {
         Self::default()
     }
 
-    /// How much device memory managed blocks may take, allocator slack included.
+    /// Device memory for managed blocks, allocator slack included.
     #[must_use]
     pub fn device_budget(mut self, budget: Budget) -> Self {
         self.device_budget = Some(budget);
         self
     }
 
-    /// How much host memory spilled blocks may take. One budget serves all devices of the process.
+    /// Host memory for spilled blocks. One budget serves all devices of the process.
     #[must_use]
     pub fn host_budget(mut self, budget: Budget) -> Self {
         self.host_budget = Some(budget);
         self
     }
-    /// So many processes share this host, each with a configuration like this one: each takes its part of the budgets for host
-    /// memory, page-locked memory and the disk, whether they are named here, by the environment or not at all.
+    /// Divides the budgets for host memory, page-locked memory and the disk among so many processes on this host, each with a
+    /// configuration like this one. It holds for budgets set here, for those of the environment and for the defaults.
     #[must_use]
     pub fn among(mut self, processes: NonZeroUsize) -> Self {
         self.processes = Some(processes);
         self
     }
 
-    /// How much of the host memory may be page-locked, which copies several times faster over the link and which the
-    /// machine cannot page out: by default 40 % of what machine and control group leave. Ordinary memory serves beyond.
+    /// Limit of page-locked host memory, by default 40 % of what machine and control group leave. Page-locked memory copies
+    /// several times faster over the link, and the machine cannot page it out. Beyond the limit ordinary memory is used.
     /// No effect where the runtime cannot lock memory. One budget serves all devices of the process.
     #[must_use]
     pub fn pinned_budget(mut self, budget: Budget) -> Self {
@@ -72,10 +72,10 @@ impl OffloadConfig {
         self
     }
 
-    /// Lets blocks sink to the disk that `folder` is on when the host budget is used up: to a file without a name, of which
-    /// nothing is left when the process ends. `budget` bytes are taken of the disk at once, so that a full disk is an
-    /// error now and not within a run. Without this, nothing is ever written to a disk. One file serves all devices of the
-    /// process. Also `OFFLOAD_DISK_DIR` with `OFFLOAD_DISK_BUDGET`. On Linux only.
+    /// Lets blocks sink to the disk that `folder` is on when the host budget is used up. They go to a file without a name, of
+    /// which nothing is left when the process ends. `budget` bytes of the disk are taken at once, so that a full disk is an
+    /// error at the start and not within a run. Without this setting nothing is ever written to a disk. One file serves all
+    /// devices of the process. Also `OFFLOAD_DISK_DIR` with `OFFLOAD_DISK_BUDGET`. On Linux only.
     #[must_use]
     pub fn disk(mut self, folder: impl Into<PathBuf>, budget: Budget) -> Self {
         (self.disk_folder, self.disk_budget) = (Some(folder.into()), Some(budget));
@@ -89,16 +89,16 @@ impl OffloadConfig {
         self
     }
 
-    /// The fate of an operation whose own operands exceed the device budget. Refused by default.
+    /// Treatment of an operation whose own operands exceed the device budget; by default it is refused.
     #[must_use]
     pub fn oversized(mut self, oversized: Oversized) -> Self {
         self.oversized = oversized;
         self
     }
 
-    /// At most this many buffers in one fused kernel: 8 by default, whatever the budget. Fusion otherwise builds
-    /// kernels that name whole optimizer states at once, all of which must be on the device together. Where fusion
-    /// cuts decides how values round, so two runs have the same bits only with the same number.
+    /// Limits the buffers of one fused kernel: 8 by default, whatever the budget. Without a limit fusion builds
+    /// kernels that name whole optimizer states at once, all of which must be on the device together. The places where
+    /// fusion cuts decide how values round, so two runs have the same bits only with the same number.
     #[must_use]
     pub fn max_bindings(mut self, bindings: u32) -> Self {
         self.max_bindings = Some(bindings);
@@ -120,8 +120,8 @@ impl OffloadConfig {
         self
     }
 
-    /// Multiplies f32 matrices in true f32. By default a CUDA device may round their factors to TF32, ten bits of
-    /// mantissa, on tensor cores, as the plain backend may: several times faster. No effect on other devices.
+    /// Multiplies f32 matrices in true f32. By default a CUDA device may, as with the plain backend, round the factors to TF32
+    /// (ten bits of mantissa) for tensor cores, which is several times faster. No effect on other devices.
     #[must_use]
     pub fn exact_f32(mut self, exact: bool) -> Self {
         self.exact_f32 = exact;
@@ -136,7 +136,7 @@ impl OffloadConfig {
         self
     }
 
-    /// Distrust everything: device memory is overwritten when a block leaves it, and every block that comes
+    /// Paranoid mode: device memory is overwritten when a block leaves it, and every block that comes
     /// back is checksummed. Slow; for tests. Also `OFFLOAD_PARANOID=1`.
     #[must_use]
     pub fn paranoid(mut self, paranoid: bool) -> Self {

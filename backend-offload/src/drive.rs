@@ -26,9 +26,9 @@ pub(crate) use host::raise;
 /// How far a move has come when it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// It is complete.
+    /// The move is complete.
     Landed,
-    /// It completes later: [`Mover::ended`] or [`Mover::wait`] will tell.
+    /// The move completes later: [`Mover::ended`] or [`Mover::wait`] will tell.
     #[cfg_attr(
         not(any(test, feature = "cube")),
         expect(dead_code, reason = "only CUDA copies beside its work")

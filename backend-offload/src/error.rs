@@ -181,7 +181,7 @@ pub enum OffloadError {
     Trace {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's message.
         reason: String,
     },
     /// A copy on the host changed between leaving the device and coming back (paranoid mode).
@@ -199,11 +199,11 @@ pub enum OffloadError {
         "{attempted} on the disk at {folder} failed: {reason}; name another folder for the disk or a smaller budget there, or raise the host budget"
     )]
     Disk {
-        /// What was to be done, and to how many bytes.
+        /// The attempted action, with its bytes.
         attempted: String,
         /// The folder the program named.
         folder: String,
-        /// What the system said.
+        /// The system's message.
         reason: String,
     },
     /// The books on where blocks are contradict themselves. A defect of this crate: please report it.

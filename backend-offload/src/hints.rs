@@ -1,9 +1,9 @@
 //! Hints of the program about where its tensors should be.
 //!
-//! A hint decides which blocks leave the device first, and so how many bytes move; never what is computed, and
-//! never whether an operation can run. It holds for the memory a tensor has at the time: an update that is not
-//! made in place gives a tensor other memory, without hints, so that parameters in training are to be named again
-//! after each step of their optimizer.
+//! A hint decides which blocks leave the device first, and so how many bytes move. It never changes what is computed, nor
+//! whether an operation can run. It holds for the memory a tensor has at the time: an update that is not
+//! made in place gives a tensor other memory, without hints, so give the hint of a parameter in training again
+//! after each step of its optimizer.
 
 use crate::backend::Spilling;
 use burn_core::module::{Module, ModuleVisitor, Param};

@@ -1,7 +1,7 @@
 //! Host memory for the program itself, under the budget that spilled tensors live in.
 //!
 //! An optimizer whose state lies on the host competes with spilled tensors for the same memory. It takes that memory
-//! here, so that one limit holds for both: what a program holds is memory no tensor can spill to.
+//! here, so that one limit holds for both: no tensor can spill to memory that the program holds.
 
 use crate::bytes::Bytes;
 use crate::error::OffloadError;
@@ -12,7 +12,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Where tensors begin that the program makes from data while tensors spill.
+/// Place where tensors begin that the program makes from data while tensors spill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NewData {
     OnDevice,
@@ -22,7 +22,7 @@ pub(crate) enum NewData {
 /// The device that host memory is for. Page-locked memory is taken and given back where its driver may be called, which is
 /// not on the program's threads.
 pub(crate) trait Site: Send + Sync {
-    /// `None` if there is no room, and none can be made.
+    /// Takes host memory; `None` if there is no room, and none can be made.
     fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
         Ok(pool.draft(len, SlabSource::Heap))
     }
@@ -62,8 +62,8 @@ impl HostMemory {
     /// A buffer of `len` bytes with unspecified contents, aligned for any number type. `purpose` names it in an error.
     ///
     /// # Errors
-    /// If the budget or the machine has no room. Copies of what is on the device too are given up for it, and blocks sink to
-    /// the disk where there is one; otherwise what lies on the host has no other place. If that disk refuses.
+    /// If the budget or the machine has no room, or the disk refuses. Host copies of blocks that are on the device are given up
+    /// for the buffer, and blocks sink to the disk where there is one; other blocks on the host have no other place.
     pub fn take(&self, len: usize, purpose: impl fmt::Display) -> Result<HostBuffer, OffloadError> {
         if let Some(draft) = self.site.draft(&self.pool, len)? {
             return Ok(HostBuffer { draft: Some(draft), site: self.site.clone() });
@@ -77,10 +77,10 @@ impl HostMemory {
         })
     }
 
-    /// Runs `make`. Tensors that it makes from data begin on the host where tensors of this device spill: they push nobody
+    /// Runs `make`. Tensors that it makes from data begin on the host if tensors of this device spill: they push no block
     /// off the device, arrive when they are first used, and leave it again without a copy. Where everything fits they begin
-    /// on the device, as always. What spills is judged by the steps that [`mark_step`](crate::mark_step) counts; a program
-    /// that never calls it is judged by all it has done. A hint: tensors that other threads make meanwhile may do the same.
+    /// on the device, as always. Whether tensors spill is judged by the steps that [`mark_step`](crate::mark_step) counts, or
+    /// by the whole program if it never calls that. A hint: tensors that other threads make meanwhile may do the same.
     pub fn first<T>(&self, make: impl FnOnce() -> T) -> T {
         struct After<'a>(&'a HostMemory);
         impl Drop for After<'_> {

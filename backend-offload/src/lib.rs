@@ -40,7 +40,7 @@
 //!
 //! # When
 //!
-//! Only under pressure. Before an operation runs, the blocks it names are made resident. If one of them is
+//! Blocks move only under pressure. Before an operation runs, the blocks it names are made resident. If one of them is
 //! missing and the budget has no room, others leave first; a block leaves for free if its host copy is still
 //! current (*clean*) or if nothing was ever written to it. While everything fits, nothing is copied, and the
 //! price is a few microseconds of bookkeeping per launch.
@@ -111,6 +111,8 @@ mod stats;
 mod tiers;
 mod trace_file;
 
+#[doc(hidden)]
+pub use backend::Decoding;
 pub use backend::{
     Door, Managed, Offload, Offloadable, Spilling, host_memory, largest_holders, mark_step, probe, ready,
     reset_peaks, set_device_budget, stats, trim, with_device_budget,

@@ -58,7 +58,7 @@ impl Settings {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct DeviceFacts {
-    /// For messages.
+    /// The device's name, for messages.
     pub name: String,
     /// `None` where the device cannot be asked.
     pub memory: Option<DeviceMemory>,

@@ -39,7 +39,7 @@ pub struct Stats {
     pub allocations: u64,
     /// Blocks that left the device by a copy to the host.
     pub evictions: u64,
-    /// Blocks that left without one, since the host copy was current or nothing had been written.
+    /// Blocks that left without a copy, because the host copy was current or nothing had been written.
     pub clean_drops: u64,
     /// Blocks that came back.
     pub restores: u64,
@@ -47,7 +47,7 @@ pub struct Stats {
     pub bytes_out: u64,
     /// Bytes copied from host to device by restores.
     pub bytes_in: u64,
-    /// Blocks that sank from the host to the disk, those that the disk had already among them.
+    /// Blocks that sank from the host to the disk, including those whose bytes the disk had already.
     pub sunk: u64,
     /// Bytes written to the disk.
     pub bytes_to_disk: u64,
@@ -55,10 +55,10 @@ pub struct Stats {
     pub raised: u64,
     /// Bytes read from the disk.
     pub bytes_from_disk: u64,
-    /// Bytes of tensors that the program itself put on the device from its own memory. What it put on the host, because
-    /// the device had no room, arrives by restores.
+    /// Bytes of tensors that the program itself put on the device from its own memory. Tensors put on the host, because
+    /// the device had no room, arrive by restores.
     pub bytes_written: u64,
-    /// Bytes of tensors that the program itself read from the device. What was on the host is read there.
+    /// Bytes of tensors that the program itself read from the device. Tensors on the host are read there and not counted.
     pub bytes_read: u64,
     /// Time the program waited for blocks to move.
     pub stall: Duration,
@@ -76,12 +76,12 @@ pub struct Stats {
     /// Autotune samples discarded because blocks moved while they were timed.
     pub autotune_discards: u64,
     /// Autotune samples without a time, because the candidate could not run within the budget or moved blocks each
-    /// time. What was chosen with one of them is not kept on disk.
+    /// time. A choice made with such a sample is not cached on disk.
     pub autotune_unmeasured: u64,
-    /// Operations that ran as an earlier step foretold: what leaves meanwhile is what is needed last.
+    /// Operations that ran as an earlier step predicted; meanwhile the blocks needed last leave first.
     pub predicted: u64,
-    /// Times the program did something else than foretold. What was used longest ago leaves until it does something
-    /// known again.
+    /// Times the program did something else than predicted. Until it does something known again, the least recently used
+    /// blocks leave.
     pub diverged: u64,
     /// Blocks sent off ahead of the operation that needs their memory, dead and clean ones included.
     pub left_ahead: u64,

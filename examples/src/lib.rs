@@ -1,4 +1,4 @@
-//! What the examples share: the backend to run on, by feature.
+//! The backend that all examples run on, by feature.
 
 /// CUDA with feature `cuda`, else Vulkan, Metal or WebGPU with `wgpu`, else the CPU, whose memory then
 /// stands in for a device's.

@@ -13,9 +13,9 @@ use burn::backend::Autodiff;
 use burn::optim::GradientsParams;
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 use burn_flex::{Flex, FlexDevice};
+use models::NormKind;
 use models::activation::Pointwise;
 use models::attention::AttentionOptions;
-use models::config::NormKind;
 use models::loss::{LossOptions, Targets};
 use models::{
     Batch, Chunks, Compute, Footprint, Gpt, Kernels, Lean, OnDemand, PassOptions, Plain, presets, recompute,

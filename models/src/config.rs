@@ -5,7 +5,7 @@
 //! sizes are checked, with overflow, before a single tensor exists.
 //!
 //! A description may start from a preset and change a few keys: `{"preset": "gpt2", "n_layer": 4}`. Without a preset
-//! the five sizes in [`REQUIRED`] must be given and the rest reads as GPT-2.
+//! the five sizes in [`REQUIRED_KEYS`] must be given and the rest reads as GPT-2.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -16,7 +16,7 @@ use crate::precision::Compute;
 use crate::presets;
 
 /// Keys without a default: a model description without a preset must give them.
-pub const REQUIRED: [&str; 5] = ["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"];
+pub const REQUIRED_KEYS: [&str; 5] = ["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"];
 
 /// How a token knows where it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +67,7 @@ pub enum Family {
     Nanochat,
 }
 
-/// Everything that fixes the network. See the module documentation for how files are read.
+/// The configuration of a network. See the module documentation for how files are read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent yes or no of a published format")]
@@ -114,7 +114,7 @@ pub struct GptConfig {
     pub longest_match: bool,
     /// `c * tanh(logit / c)` on the output logits.
     pub logit_softcap: Option<f64>,
-    /// The same on attention scores.
+    /// `c * tanh(score / c)` on attention scores.
     pub attention_softcap: Option<f64>,
     /// Dropout after the embedding.
     pub embd_pdrop: f64,
@@ -173,8 +173,8 @@ impl GptConfig {
                 reason: format!("expected a preset's name, found {other}"),
             }),
             None => {
-                if let Some(key) = REQUIRED.into_iter().find(|key| !given.contains_key(*key)) {
-                    wrong.push(ConfigError::Missing { key, required: REQUIRED.join(", ") });
+                if let Some(key) = REQUIRED_KEYS.into_iter().find(|key| !given.contains_key(*key)) {
+                    wrong.push(ConfigError::Missing { key, required: REQUIRED_KEYS.join(", ") });
                 }
             }
         }
@@ -245,8 +245,9 @@ impl GptConfig {
                 wrong.push(ConfigError::OddHeadWidth { head_dim });
             }
         }
-        let positive = |value: f64| value.is_finite() && value > 0.0;
-        let above_zero = "a finite number above 0";
+        // The network computes in f32, which makes 0 or infinity of what lies outside.
+        let positive = |value: f64| value > 0.0 && (value as f32).is_normal();
+        let above_zero = "a finite number above 0, from 1.2e-38 to 3.4e38";
         for (key, value) in [
             ("rope_theta", Some(self.rope_theta)),
             ("layer_norm_epsilon", Some(self.layer_norm_epsilon)),
@@ -262,8 +263,8 @@ impl GptConfig {
             ("resid_pdrop", self.resid_pdrop),
             ("match_pdrop", self.match_pdrop),
         ] {
-            if !(0.0..1.0).contains(&value) {
-                wrong.push(ConfigError::OutOfRange { key, value, expected: "in [0, 1)" });
+            if !(0.0..1.0).contains(&(value as f32)) {
+                wrong.push(ConfigError::OutOfRange { key, value, expected: "in [0, 1), in f32 too" });
             }
         }
         if self.attn_pdrop != 0.0 {
@@ -311,7 +312,7 @@ fn canonical_keys(given: Map<String, Value>) -> (Map<String, Value>, Vec<ConfigE
             None => {
                 let aliases = ALIASES.iter().map(|(alias, _)| *alias);
                 let candidates = settings.keys().map(String::as_str).chain(aliases).chain(["preset"]);
-                let nearest = nearest(&key, candidates).unwrap_or_default().to_owned();
+                let nearest = nearest_key(&key, candidates).unwrap_or_default().to_owned();
                 wrong.push(ConfigError::UnknownKey { key, nearest });
                 continue;
             }
@@ -324,6 +325,6 @@ fn canonical_keys(given: Map<String, Value>) -> (Map<String, Value>, Vec<ConfigE
 }
 
 /// The candidate that takes the fewest edits to become `key`; of several the first.
-pub fn nearest<'c>(key: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+pub fn nearest_key<'c>(key: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     candidates.into_iter().min_by_key(|candidate| strsim::levenshtein(key, candidate))
 }

@@ -1,9 +1,9 @@
 //! Answers to requests that come and go: every step brings each sequence its next token.
 //!
-//! What one sequence gets does not depend on the others, nor on when it came: its random numbers are keyed as
+//! The tokens of one sequence do not depend on the others, nor on when it joined: its random numbers are keyed as
 //! [`crate::generate()`] keys them, by seed and row, and its attention sees its own keys alone. A long prompt is read in
-//! pieces, so that the others go on meanwhile. What sequences have read is kept for a while after their end: one that
-//! begins alike reads only the rest.
+//! pieces, so that the others continue meanwhile. Keys and values of an ended sequence are kept for a while: a sequence
+//! with the same beginning reads only the rest.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub struct Chosen {
 /// Natural logarithms of the model's probabilities, before temperature and filters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Likelihood {
-    /// Of the chosen token.
+    /// Log-probability of the chosen token.
     pub chosen: f64,
     /// The likeliest tokens, best first.
     pub alternatives: Vec<(u32, f64)>,
@@ -86,7 +86,7 @@ impl<'m, B: Backend> Continuous<'m, B> {
         Self { model, lookup: None, piece: piece.max(1), keep, rows: BTreeMap::new(), kept: VecDeque::new() }
     }
 
-    /// The same, where a model with `longest_match` looks its tokens up in these texts.
+    /// This batch, where a model with `longest_match` looks its tokens up in these texts.
     #[must_use]
     pub fn looking_up(self, lookup: Option<Arc<dyn Lookup>>) -> Self {
         Self { lookup, ..self }

@@ -34,7 +34,7 @@ pub struct DropoutKey {
 /// Where in the network a mask applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// After the embedding.
+    /// Dropout after the embedding.
     Embedding,
     /// On what attention adds in this block.
     Attention(usize),

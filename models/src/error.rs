@@ -1,4 +1,4 @@
-//! What can be wrong with a model description, said before anything is allocated.
+//! Errors in a model's configuration, reported before anything is allocated.
 
 use thiserror::Error;
 
@@ -43,7 +43,7 @@ pub enum ConfigError {
     Value {
         /// Where in the configuration.
         path: String,
-        /// What was expected.
+        /// The parser's message, which says what was expected.
         reason: String,
     },
     /// No preset of that name.

@@ -1,10 +1,10 @@
-//! What a model costs before it exists: parameters, bytes and floating-point operations.
+//! The cost of a model before it exists: parameters, bytes and floating-point operations.
 //!
 //! Everything follows from the configuration in integer arithmetic that reports overflow, so a trainer can plan with
 //! it and a mistyped size fails here instead of in an allocator.
 //!
 //! Activation bytes are those that the tape holds per token at the end of a forward pass under
-//! [`Lean`](crate::kernels::Lean), from a count of what each operation saves; a test holds the count against live bytes,
+//! [`Lean`](crate::Lean), from a count of what each operation saves; a test holds the count against live bytes,
 //! of which it misses at most nine in a hundred.
 
 use crate::config::{Activation, GptConfig, Positions};
@@ -17,7 +17,7 @@ use crate::precision::Compute;
 pub struct Footprint {
     /// Trained numbers, a tied head counted once.
     pub parameters: u64,
-    /// Of these, the ones that multiply each token: blocks and head, without embedding tables.
+    /// Parameters that multiply each token: blocks and head, without embedding tables.
     pub multiplied: u64,
     /// Parameters of one block.
     pub per_block: u64,
@@ -45,7 +45,7 @@ impl Footprint {
         Self::counted(config)
     }
 
-    /// The same for sizes that are known to fit together; fails only where their products overflow.
+    /// The footprint of sizes that are known to fit together; fails only where their products overflow.
     pub(crate) fn counted(config: &GptConfig) -> Result<Self, ConfigError> {
         Self::without_overflow(config).ok_or(ConfigError::TooLarge {
             n_layer: config.n_layer,
@@ -149,13 +149,18 @@ impl Footprint {
         }
     }
 
-    /// Most bytes that the chunks of attention and loss take while they are computed, on top of everything else.
-    pub fn working_bytes(&self, batch: usize, time: usize, chunks: Chunks) -> u64 {
+    /// Most bytes that a chunk of attention, and one of the loss, take while they are computed, on top of everything else.
+    pub fn working_bytes(&self, batch: usize, time: usize, chunks: Chunks) -> [u64; 2] {
+        self.chunk_bytes(batch, time, chunks).map(|bytes| bytes.saturating_mul(TENSORS_PER_CHUNK))
+    }
+
+    /// Bytes of the scores of one chunk of attention, and of the logits of one chunk of the loss.
+    pub fn chunk_bytes(&self, batch: usize, time: usize, chunks: Chunks) -> [u64; 2] {
         let queries = chunks.queries(time) as u64;
         let all = batch.saturating_mul(time);
         let tokens = chunks.tokens(all, self.width as usize, self.vocabulary as usize) as u64;
         let scores = (batch as u64).saturating_mul(self.heads * queries).saturating_mul(time as u64);
-        scores.max(tokens * self.vocabulary).saturating_mul(TENSORS_PER_CHUNK * WIDE)
+        [scores, tokens.saturating_mul(self.vocabulary)].map(|numbers| numbers.saturating_mul(WIDE))
     }
 
     fn segment(&self, every: usize) -> u64 {
@@ -174,7 +179,7 @@ impl Footprint {
         }
     }
 
-    /// Of these, the tape of the one segment of `every` blocks that is being recomputed.
+    /// The part of [`Self::activation_bytes_per_token`] that is the tape of the one segment being recomputed.
     pub fn segment_bytes_per_token(&self, every: usize) -> u64 {
         self.segment(every) * self.block_activations
     }
@@ -183,7 +188,7 @@ impl Footprint {
 /// Score or logit tensors of one chunk that live at the same time in its backward step.
 const TENSORS_PER_CHUNK: u64 = 4;
 
-/// What one block leaves on the tape, in bytes per token.
+/// Tape of one block, in bytes per token.
 fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     let width = config.n_embd as u64;
     let narrow = config.compute.bytes();
@@ -211,8 +216,8 @@ fn block_activations(config: &GptConfig, inner: u64, kv: u64) -> Option<u64> {
     mlp.checked_add(norms + head_norms + attention + dropped)
 }
 
-/// What lies before the first block and behind the last: norms, the gradient that the loss keeps instead of its input,
-/// and the tokens.
+/// Tape outside the blocks, in bytes per token: norms, the gradient that the loss keeps instead of its input, and the
+/// tokens.
 fn outer_activations(config: &GptConfig) -> u64 {
     let width = config.n_embd as u64;
     let norms = (1 + u64::from(config.embedding_norm)) * norm_activations(width, 1);

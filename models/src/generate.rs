@@ -12,7 +12,7 @@ use crate::random::{Random, combine};
 use crate::sample::{Sampling, SamplingError};
 use crate::stop::Stop;
 
-/// What happens when a sequence reaches `n_positions`.
+/// Behaviour of a sequence that reaches `n_positions`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overflow {
     /// A request that could get there is refused before it starts.
@@ -22,7 +22,7 @@ pub enum Overflow {
     Slide,
 }
 
-/// What to generate.
+/// One call's prompts and settings.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
     /// Token sequences to continue, of any lengths.
@@ -35,7 +35,7 @@ pub struct Request<'a> {
     pub end_tokens: &'a [u32],
     /// Texts that end a completion; they are not part of it.
     pub stop: Option<Stop<'a>>,
-    /// What happens at the end of the context window.
+    /// Behaviour at the end of the context window.
     pub overflow: Overflow,
     /// Texts that a model with `longest_match` looks its tokens up in; others do not.
     pub lookup: Option<&'a dyn Lookup>,
@@ -69,12 +69,12 @@ pub enum Finish {
     Cancelled,
 }
 
-/// What became of one prompt.
+/// The continuation of one prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
     /// New tokens: those that end before the end token or stop string.
     pub tokens: Vec<u32>,
-    /// Their text up to the stop string, which may cut through a token; only where the request can decode.
+    /// Text of the new tokens up to the stop string, which may cut through a token; only where the request can decode.
     pub text: Option<String>,
     /// Why there are no more.
     pub finish: Finish,
@@ -124,10 +124,10 @@ pub enum GenerateError {
         /// `n_positions`.
         window: usize,
     },
-    /// What the model computed could not be fetched from its device.
+    /// The model's results could not be fetched from its device.
     #[error("could not read what the model computed: {reason}")]
     Unread {
-        /// What the device said.
+        /// The device's message.
         reason: String,
     },
     /// A sampling setting outside its meaning.

@@ -1,7 +1,7 @@
 //! The network, top to bottom: embed, a stack of blocks, a norm, a head.
 //!
 //! Shapes: B batch, T time, E `n_embd`, H heads, W head width, V vocabulary. The residual stream is `[B, T, E]` in the
-//! parameters' type throughout. Nothing here knows how attention and the loss are computed (see [`crate::kernels`]),
+//! parameters' type throughout. Nothing here knows how attention and the loss are computed (see [`crate::Kernels`]),
 //! where tensors live, or what a training loop is.
 
 use std::collections::HashMap;
@@ -51,11 +51,11 @@ pub struct Gpt<B: Backend> {
 /// `x + attention(norm(x))`, then `x + mlp(norm(x))`.
 #[derive(Module, Debug)]
 pub struct Block<B: Backend> {
-    /// Before attention.
+    /// Norm before attention.
     pub attention_norm: Norm<B>,
     /// Mixes positions.
     pub attention: Attention<B>,
-    /// Before the MLP.
+    /// Norm before the MLP.
     pub mlp_norm: Norm<B>,
     /// Mixes features.
     pub mlp: Mlp<B>,
@@ -89,7 +89,7 @@ pub struct Attention<B: Backend> {
 /// One batch of training or evaluation.
 #[derive(Debug, Clone)]
 pub struct Batch<B: Backend> {
-    /// What is read.
+    /// Tokens to read.
     pub inputs: Input<B>,
     /// Tokens to predict, `[B, T]`.
     pub targets: Tensor<B, 2, Int>,
@@ -108,7 +108,7 @@ impl<B: AutodiffBackend> Batch<B> {
     }
 }
 
-/// What a caller may choose about one pass over a batch.
+/// Settings of one pass over a batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PassOptions {
     /// Random bits for dropout; `None` turns dropout off.

@@ -20,7 +20,7 @@ use burn::tensor::{Tensor, TensorData, backend::Backend};
 use crate::config::{Family, GptConfig};
 use crate::random::Random;
 
-/// What a matrix is for, as far as its first values are concerned.
+/// The role of a matrix, which decides its first values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Embedding,

@@ -1,4 +1,4 @@
-//! What a model reads.
+//! The input of a model: tokens, and their followers where it has `longest_match`.
 
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor};

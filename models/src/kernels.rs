@@ -69,7 +69,7 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// Everything in one step.
+    /// One chunk for everything.
     pub const WHOLE: Self = Self::of(usize::MAX, usize::MAX);
 
     /// Query positions per step of attention and tokens per step of the loss, instead of what suits the shape.

@@ -95,7 +95,7 @@ impl<B: Backend> Norm<B> {
 /// The feed-forward half of a block.
 #[derive(Module, Debug)]
 pub struct Mlp<B: Backend> {
-    /// Only with [`Activation::SwiGlu`].
+    /// Gate projection, only with [`Activation::SwiGlu`].
     pub gate: Option<Linear<B>>,
     /// Residual width to inner width.
     pub up: Linear<B>,

@@ -1,6 +1,6 @@
 //! The GPT family: a network that trains in little memory, samples fast, and matches the references number for number.
 //!
-//! [`gpt`] is the network, read it first. The forward pass takes a [`Kernels`] value: [`Plain`] on any backend, [`Lean`]
+//! [`Gpt`] is the network; read `gpt.rs` first. The forward pass takes a [`Kernels`] value: [`Plain`] on any backend, [`Lean`]
 //! under autodiff, where [`attention`], [`loss`], [`activation`], norms and [`recompute`] close the holes through which
 //! Burn 0.21 loses training memory. Knows nothing of offloading, training loops, tokenizers, or files other than weights.
 //!
@@ -38,47 +38,45 @@
 
 pub mod activation;
 pub mod attention;
-pub mod config;
-pub mod continuous;
-pub mod decode;
+mod config;
+mod continuous;
+mod decode;
 pub mod dropout;
-pub mod error;
-pub mod footprint;
-pub mod generate;
-pub mod gpt;
+mod error;
+mod footprint;
+mod generate;
+mod gpt;
 pub mod init;
-pub mod input;
-pub mod kernels;
+mod input;
+mod kernels;
 pub mod layers;
-pub mod lookup;
+mod lookup;
 pub mod loss;
 mod norm;
-pub mod on_demand;
-pub mod precision;
+mod on_demand;
+mod precision;
 pub mod presets;
 pub mod ragged;
 pub mod random;
 pub mod recompute;
-pub mod sample;
-pub mod stop;
+mod sample;
+mod stop;
 mod tape;
 pub mod tiles;
 mod vocabulary;
 pub mod weights;
 
-pub use config::GptConfig;
-pub use continuous::Continuous;
+pub use config::{Activation, Family, GptConfig, NormKind, Positions, REQUIRED_KEYS, nearest_key};
+pub use continuous::{Chosen, Continuation, Continuous, Likelihood};
 pub use decode::{Decoder, DecoderFull};
-pub use dropout::DropoutKey;
 pub use error::ConfigError;
 pub use footprint::Footprint;
 pub use generate::{Completion, Finish, GenerateError, Overflow, Piece, Request, generate};
-pub use gpt::{Batch, Gpt, PassOptions};
+pub use gpt::{Attention, Batch, Block, Gpt, PassOptions};
 pub use input::Input;
 pub use kernels::{Chunks, Kernels, Lean, Plain};
 pub use lookup::{Lookup, Matching, Stretch};
 pub use on_demand::OnDemand;
 pub use precision::Compute;
-pub use sample::Sampling;
+pub use sample::{Sampling, SamplingError};
 pub use stop::Stop;
-pub use tiles::Tiles;

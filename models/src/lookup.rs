@@ -62,11 +62,11 @@ pub(crate) fn upload<B: Backend>(model: &Gpt<B>, stretches: &[Padded<'_>], shape
     Input { tokens: tensor(tokens), followers: looks_up.then(|| tensor(followers)) }
 }
 
-/// A text that grows, with its followers where the model reads them: as far as they were looked up.
+/// A text that grows, with the followers looked up so far where the model reads them.
 #[derive(Debug)]
 pub(crate) struct Text {
     tokens: Vec<u32>,
-    /// Of the first tokens; none at all without a lookup.
+    /// Followers of the first tokens; empty without a lookup.
     followers: Vec<u32>,
     matching: Option<Box<dyn Matching>>,
     none: u32,
@@ -97,7 +97,7 @@ impl Text {
         &self.tokens
     }
 
-    /// All from the token `first` on, once it was looked up.
+    /// The text from the token `first` on, which must have been looked up.
     pub(crate) fn from(&self, first: usize) -> Stretch<'_> {
         self.part(first, self.tokens.len())
     }

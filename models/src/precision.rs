@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compute {
-    /// As the parameters are; nothing is cast.
+    /// The parameters' own type; nothing is cast.
     #[default]
     F32,
     /// Eight exponent bits: f32's range, about three decimal digits.

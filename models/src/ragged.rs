@@ -41,7 +41,7 @@ struct Layer<B: Backend> {
 pub struct Turn<'a, B: Backend> {
     /// The sequence.
     pub sequence: &'a mut Sequence<B>,
-    /// Its next tokens.
+    /// Tokens that the sequence reads next.
     pub next: Stretch<'a>,
 }
 

@@ -3,7 +3,7 @@
 //! A stop string may begin in the middle of a token and end in the middle of another. A token is therefore held back
 //! while the text could still turn into a stop string, so that no part of one ever reaches the caller.
 
-/// What ends a text, and how tokens become one.
+/// Strings that end a text, and the decoding of tokens in which they are found.
 #[derive(Clone, Copy)]
 pub struct Stop<'a> {
     /// Any of these ends the completion and is cut off.

@@ -12,7 +12,7 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::tensor::{Tensor, TensorPrimitive, backend::Backend};
 
-/// What a node keeps for its backward pass. Inputs and output have one rank.
+/// Tensors that a node keeps for its backward pass. Inputs and output have one rank.
 pub(crate) trait Saved<I: Backend, const D: usize, const N: usize>:
     Clone + Debug + Send + 'static
 {

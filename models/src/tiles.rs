@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_stay_and_what_is_no_number_is_told() {
+    fn zeros_stay_zero_and_nan_or_infinity_makes_its_tile_nan() {
         assert!(there_and_back(&[0.0; 130], 5).iter().all(|back| *back == 0.0));
         assert!(there_and_back(&[1e-40; 130], 5).iter().all(|back| *back == 0.0));
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::tensor::backend::Backend;
-use models::continuous::{Chosen, Continuation, Continuous};
+use models::{Chosen, Continuation, Continuous};
 use models::{GenerateError, Gpt, Lookup};
 use tokenizer::Tokenizer;
 use web::{Ask, Counters, Desk, Engine, EngineError, Key, Likelihood, Model, Sampling, Token};
@@ -77,7 +77,7 @@ impl<B: Backend> Engine for Batched<'_, B> {
 
 fn token(Chosen { token, likelihood }: Chosen) -> Token {
     let likelihood = likelihood.map(|likelihood| {
-        let models::continuous::Likelihood { chosen, alternatives } = likelihood;
+        let models::Likelihood { chosen, alternatives } = likelihood;
         Likelihood { chosen, alternatives }
     });
     Token { id: token, likelihood }

@@ -1,4 +1,4 @@
-//! Trained models behind the server of the crate `web`: words, decoding in a batch, and where the model comes from.
+//! Trained models behind the server of the crate `web`: vocabulary, batched decoding, and loading of the model.
 
 mod engine;
 mod model;

@@ -1,4 +1,4 @@
-//! A run from the disk to the desk.
+//! Loads a run from the disk and serves it on the inference thread.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub struct Asked {
     pub which: Option<Which>,
     /// Changes to the run's configuration.
     pub set: Vec<String>,
-    /// Where it works.
+    /// Device that the model runs on.
     pub device: DeviceChoice,
     /// How answers share it.
     pub batching: Batching,

@@ -1,4 +1,4 @@
-//! A model for whoever has none: the trainer makes its toy beside the server.
+//! The toy model, for servers without a run: the trainer trains it beside the server.
 //!
 //! The trainer is a program of its own. It lies beside this one where both were installed or built; under `cargo run`
 //! cargo builds it first. A toy that was broken off is gone on with: half trained, it talks nonsense.
@@ -17,7 +17,7 @@ use runs::checkpoint::{CONFIG, Checkpoints, Which};
 use runs::config::Config;
 use web::Desk;
 
-/// Where it lies afterwards, as `train` itself would name it.
+/// Directory of the toy's run, as `train` itself would name it.
 pub(crate) const RUN: &str = "runs/toy";
 
 /// The trainer's exit code after a signal, once it has saved.

@@ -165,7 +165,7 @@ pub enum Error {
     Line {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// Line, counted from 1.
         line: u64,
         /// The reason.
         reason: String,

@@ -49,7 +49,7 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// Not 64 hexadecimal digits.
+/// A text that is not 64 hexadecimal digits.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a SHA-256 digest has 64 lower-case hexadecimal digits, `{0}` has not")]
 pub struct NotADigest(String);

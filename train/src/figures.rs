@@ -1,6 +1,6 @@
 //! Numbers as people read them.
 
-/// With a comma every three digits.
+/// A number with a comma every three digits.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -24,4 +24,19 @@ pub(crate) fn duration(seconds: f64) -> String {
         7200..172_800 => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
         _ => format!("{} d {} h", whole / 86_400, whole % 86_400 / 3600),
     }
+}
+
+/// Three digits and a decimal prefix.
+pub(crate) fn si(value: f64, unit: &str) -> String {
+    let mut value = value;
+    let mut prefixes = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"].iter();
+    let mut prefix = prefixes.next().unwrap_or(&"");
+    while value >= 999.5
+        && let Some(next) = prefixes.next()
+    {
+        value /= 1000.0;
+        prefix = next;
+    }
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$} {prefix}{unit}")
 }

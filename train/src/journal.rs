@@ -20,7 +20,7 @@ pub(crate) const FILE: &str = "metrics.jsonl";
 pub(crate) struct Journal {
     path: PathBuf,
     file: File,
-    /// Spent up to the last step that was kept.
+    /// Seconds spent up to the last step that was kept.
     seconds: f64,
     /// The last line may have been cut off.
     torn: bool,
@@ -54,7 +54,7 @@ impl Journal {
         Ok(Self { path, file, seconds, torn: false })
     }
 
-    /// Spent by the earlier part of the run.
+    /// Seconds spent by the earlier part of the run.
     pub(crate) fn seconds(&self) -> f64 {
         self.seconds
     }

@@ -42,21 +42,21 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Train, or go on training.
+    /// Train, or resume a run.
     Run(run::Args),
-    /// Say what a run would need and take, and stop.
+    /// Print what a run would need and take.
     Plan(planning::Args),
-    /// Measure a checkpoint on the validation data.
+    /// Evaluate a checkpoint on the validation data.
     Eval(eval::Args),
     /// Continue a text.
     Sample(sample::Args),
     /// Talk with a model.
     Chat(chat::Args),
-    /// Make a checkpoint of published weights.
+    /// Begin a run with published weights.
     Import(import::Args),
-    /// Write a checkpoint as others read it.
+    /// Export a checkpoint for other programs.
     Export(export::Args),
-    /// Say what a run directory or a checkpoint holds, and whether it is whole.
+    /// Print what a run directory or a checkpoint holds, and whether it is undamaged.
     Inspect(inspect::Args),
     /// Turn text into token shards that training reads at any position.
     Prepare(prepare::Args),
@@ -72,7 +72,7 @@ enum Verb {
 enum IndexVerb {
     /// Build the index of a prepared set.
     Build(index::Build),
-    /// Say what an index holds, whether it is whole, and which validation documents are in it.
+    /// Print what an index holds, whether it is undamaged, and which validation documents are in it.
     Inspect(index::Inspect),
 }
 

@@ -1,4 +1,4 @@
-//! What a run came to, in exact numbers.
+//! The summary of a run, in exact numbers.
 
 use std::{collections::HashMap, fmt, fs, path::Path};
 
@@ -22,11 +22,11 @@ pub(crate) struct Summary {
     outcome: &'static str,
     device: String,
     parameters: u64,
-    /// Taken in all, those before an interruption included.
+    /// Steps taken in all, including those before an interruption.
     steps: u64,
     tokens: u64,
     seconds: f64,
-    /// Of this process, the first step left out: it waits for kernels to be chosen and compiled.
+    /// Median of this process without its first step, which waits for kernels to be chosen and compiled.
     step_ms_median: Option<f64>,
     tokens_per_second: Option<f64>,
     loss: Option<f32>,
@@ -38,13 +38,13 @@ pub(crate) struct Summary {
     peak_host_bytes: u64,
     bytes_out: u64,
     bytes_in: u64,
-    /// Read from the device and put there by the trainer itself.
+    /// Bytes read from the device and put there by the trainer itself.
     bytes_read: u64,
     bytes_written: u64,
-    /// To and from the disk below host memory.
+    /// Bytes to and from the disk below host memory.
     bytes_to_disk: u64,
     bytes_from_disk: u64,
-    /// Over the link in the steps of this process, those of a host optimizer included.
+    /// Bytes over the link in the steps of this process, those of a host optimizer included.
     step_bytes_out: u64,
     step_bytes_in: u64,
     evictions: u64,
@@ -140,7 +140,7 @@ impl Summary {
         serde_json::to_string_pretty(self).context("describing the run")
     }
 
-    /// What the plan foretold, as it came; `None` after fewer than two steps.
+    /// The measured values of what the plan predicts; `None` after fewer than two steps.
     pub(crate) fn measured(&self) -> Option<Measured> {
         let typical = self.typical?;
         Some(Measured {
@@ -189,14 +189,14 @@ impl fmt::Display for Summary {
     }
 }
 
-/// What a run said when it came to its end after `steps`.
+/// The saved summary of a run that finished after `steps`; `None` if it did not.
 pub(crate) fn of_finished(run: &Path, steps: u64) -> Option<String> {
     let text = fs::read_to_string(run.join(SUMMARY)).ok()?;
     let told: serde_json::Value = serde_json::from_str(&text).ok()?;
     (told["outcome"] == Ending::Done.name() && told["steps"] == steps).then_some(text)
 }
 
-/// Over the bits of every parameter, in the order of the network, one tensor at a time.
+/// Digest over the bits of every parameter, in the order of the network, one tensor at a time.
 fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
     let mut digest = WeightsDigest { sha: Sha256::new(), on_demand: learner.gpt.on_demand(), failure: None };
     learner.gpt.visit(&mut digest);

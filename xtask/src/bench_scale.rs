@@ -66,7 +66,7 @@ pub(crate) struct BenchScale {
     latency: f64,
 }
 
-/// What is measured: TCP also stands in for a network.
+/// The links that are measured: TCP also stands in for a network.
 const LINKS: [Link; 2] = [Link::Tcp, Link::SharedMemory];
 
 const SAMPLES: &str = "samples.csv";

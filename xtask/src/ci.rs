@@ -15,7 +15,7 @@ pub(crate) struct Ci {
     steps: Vec<Step>,
 }
 
-/// In the order of the gate. Licences come last because they alone need a tool that has to be installed.
+/// Steps in the order of the gate. Licences come last because they alone need a tool that has to be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Step {
     /// Formatting
@@ -105,7 +105,7 @@ fn each_feature_alone(features: &[String]) -> Vec<Invocation> {
     std::iter::once(check.clone()).chain(alone).collect()
 }
 
-/// What the trainer compiles instead of a device it is built without, and the one that is no default.
+/// Checks of the trainer without any device feature and with the one that is not a default.
 fn each_device_of_the_trainer() -> [Invocation; 2] {
     let check = Invocation::cargo("check -p train --no-default-features");
     [check.clone(), check.arguments(["--features", "vulkan"])]

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use crate::invocation::Invocation;
 
 pub(crate) struct Ended {
-    /// Nothing where it was stopped at the limit.
+    /// `None` where the process was stopped at the limit.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) printed: String,
     /// The error it ended with, or else the last line on standard error that says something.
@@ -57,7 +57,7 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     }
 }
 
-/// In one line, without the program's name in front and without what Rust adds after a panic.
+/// The program's last complaint in one line, without its name in front and without what Rust adds after a panic.
 fn complaint(name: &str, said: &str) -> String {
     let name = format!("{name}: ");
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

@@ -21,10 +21,10 @@ pub(crate) struct StandIn {
     /// Run the suite of door `cube` under 20 random schedules instead of the gate's 3; takes no other argument
     #[arg(long, exclusive = true)]
     nightly: bool,
-    /// When queued work happens
+    /// When queued work runs
     #[arg(long, value_parser = ["eager", "lazy", "random"])]
     mode: Option<String>,
-    /// Of `--mode random`
+    /// Seed of `--mode random`
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Look for accesses to device memory that nothing orders
@@ -41,7 +41,7 @@ pub(crate) struct StandIn {
     /// Gets one line of JSON when the program ends; `-` is standard error
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// What to run, with its arguments; without it, the driver's folder is printed
+    /// Program to run, with its arguments; without one, the driver's folder is printed
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     program: Vec<OsString>,
 }
@@ -70,7 +70,7 @@ impl StandIn {
             .with_context(|| format!("`{}` could not be started", program.display()))
     }
 
-    /// What the program gets beside our own environment, which `ours` looks up.
+    /// Variables that the program gets beside our own environment, which `ours` looks up.
     fn environment(
         &self,
         folder: &Path,

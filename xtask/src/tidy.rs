@@ -92,7 +92,7 @@ fn findings() -> Result<Vec<Finding>> {
 
 type Tree = BTreeMap<String, String>;
 
-/// What git tracks or would track. A file that is not UTF-8 is listed without text, so that links may lead to it.
+/// Reads the files that git tracks or would track. One that is not UTF-8 is listed without text, so that links may lead to it.
 fn read_tree() -> Result<Tree> {
     let listing = Invocation::new("git")
         .arguments(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])

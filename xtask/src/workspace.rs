@@ -1,4 +1,4 @@
-//! What cargo knows of this repository: its members, their features, and who depends on whom.
+//! The workspace as cargo sees it: its members, their features, and who depends on whom.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The eviction policy: who leaves the device. Pure: a decision over the last uses of blocks, nothing else.
+//! The eviction policy: which block leaves the device. Pure: a decision over the last uses of blocks, nothing else.
 //!
 //! Training walks its memory in two shapes. Forward then backward is a palindrome: what was used last is
 //! needed first, so the *least* recently used block should leave. From the optimizer step to the next forward

@@ -39,7 +39,7 @@ pub struct Replay<'r> {
     operands: Vec<BlockId>,
     moved: Vec<Moved>,
     before: Moved,
-    /// Of a host above a disk.
+    /// Capacity of a host above a disk.
     host: Limit,
     raised_and_sunk: Vec<Moved>,
     disk_before: Moved,

@@ -1,10 +1,10 @@
-//! Below the host is the disk: who sinks to it when the host is full, and who is raised from it.
+//! The disk below the host: which blocks sink to it when the host is full, and which are raised from it.
 //!
 //! Blocks pass the host in both directions, so that a door moves bytes between device and host alone. What sinks is needed
 //! last; what the program lets go of before its next use sinks only when nothing else can, since it would be written for
 //! nothing. A block that was raised keeps its place on the disk until it is written, and sinks again for free.
 //!
-//! What fits into the three tiers together has a place, but for one passage: a block that comes from the disk passes the host,
+//! Whatever fits into the three tiers together has a place, but for one passage: a block from the disk passes the host,
 //! so that as many bytes must be free there or on the disk. Before anything is refused, a full disk gives up what other tiers
 //! have as well, and an operand on the host sinks for those who leave the device for it. That ends: whoever leaves stays away
 //! until the operation is ready, and nobody is raised before there is device memory for it.
@@ -28,10 +28,10 @@ pub struct Rooms {
 }
 
 impl Rooms {
-    /// Of a host that is never full.
+    /// Rooms of a host that is never full.
     pub const ENDLESS: Self = Self::without_disk(Limit::NONE);
 
-    /// Of a host with nothing below it.
+    /// Rooms of a host with nothing below it.
     pub const fn without_disk(host: Limit) -> Self {
         Self { host, disk: Limit::bytes(0) }
     }
@@ -184,7 +184,7 @@ impl Pager {
         Ok(())
     }
 
-    /// What the disk holds beside another tier is not current any more.
+    /// Gives up the block's copy on the disk, which is out of date.
     pub(crate) fn forget_below(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
         if block.below {

@@ -1,4 +1,4 @@
-//! Victims: who leaves the device when room is needed.
+//! Victims: the blocks that leave the device when room is needed.
 //!
 //! While the planner knows where the program is, by the [order](crate::furthest) of next uses; otherwise, and where
 //! that order has nobody to offer, by recency over all blocks. The program's wishes come before either.

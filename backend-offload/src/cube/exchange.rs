@@ -36,7 +36,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-/// From device, to device, by the stream of the thread that asked. The type keeps runtimes apart.
+/// Runtime, source device, target device, and the stream of the thread that asked.
 type Route = (TypeId, DeviceId, DeviceId, StreamId);
 
 type Parcel = Result<Bytes, String>;

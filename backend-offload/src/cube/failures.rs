@@ -34,7 +34,7 @@ pub(super) type Address = (u64, u64);
 /// given to another.
 #[derive(Debug, Default, Clone)]
 pub(super) struct SmallFailures {
-    /// By the number of the buffer's handle.
+    /// Errors by the number of the buffer's handle.
     errors: HashMap<u64, Arc<OffloadError>>,
     numbers: HashMap<Address, u64>,
 }

@@ -1,10 +1,10 @@
-//! What stands in place of copies beside the work where a runtime has none.
+//! The stand-in for side copies on runtimes that have none: every copy runs in line with the work.
 
 use super::side::SideCopies;
 use cubecl_core::server::Handle;
 use std::convert::Infallible;
 
-/// For runtimes that copy in line with their work.
+/// Side copies of a runtime that copies in line with its work: none.
 #[derive(Debug, Default)]
 pub struct InLine;
 

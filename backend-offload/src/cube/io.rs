@@ -31,7 +31,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// Only for layouts the runtime itself can read: row-major, each row contiguous.
+    /// Rows of a layout that the runtime itself can read: row-major, each row contiguous.
     fn of(descriptor: &CopyDescriptor) -> Self {
         let shape = descriptor.shape.as_slice();
         let size = descriptor.elem_size;

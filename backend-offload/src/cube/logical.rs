@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// Maps bindings to slot numbers.
 pub(super) struct Slots {
     memory: MemoryManagement<NoStorage>,
-    /// By slot: our handle on it, bound there while no user handle is.
+    /// Our own handle of each slot, bound there while no user handle is.
     stand_ins: Vec<ManagedMemoryHandle>,
 }
 

@@ -10,7 +10,7 @@
 //!
 //! # Two handles for each buffer
 //!
-//! What Burn holds is a *logical* handle, bound in [`logical`] and never shown to the runtime. The memory
+//! Burn holds a *logical* handle, bound in [`logical`] and never shown to the runtime. The memory
 //! behind it is a *physical* handle, known to us and the runtime only, which a buffer loses when it leaves the
 //! device and gets anew when it returns. A launch names logical handles; [`launch`] makes their blocks
 //! resident and rewrites the bindings to the physical ones. Physical memory always lives in the pool of the
@@ -18,11 +18,11 @@
 //!
 //! # Streams
 //!
-//! Every thread has a stream. Whatever stream uses a buffer waits, on the device, for the stream that used it last
-//! ([`streams`]); so does the owner's before its memory is read, reused or given back. Where the runtime allows it,
-//! copies run on streams of their own beside the work ([`side`]); elsewhere, and within autotune's samples, on the
-//! buffer's own stream, where they are ordered with its work for free, and those to the host are waited for on the
-//! device's thread.
+//! Every thread has a stream. A stream that uses a buffer waits, on the device, for the stream that used it last
+//! ([`streams`]); the owner's stream does so before the memory is read, reused or given back. Where the runtime allows
+//! it, copies run on streams of their own beside the work ([`side`]). Elsewhere, and within autotune's samples, they run
+//! on the buffer's own stream, which orders them with its work for free; the device's thread waits for copies to the
+//! host.
 //!
 //! # What can go wrong
 //!
@@ -49,6 +49,7 @@ mod server;
 mod side;
 mod streams;
 mod table;
+mod tiles;
 mod transfer;
 mod unmeasured;
 mod visibility;

@@ -1,4 +1,4 @@
-//! Timings are of kernels, never of copies, and a kernel that did not run has none.
+//! Autotune's timings: of kernels, never of copies, and none for a kernel that did not run.
 //!
 //! # How the runtime tunes
 //!
@@ -72,11 +72,11 @@ pub(super) struct ProfileWatch {
 struct Candidate {
     warm_ups_left: u32,
     lost_in_a_row: u32,
-    /// Its last sample could not run, and the next would not either.
+    /// Whether the last sample could not run, and the next would not either.
     cannot_run: bool,
     /// A recorded sample ended with [`UNMEASURED`]; one says it all.
     answered: bool,
-    /// What the last sample named, and what it took for contents of its own.
+    /// Operands of the last sample, and blocks without contents that it took memory for, with their bytes.
     operands: HashSet<BlockId>,
     took: Vec<(BlockId, u64)>,
 }
@@ -90,7 +90,7 @@ struct Sample {
     before: Before,
 }
 
-/// What a sample's failures are undone to.
+/// Failures recorded before a sample, to be restored after it.
 #[derive(Debug, Default)]
 struct Before {
     failed: HashSet<BlockId>,

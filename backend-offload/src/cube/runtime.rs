@@ -77,11 +77,11 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
     #[doc(hidden)]
     fn runtime_name(info: &<Self::Server as ComputeServer>::Info) -> &'static str;
 
-    /// Its name where TF32 is switched off: the fastest kernel is then another.
+    /// The runtime's name where TF32 is switched off: the fastest kernel is then another.
     #[doc(hidden)]
     const WITHOUT_TF32: &'static str;
 
-    /// What can be told about a device before it starts, or what it lacks to start.
+    /// Facts about a device before it starts; an error names what it lacks to start.
     #[doc(hidden)]
     fn facts(device: &Self::Device) -> Result<DeviceFacts, OffloadError>;
 

@@ -72,9 +72,9 @@ struct Copying<E> {
 
 #[derive(Debug)]
 enum Host {
-    /// With the device memory, which must not be handed out again before.
+    /// Copy to the host. It holds the device memory, which must not be handed out again before the copy ends.
     Target(Token, Draft, ManagedMemoryHandle),
-    /// Whoever gets its device memory next comes after the copy, as the buffer's owner does.
+    /// Copy from the host. Its device memory needs no hold: the next owner is ordered after the copy.
     Source { _copy: Lease },
 }
 

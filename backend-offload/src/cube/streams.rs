@@ -37,7 +37,7 @@ struct Stream {
     id: Option<StreamId>,
     /// Pieces of work so far.
     uses: u64,
-    /// By stream: how many of its pieces of work come before whatever this one does next.
+    /// For each other stream, how many of its pieces of work come before this stream's next.
     comes_after: Vec<u64>,
     /// Bytes of uploads the runtime may still hold on the host.
     uploading: u64,
@@ -103,7 +103,7 @@ impl Streams {
         waiting != other && known < earlier.number
     }
 
-    /// All that `other` has been given so far comes before what `waiting` does next.
+    /// Notes that all work given to `other` so far comes before the next work of `waiting`.
     fn ordered(&mut self, waiting: StreamId, other: StreamId) {
         let (waiting, other) = (self.index(waiting), self.index(other));
         let uses = self.by_index[other].uses;

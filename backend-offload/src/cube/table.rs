@@ -25,11 +25,11 @@ pub(super) struct Buffer {
     pub last_use: Option<Use>,
     /// A copy beside the work that nobody has been ordered after yet.
     pub copy: Option<CopyId>,
-    /// Its contents do not exist, because what should have made them could not run.
+    /// The error where the operation that should have written the contents could not run.
     pub failed: Option<Arc<OffloadError>>,
 }
 
-/// What a binding names.
+/// The buffer that a binding names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Named {
     /// A small buffer, the runtime's own business.
@@ -50,7 +50,7 @@ impl Named {
 
 pub(super) struct Table {
     slots: Slots,
-    /// By the index of the block, which is also the slot's.
+    /// Buffers by the index of the block, which is also the slot's.
     rows: Vec<Option<Buffer>>,
     smallest: u64,
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 /// The time of a candidate that has none. Longer than any kernel may take, and odd enough to be nobody else's.
 pub(super) const UNMEASURED: Duration = Duration::new(3600, 271_828_182);
 
-/// How it looks in a line.
+/// Form of that time in a line of the file.
 const MARK: &[u8] = br#""secs":3600,"nanos":271828182"#;
 
 /// CubeCL holds its lock for a line's time.
@@ -36,7 +36,7 @@ pub(super) fn strike(root: &Path, device: DeviceId) -> usize {
     files(root, device).into_iter().map(struck).sum()
 }
 
-/// As CubeCL lays them: `autotune/VERSION/device-TYPE-INDEX-RUNTIME/TUNER.json.log`.
+/// The tuner's files, where CubeCL lays them: `autotune/VERSION/device-TYPE-INDEX-RUNTIME/TUNER.json.log`.
 fn files(root: &Path, device: DeviceId) -> Vec<PathBuf> {
     let within = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten();
     let ours = format!("device-{}-{}-", device.type_id, device.index_id);

@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 
-/// For each buffer of a kernel, in order: is it written to?
+/// Whether each buffer of a kernel, in order, is written to.
 pub(super) type Writes = Arc<[bool]>;
 
 /// The written buffers of every kernel seen so far.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub trait SharedStorage: BackendIr {
     /// A counted reference to one allocation.
     type Storage: Clone + Send;
-    /// All a handle is besides its storage: element type, shape, strides, offset.
+    /// The parts of a handle other than its storage: element type, shape, strides, offset.
     type View: Clone + Send;
 
     /// Takes a handle apart; the storage has one more reference until the handle is gone.
@@ -28,7 +28,7 @@ pub trait SharedStorage: BackendIr {
     fn address(storage: &Self::Storage) -> usize;
     /// The whole allocation, whatever part of it any view shows.
     fn bytes(storage: &Self::Storage) -> &[u8];
-    /// The same for overwriting, if this is the only reference.
+    /// The storage's bytes for overwriting, if this is the only reference.
     fn bytes_mut(storage: &mut Self::Storage) -> Option<&mut [u8]>;
     /// Whether the operation's outputs are views of its first input, which looks at its storage through `input`.
     fn makes_view(operation: &OperationIr, input: &Self::View) -> bool;

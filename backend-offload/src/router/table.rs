@@ -11,9 +11,9 @@ use std::sync::Arc;
 pub enum Tensor<B: SharedStorage> {
     /// On the device. Storages too small to be managed have no block.
     Here { handle: B::Handle, block: Option<BlockId> },
-    /// Its storage is on the host.
+    /// A tensor whose storage is on the host.
     Away { view: B::View, block: BlockId },
-    /// It was never computed.
+    /// A tensor that was never computed.
     Failed(Arc<OffloadError>),
 }
 
@@ -32,7 +32,7 @@ impl<B: SharedStorage> Tensor<B> {
 pub struct Stored {
     /// The tensors that look at it. Empty only while an operation consumes the last of them.
     pub tensors: Vec<TensorId>,
-    /// Its address on the device, if it is there.
+    /// The storage's address on the device, if it is there.
     pub address: Option<usize>,
 }
 

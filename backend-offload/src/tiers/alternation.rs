@@ -5,7 +5,7 @@ use std::io;
 use std::panic::resume_unwind;
 use std::thread::{Builder, Scope, ScopedJoinHandle, scope};
 
-/// So many buffers: enough for the disk to have something to do while a thread wakes up.
+/// Number of buffers: enough for the disk to have something to do while a thread wakes up.
 pub(super) const BUFFERS: usize = 3;
 
 /// Transfers of pieces beside the caller's work, which land in the order of their start.
@@ -49,7 +49,7 @@ impl<'env, T: Fn(&mut [u8], u64) -> io::Result<()> + Sync> Alternation<'_, 'env,
         Ok(())
     }
 
-    /// The same for the only piece, for which no thread is worth its start.
+    /// Runs a copy of one piece, for which no thread is worth its start.
     pub(super) fn run(&mut self, buffer: &'env mut [u8], len: usize, place: u64) {
         let end = (self.transfer)(&mut buffer[..len], place);
         self.under_way.push_back(UnderWay::Ended((end, buffer, len)));

@@ -17,14 +17,14 @@ impl Default for Checksum {
 }
 
 impl Checksum {
-    /// With a piece that others follow: a multiple of eight bytes.
+    /// Adds a piece that others follow: a multiple of eight bytes.
     pub(super) fn add(&mut self, piece: &[u8]) {
         let (words, rest) = piece.as_chunks::<8>();
         debug_assert!(rest.is_empty(), "only the last piece may end within a word");
         self.0 = words.iter().fold(self.0, |sum, word| mixed(sum, *word));
     }
 
-    /// With the last piece, of any length.
+    /// The checksum after the last piece, of any length.
     pub(super) fn of_last(mut self, piece: &[u8]) -> u64 {
         let whole = piece.len() / 8 * 8;
         self.add(&piece[..whole]);

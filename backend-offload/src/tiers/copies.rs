@@ -54,12 +54,12 @@ impl Tiers {
         Self { pool, source, distrust, disk: None, copies: HashMap::new(), sunk: HashMap::new() }
     }
 
-    /// With a disk below the host, if there is one.
+    /// These copies with a disk below the host, if there is one.
     pub fn above(self, disk: Option<Arc<Disk>>) -> Self {
         Self { disk, ..self }
     }
 
-    /// What is below the device, to be asked for its room.
+    /// The tiers below the device, to be asked for their room.
     pub fn below(&self) -> Below {
         Below { pool: self.pool.clone(), disk: self.disk.clone() }
     }
@@ -179,7 +179,7 @@ impl Tiers {
         true
     }
 
-    /// What the disk has of the block.
+    /// The block's bytes on the disk.
     #[cfg(test)]
     pub fn on_disk(&self, block: BlockId) -> Option<Vec<u8>> {
         let sunk = self.sunk.get(&block)?;

@@ -20,7 +20,7 @@ use std::time::Instant;
 /// Bytes of one read or write, through buffers that are aligned as the disk wants.
 const PIECE: usize = 4 << 20;
 
-/// Of buffers that are neither spare nor in use.
+/// Panic message where a buffer is neither spare nor in use.
 const ALL_UNDER_WAY: &str = "every other buffer is under way";
 
 /// The file and who has which part of it. One for all devices of a process.
@@ -31,7 +31,7 @@ pub(crate) struct Disk {
     len: u64,
     books: Mutex<Books>,
     bounce: Mutex<Bounce>,
-    /// So many reads and writes fail from now on.
+    /// Number of reads and writes that fail from now on.
     #[cfg(test)]
     pub(crate) broken: std::sync::atomic::AtomicU8,
 }
@@ -85,9 +85,9 @@ impl fmt::Debug for Bounce {
 /// Bytes per second that blocks sink at to a folder's disk, and are raised.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DiskSpeed {
-    /// To the disk.
+    /// Bytes per second to the disk.
     pub write: f64,
-    /// From it.
+    /// Bytes per second from the disk.
     pub read: f64,
 }
 
@@ -335,7 +335,7 @@ mod system {
         Ok(fallocate(file, FallocateFlags::empty(), 0, len)?)
     }
 
-    /// What the file lies on, if that is memory or another machine.
+    /// The kind of file system the file lies on, if that is memory or another machine.
     pub(super) fn no_disk(file: &File) -> Option<&'static str> {
         match fstatfs(file).ok()?.f_type as u64 & 0xffff_ffff {
             0x0102_1994 | 0x8584_58f6 => Some("a file system in memory"),

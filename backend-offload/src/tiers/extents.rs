@@ -20,7 +20,7 @@ pub(super) struct Extents {
 }
 
 impl Extents {
-    /// All of a file of `len` bytes.
+    /// A file of `len` bytes, all free.
     pub(super) fn new(len: u64) -> Self {
         let len = len / ALIGNMENT * ALIGNMENT;
         Self { free: (len > 0).then_some((0, len)).into_iter().collect(), left: len }
@@ -78,7 +78,7 @@ mod tests {
 
     const PAGE: u64 = ALIGNMENT;
 
-    /// What is taken of so many bytes, in pages: beginnings and ends.
+    /// Takes so many bytes and gives the parts in pages: beginnings and ends.
     fn take(extents: &mut Extents, len: u64) -> Vec<(u64, u64)> {
         let parts = extents.take(len).expect("room");
         parts.into_iter().map(|part| (part.start / PAGE, part.end / PAGE)).collect()

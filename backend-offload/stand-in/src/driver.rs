@@ -21,10 +21,10 @@ use crate::{
     timeline::Timeline,
 };
 
-/// What a stream can be given to do.
+/// One unit of work on a stream.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// Fresh memory shows that it is.
+    /// Fills fresh memory with a pattern that shows it was never written.
     Poison(Range<u64>),
     Release(u64),
     Copy(Copy),
@@ -62,7 +62,7 @@ pub(crate) struct Event {
 pub(crate) struct Record {
     pub(crate) mark: Mark,
     pub(crate) clock: Clock,
-    /// In simulated time.
+    /// Simulated time of the record.
     pub(crate) time: f64,
     pub(crate) recorder: ThreadId,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Driver {
     pub(crate) schedule: schedule::Schedule<Work>,
     pub(crate) order: Order,
     pub(crate) timeline: Timeline,
-    /// By handle. Handles are never used again.
+    /// Streams by handle. Handles are never used again.
     pub(crate) streams: HashMap<u64, Stream>,
     pub(crate) events: HashMap<u64, Event>,
     pub(crate) modules: HashMap<u64, Arc<Kernel>>,
@@ -90,7 +90,7 @@ pub(crate) struct Driver {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
-    /// Whether it waits for the stream without a handle, and that one for it.
+    /// Whether the stream waits for the default stream, and the default stream for it.
     pub(crate) blocking: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What the program under test must not do. A finding is counted and said; one after which nothing sensible can
-//! follow ends the process, and with `STAND_IN_STRICT` every one does.
+//! Findings: things the program under test must not do. Each is counted and printed; one after which nothing sensible
+//! can follow ends the process, and with `STAND_IN_STRICT` every one does.
 
 use crate::{report, settings::settings};
 

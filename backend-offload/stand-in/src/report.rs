@@ -1,4 +1,4 @@
-//! What was counted, as one line of JSON at the end of the process.
+//! The counters, printed as one line of JSON at the end of the process.
 
 use std::{
     collections::BTreeMap,
@@ -36,13 +36,13 @@ pub(crate) struct Counters {
     pub(crate) to_device: Copies,
     pub(crate) to_host: Copies,
     pub(crate) within_device: Copies,
-    /// Of the copies above, those whose host memory is not page-locked.
+    /// Copies, among those above, whose host memory is not page-locked.
     pub(crate) pageable: Copies,
-    /// Of the copies above, those into pinned memory of bytes that were not all written.
+    /// Copies, among those above, into pinned memory of bytes that were not all written.
     pub(crate) unwritten_to_pinned: Copies,
     pub(crate) kernels: u64,
     pub(crate) compiled: u64,
-    /// Of the fullest device.
+    /// Peak of the fullest device.
     pub(crate) peak_device_bytes: u64,
     pub(crate) peak_pinned_bytes: u64,
     pub(crate) compile_seconds: f64,

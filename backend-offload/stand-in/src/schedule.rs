@@ -102,7 +102,7 @@ impl<W> Schedule<W> {
         Mark { stream: id, position: stream.done + stream.queue.len() as u64, after_work: stream.worked }
     }
 
-    /// What the stream is given from here on happens after what `mark` names.
+    /// Orders all later work of the stream after the work that `mark` names.
     pub(crate) fn wait(&mut self, stream: StreamId, mark: Mark) {
         if !self.is_done(mark) {
             self.streams[stream.0].queue.push_back(Entry::Wait(mark));

@@ -5,12 +5,12 @@ use std::{path::PathBuf, sync::LazyLock};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Mode {
-    /// At the call.
+    /// Work runs at the call.
     #[default]
     Eager,
     /// When something waits for it.
     Lazy,
-    /// As a seed says, within what streams and events permit.
+    /// Work runs in a random order from a seed, within what streams and events permit.
     Random,
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const SCENARIO: &str = "OFFLOAD_TEST_SCENARIO";
 const PARAMETERS: &str = "OFFLOAD_TEST_PARAMETERS";
 
-/// In front of every line of a report, to tell it from what else a test prints.
+/// Prefix of every line of a report, to tell it from what else a test prints.
 const MARK: &str = "report> ";
 
 /// Stands for a line break within a fact.
@@ -36,7 +36,7 @@ pub struct Scenario {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts(BTreeMap<String, String>);
 
-/// What a scenario found.
+/// Facts that a scenario found.
 pub type Report = Facts;
 
 impl Facts {

@@ -18,7 +18,7 @@ mod router;
 #[cfg(all(feature = "wgpu", feature = "cuda"))]
 mod stand_in;
 
-/// Everything a child process can be asked to do.
+/// All scenarios that a child process can run.
 fn scenarios() -> Vec<child::Scenario> {
     let mut scenarios = Vec::new();
     #[cfg(feature = "wgpu")]

@@ -95,7 +95,7 @@ pub fn hints_decide_who_leaves(run: impl Fn(&str, &str) -> u64) {
     assert_eq!(run("spare the last", "last"), 1, "however lately it was used");
 }
 
-/// That a device which cannot start is an error before it is a panic.
+/// Checks that a device which cannot start is an error before it is a panic.
 pub fn readiness<B: Managed>(device: &B::Device) -> Facts {
     Facts::default().with("told", ready::<B>(device).expect_err("its budget cannot be told").to_string())
 }

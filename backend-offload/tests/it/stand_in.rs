@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The order in which queued work happens.
 #[derive(Debug, Clone, Copy)]
 pub enum Schedule {
-    /// At the call; the race detector reports accesses that nothing orders.
+    /// Work runs at the call; the race detector reports accesses that nothing orders.
     Eager,
-    /// As late as possible.
+    /// Work runs as late as possible.
     Lazy,
-    /// In an order the seed picks among those that streams and events allow.
+    /// Work runs in an order that the seed picks among those that streams and events allow.
     Random(u64),
 }
 

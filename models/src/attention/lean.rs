@@ -46,7 +46,7 @@ pub(crate) fn lean<I: Backend, C: CheckpointStrategy>(
 }
 
 impl<I: Backend> Saved<I, 4, 3> for SavedAttention<I> {
-    /// In the dtype of q, k and v.
+    /// Gradients of q, k and v, in their dtype.
     fn gradients(self, grad: Tensor<I, 4>) -> [Tensor<I, 4>; 3] {
         let shape = Shape::of(&self.q, &self.k);
         let compute = self.options.compute;

@@ -20,7 +20,7 @@ use burn::tensor::{Bool, Int, Tensor, backend::Backend};
 use crate::precision::Compute;
 pub(crate) use lean::lean;
 
-/// What attention computes besides its chunking.
+/// Settings of attention other than its chunk sizes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionOptions {
     /// Factor on the scores, `1 / sqrt(width)` as a rule.

@@ -15,7 +15,7 @@ use crate::attention::soft_cap;
 use crate::precision::Compute;
 pub(crate) use lean::lean;
 
-/// What each token should have predicted.
+/// The right next token at each position.
 #[derive(Debug, Clone)]
 pub struct Targets<B: Backend> {
     /// The right token, one per row of the hidden states.
@@ -24,14 +24,14 @@ pub struct Targets<B: Backend> {
     pub mask: Option<Tensor<B, 1>>,
 }
 
-/// What is minimised.
+/// Settings of the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LossOptions {
     /// `c * tanh(logit / c)` on the logits.
     pub soft_cap: Option<f64>,
     /// Weight of the squared log-partition function, which keeps logits from drifting; 0 is off.
     pub z_loss: f64,
-    /// What the sum over tokens is divided by; `None` means the sum of the mask. Micro-batches that should add up to
+    /// Divisor of the sum over tokens; `None` means the sum of the mask. Micro-batches that should add up to
     /// one batch give the whole batch's count here.
     pub divisor: Option<f64>,
     /// Type of the head's product.
@@ -43,7 +43,7 @@ fn logits<B: Backend>(hidden: Tensor<B, 2>, head: Tensor<B, 2>, options: &LossOp
     soft_cap(options.compute.product(hidden, head.transpose()), options.soft_cap)
 }
 
-/// What the logits of some rows come to. All but `exponentials` are `[rows, 1]`.
+/// Loss and softmax terms of some rows of logits. All but `exponentials` are `[rows, 1]`.
 struct TokenLoss<B: Backend> {
     loss: Tensor<B, 2>,
     log_sum: Tensor<B, 2>,

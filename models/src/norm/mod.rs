@@ -1,6 +1,6 @@
 //! Rows brought to unit size: `LayerNorm` and `RMSNorm` without their trained scale and offset.
 //!
-//! In primitives, as the activations are and for the same reason.
+//! Norms are written in primitives, as the activations are and for the same reason.
 
 mod lean;
 

@@ -14,6 +14,7 @@ mod hugging_face;
 mod names;
 mod report;
 mod store;
+mod tensors;
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,8 @@ pub use hugging_face::{
     config_from_hugging_face, config_to_hugging_face, load_pretrained, pretrained_config, save_pretrained,
 };
 pub use report::Report;
-pub use store::{Read, Stored, check_native, load, load_native, native_config, save, save_completed};
+pub use store::{Read, check_native, load, load_native, native_config, save, save_completed};
+pub use tensors::{Fetch, Outgoing, Stored, TensorFile, write_tensors};
 
 /// How tensors are named and laid out in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,19 +43,19 @@ pub enum WeightsError {
     /// The file could not be opened, read, written or renamed.
     #[error("could not {attempt} `{}`: {source}", path.display())]
     File {
-        /// What was tried.
+        /// The attempted action, such as "read".
         attempt: &'static str,
         /// The file.
         path: PathBuf,
         /// Why it failed.
         source: std::io::Error,
     },
-    /// A parameter could not be fetched from its device.
-    #[error("could not read the parameter `{name}` from its device: {reason}")]
+    /// A tensor could not be fetched from where it is.
+    #[error("could not fetch the tensor `{name}` to save it: {reason}")]
     Unread {
-        /// The parameter.
+        /// The tensor.
         name: String,
-        /// What the device said.
+        /// The message of the device or of whatever else holds the tensor.
         reason: String,
     },
     /// The file is not safetensors, or is cut short.
@@ -61,7 +63,7 @@ pub enum WeightsError {
     Format {
         /// The file.
         path: PathBuf,
-        /// What the reader stumbled over.
+        /// The reader's error.
         source: safetensors::SafeTensorError,
     },
     /// The tensors are not those of the model.
@@ -69,7 +71,7 @@ pub enum WeightsError {
     Mismatch {
         /// The file, or the first of several.
         path: PathBuf,
-        /// Everything that differs.
+        /// All differences.
         report: Report,
     },
     /// A tensor of integers or of an exotic float.
@@ -81,7 +83,7 @@ pub enum WeightsError {
         dtype: String,
     },
     /// A tensor holds NaN or infinity.
-    #[error("tensor `{name}` holds {value}, so the weights cannot be used")]
+    #[error("tensor `{name}` holds {value}, so it can be neither saved nor loaded")]
     NotFinite {
         /// The tensor.
         name: String,
@@ -110,7 +112,7 @@ pub enum WeightsError {
     Config {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error in the configuration.
         source: ConfigError,
     },
     /// The network has something neither GPT-2 nor Llama has.

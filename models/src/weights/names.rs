@@ -10,7 +10,7 @@ use crate::config::{GptConfig, Positions};
 /// How a parameter lies in its tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lie {
-    /// As it is.
+    /// Stored as it is.
     Plain,
     /// Rows and columns exchanged.
     Transposed,

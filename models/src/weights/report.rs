@@ -1,4 +1,4 @@
-//! What differs between the tensors a model needs and those a file has.
+//! The report of a mismatch: tensors that a model needs against those a file has.
 
 use std::collections::BTreeMap;
 use std::fmt;

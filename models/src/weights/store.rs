@@ -1,35 +1,17 @@
-//! Safetensors files: parameters out, one tensor at a time; parameters in, from a memory map.
+//! Parameters and the tensors of a file: which are which, and how each lies there.
 
-use std::borrow::Cow;
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io;
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::rc::Rc;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor, TensorData, backend::Backend};
-use memmap2::Mmap;
-use safetensors::SafeTensorError;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView, View, serialize_to_file};
+use safetensors::tensor::TensorView;
 
 use super::names::{Lie, is_no_parameter, place};
+use super::tensors::{self, Fetch, Outgoing, Stored, TensorFile, float_type};
 use super::{Layout, Report, WeightsError};
 use crate::config::GptConfig;
 use crate::gpt::Gpt;
-
-/// The type numbers are written in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Stored {
-    /// Four bytes, lossless.
-    #[default]
-    F32,
-    /// Two bytes, f32's range.
-    Bf16,
-    /// Two bytes, finer, but nothing above 65,504.
-    F16,
-}
 
 const DESCRIPTION: &str = "model";
 
@@ -40,58 +22,34 @@ pub fn save<B: Backend>(
     layout: Layout,
     stored: Stored,
 ) -> Result<(), WeightsError> {
-    save_completed(model, path, layout, stored, |_, _, read| read())
+    let tensors = outgoing(model, layout, |_: &str, _: &[usize], read: Read<'_>| read())?;
+    let note = match layout {
+        Layout::Native => describing(model),
+        // What `transformers` looks for before it trusts a file.
+        Layout::HuggingFace => ("format", "pt".to_owned()),
+    };
+    durable::write_with(path, |beside| tensors::write(beside, &tensors, stored, Some(note)))
+        .map_err(|unwritten| unwritten.at(path))
 }
 
-/// As [`save`], with what `complete` makes of each parameter's name and shape, and of its numbers where it reads them: a model may
-/// compute with weights that are less precise than those it is trained by, or have them elsewhere, too.
+/// Writes the numbers that `complete` makes of each parameter's name and shape, and of its weights where it reads them: a
+/// model may compute with weights that are less precise than those it is trained by, or have them elsewhere, too. In f32
+/// and the native layout, for a folder that takes its name once it is complete: the file is not synced.
 pub fn save_completed<B: Backend>(
     model: &Gpt<B>,
     path: &Path,
-    layout: Layout,
-    stored: Stored,
     complete: impl Fn(&str, &[usize], Read<'_>) -> Result<TensorData, WeightsError>,
 ) -> Result<(), WeightsError> {
-    let unread = Rc::new(RefCell::new(None));
-    let mut parts: BTreeMap<String, Outgoing<'_>> = BTreeMap::new();
-    for (ours, (shape, read)) in parameters(model) {
-        let (name, complete) = (ours.clone(), &complete);
-        let own = shape.clone();
-        let values: Fetch<'_> = (shape, Box::new(move || complete(&name, &own, &*read)));
-        let (theirs, lie) = place(&ours, &model.config, layout)?;
-        let part = parts.entry(theirs.clone());
-        part.or_insert_with(|| Outgoing::new(theirs, lie, stored, &unread)).add(lie, values);
-    }
-    // One entry each: a file's metadata is written in the order of a hash map, and equal models make equal files.
-    let description = HashMap::from([match layout {
-        Layout::Native => (DESCRIPTION.to_owned(), model.config.to_value().to_string()),
-        // What `transformers` looks for before it trusts a file.
-        Layout::HuggingFace => ("format".to_owned(), "pt".to_owned()),
-    }]);
-    durable::write_with(path, |beside| match serialize_to_file(parts, Some(description), beside) {
-        Ok(()) => unread.take().map_or(Ok(()), |unread| Err(Unwritten::Weights(unread))),
-        Err(SafeTensorError::IoError(error)) => Err(Unwritten::File(error)),
-        Err(source) => Err(Unwritten::Weights(WeightsError::Format { path: beside.to_owned(), source })),
-    })
-    .map_err(|unwritten| match unwritten {
-        Unwritten::Weights(error) => error,
-        Unwritten::File(error) => WeightsError::file("write weights to", path)(error),
-    })
+    let tensors = outgoing(model, Layout::Native, &complete)?;
+    tensors::write(path, &tensors, Stored::F32, Some(describing(model)))
+        .map_err(|unwritten| unwritten.at(path))
 }
 
 /// Reads a parameter's numbers from its device.
 pub type Read<'r> = &'r dyn Fn() -> Result<TensorData, WeightsError>;
 
-/// Why a file of weights was not written.
-enum Unwritten {
-    Weights(WeightsError),
-    File(io::Error),
-}
-
-impl From<io::Error> for Unwritten {
-    fn from(error: io::Error) -> Self {
-        Self::File(error)
-    }
+fn describing<B: Backend>(model: &Gpt<B>) -> (&'static str, String) {
+    (DESCRIPTION, model.config.to_value().to_string())
 }
 
 /// Reads a model written in the native layout, shape and all.
@@ -101,11 +59,9 @@ pub fn load_native<B: Backend>(path: &Path, device: &B::Device) -> Result<Gpt<B>
 
 /// The shape of a model written in the native layout. No tensor is read.
 pub fn native_config(path: &Path) -> Result<GptConfig, WeightsError> {
-    let map = map(path)?;
-    let format = |source| WeightsError::Format { path: path.to_owned(), source };
-    let (_, header) = SafeTensors::read_metadata(&map).map_err(format)?;
-    let description = header.metadata().as_ref().and_then(|entries| entries.get(DESCRIPTION));
-    let description = description.ok_or_else(|| WeightsError::NoDescription { path: path.to_owned() })?;
+    let file = TensorFile::open(path)?;
+    let description =
+        file.note(DESCRIPTION).ok_or_else(|| WeightsError::NoDescription { path: path.to_owned() })?;
     GptConfig::from_json(description).map_err(WeightsError::config(path))
 }
 
@@ -118,8 +74,8 @@ pub fn load<B: Backend>(
 ) -> Result<Gpt<B>, WeightsError> {
     let path = paths.first().copied().unwrap_or(Path::new(""));
     config.validate().map_err(WeightsError::config(path))?;
-    let maps = paths.iter().map(|path| map(path)).collect::<Result<Vec<_>, _>>()?;
-    let views = views(paths, &maps, layout)?;
+    let files = paths.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let views = views(&files, layout)?;
     let model = outline::<B>(config, path, &views, layout, device)?;
     let mut fill = Fill { path: Vec::new(), config, layout, views: &views, device, error: None };
     let model = model.map(&mut fill);
@@ -134,22 +90,16 @@ pub fn check_native<B: Backend>(
     device: &B::Device,
 ) -> Result<(), WeightsError> {
     config.validate().map_err(WeightsError::config(path))?;
-    let maps = [map(path)?];
-    let views = views(&[path], &maps, Layout::Native)?;
+    let files = [TensorFile::open(path)?];
+    let views = views(&files, Layout::Native)?;
     outline::<B>(config, path, &views, Layout::Native, device).map(|_| ())
 }
 
-/// The tensors of all `maps` by name.
-fn views<'m>(
-    paths: &[&Path],
-    maps: &'m [Mmap],
-    layout: Layout,
-) -> Result<BTreeMap<String, TensorView<'m>>, WeightsError> {
+/// The tensors of all `files` by name.
+fn views(files: &[TensorFile], layout: Layout) -> Result<BTreeMap<String, TensorView<'_>>, WeightsError> {
     let mut views = BTreeMap::new();
-    for (path, map) in paths.iter().zip(maps) {
-        let file = SafeTensors::deserialize(map)
-            .map_err(|source| WeightsError::Format { path: path.to_path_buf(), source })?;
-        views.extend(file.tensors());
+    for file in files {
+        views.extend(file.views()?);
     }
     if layout == Layout::HuggingFace && views.contains_key("wte.weight") {
         // The first published GPT-2 files lack the prefix.
@@ -187,117 +137,53 @@ fn outline<B: Backend>(
     if !report.is_clean() {
         return Err(WeightsError::Mismatch { path: path.to_owned(), report });
     }
-    wanted.keys().try_for_each(|name| float_type(name, &views[name]).map(|_| ()))?;
+    wanted.keys().try_for_each(|name| float_type(name, views[name].dtype()).map(|_| ()))?;
     Ok(model)
 }
 
-fn map(path: &Path) -> Result<Mmap, WeightsError> {
-    let file = File::open(path).map_err(WeightsError::file("open weights in", path))?;
-    // SAFETY: the map is read-only and private to this call. Our own writer never changes a file in place, it renames
-    // a new one over it; a foreign process that truncates the file while it is read is outside any program's control.
-    unsafe { Mmap::map(&file) }.map_err(WeightsError::file("map weights in", path))
-}
-
-/// One tensor of the file to be: the parameters side by side in it, fetched from the device only when it is written.
-struct Outgoing<'m> {
-    name: String,
-    stored: Stored,
-    lie: Lie,
-    parts: Vec<Fetch<'m>>,
-    shape: Vec<usize>,
-    /// The first failure of all tensors: one that cannot be read, or that holds NaN or infinity.
-    unread: Rc<RefCell<Option<WeightsError>>>,
-}
-
-/// A parameter's shape, and its values on demand.
-type Fetch<'m> = (Vec<usize>, Box<dyn Fn() -> Result<TensorData, WeightsError> + 'm>);
-
-impl<'m> Outgoing<'m> {
-    fn new(name: String, lie: Lie, stored: Stored, unread: &Rc<RefCell<Option<WeightsError>>>) -> Self {
-        Self { name, stored, lie, parts: Vec::new(), shape: Vec::new(), unread: Rc::clone(unread) }
-    }
-
-    fn add(&mut self, lie: Lie, part: Fetch<'m>) {
+/// The tensors of the file to be. Parameters that lie side by side in one of them are fetched together.
+fn outgoing<'m, B: Backend>(
+    model: &Gpt<B>,
+    layout: Layout,
+    complete: impl Fn(&str, &[usize], Read<'_>) -> Result<TensorData, WeightsError> + Clone + 'm,
+) -> Result<BTreeMap<String, Outgoing<'m>>, WeightsError> {
+    let mut parts: BTreeMap<String, (Lie, Vec<Outgoing<'m>>)> = BTreeMap::new();
+    for (ours, Outgoing { shape, fetch }) in parameters(model) {
+        let (theirs, lie) = place(&ours, &model.config, layout)?;
+        let (complete, own) = (complete.clone(), shape.clone());
+        let fetch: Fetch<'m> = Box::new(move || complete(&ours, &own, &*fetch));
+        let (_, parts) = parts.entry(theirs).or_insert((lie, Vec::new()));
         if let Lie::Third(index) = lie {
-            assert_eq!(index, self.parts.len(), "thirds are visited in order");
+            assert_eq!(index, parts.len(), "thirds are visited in order");
         }
-        self.shape = lie.shape(&part.0);
-        self.parts.push(part);
+        parts.push(Outgoing { shape, fetch });
     }
-
-    fn values(&self) -> Result<Vec<f32>, WeightsError> {
-        let fetched = self.parts.iter().map(|(_, fetch)| finite(&self.name, floats(fetch()?)));
-        let parts: Vec<Vec<f32>> = fetched.collect::<Result<_, _>>()?;
-        Ok(match self.lie {
-            Lie::Plain => parts.into_iter().next().expect("a tensor has a part"),
-            Lie::Transposed => transposed(&parts[0], self.shape[1]),
-            Lie::Third(_) => {
-                let columns = self.shape.last().expect("no parameter is a scalar") / 3;
-                let rows = parts[0].len() / columns;
-                let row =
-                    |row: usize| parts.iter().flat_map(move |part| &part[row * columns..(row + 1) * columns]);
-                (0..rows).flat_map(row).copied().collect()
-            }
-        })
-    }
+    Ok(parts.into_iter().map(|(name, (lie, parts))| (name, laid_out(lie, parts))).collect())
 }
 
-impl View for Outgoing<'_> {
-    fn dtype(&self) -> Dtype {
-        match self.stored {
-            Stored::F32 => Dtype::F32,
-            Stored::Bf16 => Dtype::BF16,
-            Stored::F16 => Dtype::F16,
-        }
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    /// The interface knows no failure: zeros stand for what could not be read, and the file is thrown away.
-    fn data(&self) -> Cow<'_, [u8]> {
-        let values = match self.values() {
-            Ok(values) => values,
-            Err(error) => {
-                self.unread.borrow_mut().get_or_insert(error);
-                return Cow::Owned(vec![0; self.data_len()]);
-            }
-        };
-        let dtype = match self.stored {
-            Stored::F32 => DType::F32,
-            Stored::Bf16 => DType::BF16,
-            Stored::F16 => DType::F16,
-        };
-        let data = TensorData::new(values, self.shape.clone()).convert_dtype(dtype);
-        Cow::Owned(data.into_bytes().to_vec())
-    }
-
-    fn data_len(&self) -> usize {
-        self.shape.iter().product::<usize>() * self.dtype().bitsize() / 8
-    }
-}
-
-fn float_type(name: &str, view: &TensorView<'_>) -> Result<DType, WeightsError> {
-    Ok(match view.dtype() {
-        Dtype::F64 => DType::F64,
-        Dtype::F32 => DType::F32,
-        Dtype::F16 => DType::F16,
-        Dtype::BF16 => DType::BF16,
-        other => return Err(WeightsError::Dtype { name: name.to_owned(), dtype: format!("{other:?}") }),
-    })
+fn laid_out(lie: Lie, mut parts: Vec<Outgoing<'_>>) -> Outgoing<'_> {
+    let shape = lie.shape(&parts[0].shape);
+    let sides = shape.clone();
+    let numbers = |part: &Outgoing<'_>| Ok::<_, WeightsError>(floats((part.fetch)()?));
+    let fetch: Fetch<'_> = match lie {
+        Lie::Plain => parts.remove(0).fetch,
+        Lie::Transposed => Box::new(move || {
+            let turned = transposed(&numbers(&parts[0])?, sides[1]);
+            Ok(TensorData::new(turned, sides.clone()))
+        }),
+        Lie::Third(_) => Box::new(move || {
+            let thirds = parts.iter().map(numbers).collect::<Result<Vec<_>, _>>()?;
+            let columns = sides.last().expect("no parameter is a scalar") / 3;
+            let rows = thirds[0].len() / columns;
+            let row = |row: usize| thirds.iter().flat_map(move |third| &third[row * columns..][..columns]);
+            Ok(TensorData::new((0..rows).flat_map(row).copied().collect::<Vec<f32>>(), sides.clone()))
+        }),
+    };
+    Outgoing { shape, fetch }
 }
 
 fn floats(data: TensorData) -> Vec<f32> {
     data.convert_dtype(DType::F32).into_vec().expect("the data was just converted to f32")
-}
-
-/// `values` of the tensor `name`, if each is a number.
-fn finite(name: &str, values: Vec<f32>) -> Result<Vec<f32>, WeightsError> {
-    match values.iter().copied().find(|value| !value.is_finite()) {
-        Some(value) => Err(WeightsError::NotFinite { name: name.to_owned(), value }),
-        None => Ok(values),
-    }
 }
 
 /// A matrix of `columns` columns, rows and columns exchanged.
@@ -307,7 +193,7 @@ fn transposed(values: &[f32], columns_out: usize) -> Vec<f32> {
 }
 
 /// Every parameter's dotted name, shape and values on demand, in the order of the struct.
-fn parameters<B: Backend>(model: &Gpt<B>) -> Vec<(String, Fetch<'static>)> {
+fn parameters<B: Backend>(model: &Gpt<B>) -> Vec<(String, Outgoing<'static>)> {
     let mut collect = Collect { path: Vec::new(), found: Vec::new() };
     model.visit(&mut collect);
     collect.found
@@ -315,7 +201,7 @@ fn parameters<B: Backend>(model: &Gpt<B>) -> Vec<(String, Fetch<'static>)> {
 
 struct Collect {
     path: Vec<String>,
-    found: Vec<(String, Fetch<'static>)>,
+    found: Vec<(String, Outgoing<'static>)>,
 }
 
 impl<B: Backend> ModuleVisitor<B> for Collect {
@@ -336,7 +222,7 @@ impl<B: Backend> ModuleVisitor<B> for Collect {
             let read = tensor.clone().try_into_data();
             read.map_err(|error| WeightsError::Unread { name: unread.clone(), reason: error.to_string() })
         };
-        self.found.push((name, (shape, Box::new(fetch))));
+        self.found.push((name, Outgoing { shape, fetch: Box::new(fetch) }));
     }
 }
 
@@ -375,9 +261,7 @@ impl<B: Backend> Fill<'_, B> {
     fn values(&self, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
         let (name, lie) = place(&self.path.join("."), self.config, self.layout)?;
         let view = &self.views[&name];
-        let dtype = float_type(&name, view)?;
-        let values = floats(TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype));
-        let values = finite(&name, values)?;
+        let values = floats(tensors::numbers(&name, view)?);
         Ok(match lie {
             Lie::Plain => values,
             Lie::Transposed => transposed(&values, shape[1]),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use burn_flex::Flex;
-use models::continuous::{Chosen, Continuation, Continuous};
 use models::random::Random;
+use models::{Chosen, Continuation, Continuous};
 use models::{Gpt, GptConfig, Request, Sampling, generate};
 
 use crate::fixtures::{Cpu, DEVICE, shrunk, unusual};

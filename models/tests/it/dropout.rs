@@ -1,8 +1,7 @@
 //! Dropout draws what its key says, and different keys draw different bits.
 
 use burn::tensor::Tensor;
-use models::DropoutKey;
-use models::dropout::{Place, dropout};
+use models::dropout::{DropoutKey, Place, dropout};
 
 use crate::fixtures::{Cpu, DEVICE, numbers as numbers_of};
 

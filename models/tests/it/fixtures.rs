@@ -37,13 +37,13 @@ pub(crate) fn unusual() -> GptConfig {
     GptConfig {
         attention_softcap: Some(5.0),
         logit_softcap: Some(4.0),
-        activation_function: models::config::Activation::GeluErf,
+        activation_function: models::Activation::GeluErf,
         norm_weights: true,
         attention_bias: true,
         mlp_bias: true,
         longest_match: true,
         n_kv_head: Some(2),
-        init: models::config::Family::Gpt2,
+        init: models::Family::Gpt2,
         initializer_range: 0.3,
         ..shrunk("nanochat")
     }

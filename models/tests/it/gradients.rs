@@ -1,9 +1,9 @@
 //! The hand-written backward passes against finite differences, in f64.
 
 use burn::tensor::{DType, Int, Tensor, TensorData};
+use models::NormKind;
 use models::activation::Pointwise;
 use models::attention::AttentionOptions;
-use models::config::NormKind;
 use models::loss::{LossOptions, Targets};
 use models::{Chunks, Compute, Kernels, Lean};
 

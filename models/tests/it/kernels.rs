@@ -6,7 +6,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{DType, Tensor, backend::Backend};
 use models::activation::Pointwise;
 use models::attention::AttentionOptions;
-use models::config::{Activation, NormKind};
+use models::{Activation, NormKind};
 use models::{Chunks, Compute, Gpt, GptConfig, Kernels, Lean, PassOptions, Plain};
 
 use crate::fixtures::{

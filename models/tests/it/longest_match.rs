@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use burn::module::Param;
 use burn::tensor::{Int, Tensor, TensorData};
-use models::continuous::{Continuation, Continuous};
+use models::dropout::DropoutKey;
 use models::random::Random;
+use models::{Continuation, Continuous};
 use models::{
-    Decoder, DropoutKey, Gpt, GptConfig, Input, Lean, Lookup, Matching, Overflow, PassOptions, Plain,
-    Request, Sampling, Stretch, generate, weights,
+    Decoder, Gpt, GptConfig, Input, Lean, Lookup, Matching, Overflow, PassOptions, Plain, Request, Sampling,
+    Stretch, generate, weights,
 };
 
 use crate::fixtures::{Cpu, DEVICE, batch, model, normal, numbers, shrunk};

@@ -1,4 +1,4 @@
-//! What this crate promises, in one binary.
+//! Promises of this crate, tested in one binary.
 
 mod config;
 mod continuous;

@@ -3,7 +3,8 @@
 use burn::module::{Module, ModuleMapper, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
-use models::{Batch, Chunks, Compute, DropoutKey, GptConfig, Lean, PassOptions, recompute};
+use models::dropout::DropoutKey;
+use models::{Batch, Chunks, Compute, GptConfig, Lean, PassOptions, recompute};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 

@@ -201,7 +201,7 @@ fn a_stop_string_that_never_completes_takes_nothing_away() {
 }
 
 #[test]
-fn past_the_window_it_refuses_or_slides_as_asked() {
+fn past_the_context_window_generation_refuses_or_slides_as_asked() {
     let model = model();
     let prompts = vec![vec![1; 20], vec![2]];
     let refused =

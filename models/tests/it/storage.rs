@@ -1,11 +1,12 @@
 //! Weights survive the file, and a file that does not fit is described in full.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use burn::module::Param;
-use burn::tensor::{Int, Tensor};
-use models::config::Activation;
-use models::weights::{self, Layout, Stored, WeightsError};
+use burn::tensor::{Int, Tensor, TensorData};
+use models::Activation;
+use models::weights::{self, Fetch, Layout, Outgoing, Stored, TensorFile, WeightsError};
 use models::{Chunks, Gpt, GptConfig, Lean, presets};
 
 use crate::fixtures::{DEVICE, Tape, distance, model, named_values, shrunk, unusual};
@@ -278,4 +279,33 @@ fn a_description_of_more_than_the_file_holds_is_refused_before_anything_is_alloc
         let said = error.to_string();
         assert!(said.contains("are not those of the model") || said.contains("blocks, but"), "{said}");
     }
+}
+
+#[test]
+fn tensors_beside_the_weights_are_fetched_in_the_order_of_the_file_until_one_cannot_be() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("moments.safetensors");
+    let asked = std::cell::RefCell::new(Vec::new());
+    let write = |values: [f32; 3]| {
+        let tensor = |(name, value): (&'static str, f32)| {
+            let asked = &asked;
+            let fetch: Fetch<'_> = Box::new(move || {
+                asked.borrow_mut().push(name);
+                Ok(TensorData::new(vec![value; 6], [2, 3]))
+            });
+            (name.to_owned(), Outgoing { shape: vec![2, 3], fetch })
+        };
+        let tensors: BTreeMap<_, _> = ["c", "a", "b"].into_iter().zip(values).map(tensor).collect();
+        weights::write_tensors(&path, &tensors, Stored::F32)
+    };
+    write([3.0, 1.0, 2.0]).expect("writes");
+    assert_eq!(asked.take(), ["a", "b", "c"]);
+    let file = TensorFile::open(&path).expect("opens");
+    assert_eq!(file.count(), 3);
+    assert_eq!(file.numbers("c").expect("it is there"), TensorData::new(vec![3.0f32; 6], [2, 3]));
+    assert!(file.numbers("d").expect_err("it is not there").to_string().contains('d'));
+
+    let error = write([3.0, 1.0, f32::NAN]).expect_err("no number");
+    assert!(error.to_string().starts_with("tensor `b` holds NaN"), "{error}");
+    assert_eq!(asked.take(), ["a", "b"], "nothing is fetched for a file that will not be");
 }

@@ -1,4 +1,4 @@
-//! What clients get is what `generate` gives, whoever else asks.
+//! Answers over HTTP equal those of `generate`, whoever else asks.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpStream};
@@ -19,7 +19,7 @@ use crate::models_at_work::{Cpu, Next, model, served, tokenizer};
 /// One client's question.
 #[derive(Debug)]
 struct Question {
-    /// Who said what, the client at the end.
+    /// Roles and texts, the client's last.
     turns: Vec<(&'static str, String)>,
     count: usize,
     choices: usize,

@@ -1,4 +1,4 @@
-//! Many at once.
+//! Many requests at once.
 
 use std::thread;
 

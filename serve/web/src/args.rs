@@ -1,4 +1,4 @@
-//! The command line's part about serving.
+//! Command-line arguments of a server.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -47,7 +47,7 @@ fn at_least_one() -> RangedU64ValueParser<usize> {
 }
 
 impl ServerArgs {
-    /// What they ask for, with the key read.
+    /// The settings, with the key read from its file or the environment.
     pub fn settings(&self) -> anyhow::Result<Settings> {
         let key = match &self.api_key_file {
             Some(path) => {

@@ -10,8 +10,8 @@ use crate::queue::Queue;
 use crate::scheduler::Scheduler;
 use crate::state::{Ready, Status};
 
-/// Where a model is put to work. Until [`Desk::answer`] the server says that it is loading; once this is dropped it
-/// answers nothing any more.
+/// The inference thread's side of a server. Until [`Desk::answer`] the server reports that it is loading; once this is
+/// dropped it answers nothing any more.
 pub struct Desk {
     pub(crate) status: watch::Sender<Status>,
     pub(crate) queue: Arc<Queue>,
@@ -19,7 +19,7 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// What is being done before there is a model, in words for the page.
+    /// Tells the page what is being done before there is a model.
     pub fn doing(&self, what: &str) {
         self.status.send_replace(Status::Loading(what.to_owned()));
     }

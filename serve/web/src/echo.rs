@@ -35,11 +35,11 @@ pub struct EchoArgs {
 /// The echo, and how it behaves.
 #[derive(Debug, Clone)]
 pub struct Echo {
-    /// For every byte of its answers.
+    /// Delay per byte of its answers.
     pub delay: Duration,
-    /// What it says, in turn, instead of what it heard.
+    /// Answers to give, in turn, instead of the prompt.
     pub script: Vec<String>,
-    /// Every so many answers it panics in the middle of one.
+    /// Panics in the middle of every `n`th answer.
     pub fail_every: Option<u64>,
     /// Answers at once.
     pub slots: usize,

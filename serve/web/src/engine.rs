@@ -1,4 +1,4 @@
-//! What answers: the interface between this crate, which knows requests, and a model, which knows tokens.
+//! The engine: the interface between this crate, which knows requests, and a model, which knows tokens.
 //!
 //! An [`Engine`] lives on the one inference thread and advances all its sequences together, a token each per
 //! [`Engine::step`]. When a sequence joins or leaves is not its business: the scheduler decides that between two
@@ -32,11 +32,11 @@ pub struct Sampling {
 /// One sequence to continue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ask {
-    /// At least one token.
+    /// The prompt, at least one token.
     pub prompt: Vec<u32>,
     /// Tokens to add at most, at least one; with the prompt they fit the model's context.
     pub most: usize,
-    /// How they are chosen.
+    /// How tokens are chosen.
     pub sampling: Sampling,
     /// How many alternatives to name beside each token, if probabilities are wanted at all.
     pub alternatives: Option<usize>,
@@ -45,7 +45,7 @@ pub struct Ask {
 /// The next token of a sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Token {
-    /// Its number in the vocabulary.
+    /// The token's id in the vocabulary.
     pub id: u32,
     /// How likely the model thought it, where the [`Ask`] wanted to know.
     pub likelihood: Option<Likelihood>,
@@ -54,7 +54,7 @@ pub struct Token {
 /// Natural logarithms of the model's own probabilities, before temperature and filters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Likelihood {
-    /// Of the token that was chosen.
+    /// Log-probability of the chosen token.
     pub chosen: f64,
     /// The likeliest tokens, best first.
     pub alternatives: Vec<(u32, f64)>,
@@ -84,7 +84,7 @@ pub trait Engine {
     fn reset(&mut self);
 }
 
-/// Who says something in a conversation.
+/// The speaker of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Instructions.
@@ -98,7 +98,7 @@ pub enum Role {
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Who says it.
+    /// The speaker.
     pub role: Role,
     /// The text.
     pub content: String,
@@ -132,11 +132,11 @@ pub trait Decoder {
     /// The text that `token` completes; often its own, sometimes none.
     fn push(&mut self, token: u32) -> String;
 
-    /// What is still held back, replaced by U+FFFD where it is no character.
+    /// The text still held back, with U+FFFD in place of incomplete characters.
     fn finish(&mut self) -> String;
 }
 
-/// What clients are told about a model.
+/// Facts about a model that clients can read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Model {
     /// The name requests know it by.
@@ -152,11 +152,11 @@ pub struct Model {
 /// A number for `/metrics` that the engine's surroundings count.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counter {
-    /// In Prometheus' alphabet, without a prefix.
+    /// Name in Prometheus' alphabet, without a prefix.
     pub name: &'static str,
-    /// One line.
+    /// Description, one line.
     pub help: &'static str,
-    /// Whether it only grows.
+    /// Whether the value only grows.
     pub total: bool,
     /// Its value.
     pub value: f64,

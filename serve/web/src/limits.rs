@@ -8,13 +8,13 @@ pub struct Limits {
     /// Connections at once. A further one takes the place of whoever has asked nothing for longest; where all have
     /// requests, it is closed unanswered.
     pub connections: usize,
-    /// Until a request's head is complete, also on a connection that waits for its next request.
+    /// Time until a request's head is complete, also on a connection that waits for its next request.
     pub head_time: Duration,
-    /// Until a request's body is complete.
+    /// Time until a request's body is complete.
     pub body_time: Duration,
     /// A client that takes nothing for so long is disconnected.
     pub write_time: Duration,
-    /// For answers under way when the server is asked to end.
+    /// Time for answers under way when the server is asked to end.
     pub drain_time: Duration,
     /// Bytes of a request's head.
     pub head_bytes: usize,

@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 
 use crate::engine::Counter;
 
-/// In front of every name.
+/// Prefix of every name.
 const PREFIX: &str = "spillway_";
 
 /// A number that only grows.
@@ -89,9 +89,9 @@ impl Histogram {
 pub(crate) struct Metrics {
     requests: Mutex<BTreeMap<(String, u16), u64>>,
     pub(crate) request_time: Histogram,
-    /// From arrival to a place in the engine.
+    /// Time from arrival to a place in the engine.
     pub(crate) queued: Histogram,
-    /// From arrival to the first token.
+    /// Time from arrival to the first token.
     pub(crate) first_token: Histogram,
     pub(crate) prompt_tokens: Total,
     pub(crate) cached_tokens: Total,
@@ -125,7 +125,7 @@ impl Metrics {
             ("prompt_tokens_total", "Tokens of prompts.", &self.prompt_tokens),
             (
                 "cached_prompt_tokens_total",
-                "Of these, tokens known from earlier requests.",
+                "Prompt tokens reused from earlier requests.",
                 &self.cached_tokens,
             ),
             ("generated_tokens_total", "Tokens generated.", &self.generated_tokens),

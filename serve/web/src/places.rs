@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// As many as there may be connections.
+/// Places for connections, as many as are allowed at once.
 #[derive(Debug)]
 pub(crate) struct Places {
     free: Arc<Semaphore>,
@@ -90,7 +90,7 @@ impl Place {
         }
     }
 
-    /// Until somebody else needs the place.
+    /// Waits until another connection needs the place.
     pub(crate) async fn needed(&self) {
         self.leave.notified().await;
     }

@@ -26,10 +26,10 @@ pub(crate) struct Outlet {
     pub(crate) events: UnboundedSender<(usize, Event)>,
 }
 
-/// What a request hears of its sequences.
+/// An event of a sequence, sent to its request.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// It has a place; so many tokens of its prompt were known from before.
+    /// The sequence has a place; `cached` tokens of its prompt were known from before.
     Begun {
         cached: usize,
     },
@@ -55,7 +55,7 @@ pub(crate) struct Piece {
 pub(crate) enum Finish {
     /// An end token, or a stop string.
     Stop,
-    /// As many tokens as were asked for.
+    /// The requested number of tokens.
     Length,
 }
 
@@ -83,13 +83,13 @@ struct State {
     closed: bool,
 }
 
-/// What a scheduler finds.
+/// Result of asking the queue for work.
 #[derive(Debug)]
 pub(crate) enum Next {
     Job(Job),
-    /// Nothing waits.
+    /// No sequence waits.
     Empty,
-    /// Nothing waits, and nothing will come.
+    /// No sequence waits, and none will come.
     Closed,
 }
 
@@ -98,7 +98,7 @@ impl Queue {
         Self { most, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// All of `jobs` or none; where they do not fit, how many wait.
+    /// Queues all of `jobs` or none; where they do not fit, the error is how many wait.
     pub(crate) fn push(&self, jobs: Vec<Job>) -> Result<(), usize> {
         let mut state = self.lock();
         state.jobs.retain(|job| !job.outlet.is_abandoned());
@@ -115,7 +115,7 @@ impl Queue {
         Self::next(&mut self.lock())
     }
 
-    /// The same, once there is one or there will be none.
+    /// Waits for the next job, or until there will be none.
     pub(crate) fn wait(&self) -> Next {
         let mut state = self.lock();
         loop {

@@ -128,7 +128,7 @@ impl<'a> Scheduler<'a> {
         done.map_err(|_payload| {
             self.metrics.panics.add(1);
             tracing::error!("inference panicked; the sequences that were in the engine end with an error");
-            ApiError::internal("the model failed while it was answering; the server goes on")
+            ApiError::internal("the model failed while it was answering; the server keeps running")
         })
     }
 

@@ -73,7 +73,7 @@ impl<'v> Sequence<'v> {
         self.made == 0
     }
 
-    /// What is still held back turned into nothing else.
+    /// Sends the text still held back and finishes.
     fn end(&mut self, finish: Finish) -> bool {
         let rest = self.decoder.finish();
         self.decoded += rest.len();

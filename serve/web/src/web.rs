@@ -99,7 +99,7 @@ impl Web {
         Ok(Self { address, closing, queue, listening, inference, ended: Some(ended), runtime })
     }
 
-    /// Where it listens.
+    /// Address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -15,7 +15,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug, Default)]
 pub(crate) struct MergeTable {
     ranks: HashMap<u64, u32, ahash::RandomState>,
-    /// By rank.
+    /// Resulting tokens, by rank of the merge.
     results: Vec<u32>,
 }
 

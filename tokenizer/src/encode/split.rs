@@ -122,7 +122,7 @@ impl Splitter {
         }
     }
 
-    /// What `\s+(?!\S)` before `\s+` means: blanks in front of a word leave it their last one.
+    /// Emulates `\s+(?!\S)` before `\s+`: blanks in front of a word leave it their last one.
     fn hand_back_blank(&self, text: &str, start: usize, end: usize) -> usize {
         let bytes = text.as_bytes();
         if end == text.len() || (bytes[end - 1].is_ascii() && !matches!(bytes[end - 1], b'\t'..=b'\r' | b' '))

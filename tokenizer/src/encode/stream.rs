@@ -7,8 +7,8 @@ use crate::{
 
 /// Turns ids into text as they arrive, holding bytes back until they complete a character.
 ///
-/// What [`push`](Self::push) and finally [`finish`](Self::finish) return, joined, is what
-/// [`Tokenizer::decode`] makes of all ids at once.
+/// The results of [`push`](Self::push) and finally [`finish`](Self::finish), joined, equal
+/// [`Tokenizer::decode`] of all ids at once.
 #[derive(Debug)]
 pub struct DecodeStream<'t> {
     tokenizer: &'t Tokenizer,

@@ -18,7 +18,7 @@ use crate::{
 pub(crate) enum PreTokenizer {
     /// Byte-level after exactly this pattern.
     ByteLevel(Pattern),
-    /// Anything else that passed.
+    /// Any other component that passed.
     Other,
 }
 

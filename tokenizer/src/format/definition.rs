@@ -1,8 +1,8 @@
 //! `tokenizer.json` as data: read within limits and checked before anything is built from it; written so that
 //! the same tokenizer always gives the same bytes.
 //!
-//! What is checked here holds for every kind: sizes, ids, and that each merge joins two known tokens into a
-//! third. Which of the checked components this crate can run is the business of [`crate::format::load`].
+//! The checks here hold for every kind: sizes, ids, and that each merge joins two known tokens into a
+//! third. [`crate::format::load`] decides which of the checked components this crate can run.
 
 use std::{collections::HashMap, fmt};
 

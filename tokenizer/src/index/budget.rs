@@ -13,7 +13,7 @@ const HEAD_BYTES: u64 = 256;
 /// Bytes of an entry of a stretch, the widest that is read in pieces.
 const WIDEST: u64 = 5;
 
-/// What fits the memory at each step; the steps come one after the other.
+/// Sizes that fit the memory at each step; the steps come one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
     /// Tokens sorted at once.

@@ -74,7 +74,7 @@ impl Corpora {
         self.search(&Context::after(context, self.bos()), self.indexes.len())
     }
 
-    /// What follows each token of a document that is given one at a time; with `own`, also by what it holds itself.
+    /// A matcher for a document whose tokens arrive one at a time; with `own` it also finds matches in that document.
     pub fn matcher(self: &Arc<Self>, own: bool) -> Matcher {
         Matcher::new(Arc::clone(self), own)
     }

@@ -4,7 +4,14 @@
 //! in the indexes before and, in its own, among the positions before it; these the build has found. A position of any
 //! other split has matches in all indexes and in its own document before it.
 
-use std::{borrow::Borrow, ops::Range, sync::Arc};
+use std::{
+    borrow::Borrow,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use rayon::prelude::*;
 
@@ -43,10 +50,22 @@ impl<D: Borrow<TokenDataset>> Features<D> {
     /// The features of several windows, as [`window`](Self::window) gives them one by one. A document without an index is
     /// gone through once for all windows that lie in it.
     pub fn windows(&self, cursors: &[Cursor]) -> Result<Vec<Vec<Option<u32>>>, Error> {
+        self.windows_unless(cursors, &AtomicBool::new(false))
+    }
+
+    /// The same, or an error soon after `stop` is set.
+    pub fn windows_unless(
+        &self,
+        cursors: &[Cursor],
+        stop: &AtomicBool,
+    ) -> Result<Vec<Vec<Option<u32>>>, Error> {
         let mut order: Vec<usize> = (0..cursors.len()).collect();
         order.sort_by_key(|at| self.dataset().positions(cursors[*at]).start);
         let (mut windows, mut walk) = (vec![Vec::new(); cursors.len()], Walk::new());
         for at in order {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted);
+            }
             windows[at] = self.window_on(cursors[at], &mut walk)?;
         }
         Ok(windows)
@@ -76,7 +95,7 @@ impl<D: Borrow<TokenDataset>> Features<D> {
         }
     }
 
-    /// Of an indexed split behind others.
+    /// Features of an indexed split that has other indexes before it.
     fn among_others(&self, own: usize, positions: Range<u64>) -> Result<Vec<Option<u32>>, Error> {
         let index = &self.corpora.indexes()[own];
         let found = index.followers(positions.clone())?;
@@ -92,7 +111,7 @@ impl<D: Borrow<TokenDataset>> Features<D> {
         Ok(features.collect())
     }
 
-    /// Of a split without an index.
+    /// Features of a split without an index.
     fn outside(&self, positions: Range<u64>, walk: &mut Walk) -> Result<Vec<Option<u32>>, Error> {
         let Range { start, end } = positions;
         let base = start.saturating_sub(REACH) / REACH * REACH;

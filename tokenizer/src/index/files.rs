@@ -101,7 +101,7 @@ pub(super) struct Writing {
     digest: Sha256,
     kind: Kind,
     bytes: u64,
-    /// Not written yet.
+    /// Bytes that are not written yet.
     waiting: Vec<u8>,
 }
 
@@ -131,7 +131,7 @@ impl Writing {
         Ok(())
     }
 
-    /// What was pushed so far, for reading it again.
+    /// The entries pushed so far, to be read again.
     pub(super) fn so_far(&mut self) -> Result<Reading, Error> {
         self.flush()?;
         let path = durable::aside(&self.path);

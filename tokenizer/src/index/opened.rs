@@ -49,7 +49,7 @@ impl Index {
         Ok(Self { folder: folder.to_owned(), manifest, set, text, order, followers })
     }
 
-    /// What the index was built from.
+    /// The manifest: what the index was built from.
     pub fn manifest(&self) -> &IndexManifest {
         &self.manifest
     }

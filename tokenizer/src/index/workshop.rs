@@ -29,7 +29,7 @@ pub(super) struct Workshop {
     _lock: File,
 }
 
-/// What pieces in the folder belong to; other pieces are of no use.
+/// The build that pieces in the folder belong to; pieces of another build are discarded.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pieces {

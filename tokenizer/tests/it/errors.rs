@@ -1,4 +1,4 @@
-//! What people read when something goes wrong, word for word.
+//! Error messages, word for word.
 
 use std::{fs, path::Path};
 

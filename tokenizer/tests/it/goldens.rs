@@ -47,7 +47,7 @@ fn training_here_gives_the_vocabulary_that_python_gets() {
 }
 
 #[test]
-fn trained_here_it_encodes_as_python_does() {
+fn a_vocabulary_trained_here_encodes_as_python_does() {
     assert_encodes_like_python("trained", &SMALL);
 }
 

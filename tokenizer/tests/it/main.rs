@@ -1,4 +1,4 @@
-//! What the crate promises, tested from outside.
+//! Promises of the crate, tested from outside.
 
 mod chat;
 mod corpus;

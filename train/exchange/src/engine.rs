@@ -1,4 +1,4 @@
-//! What an exchange asks of whatever connects the ranks: bytes in, bytes out, errors as values.
+//! The engine that connects ranks, as an exchange needs it: bytes in, bytes out, errors as values.
 
 use crate::error::{Call, Error, Result};
 
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_sizes_are_told_in_numbers() {
+    fn wrong_sizes_are_reported_with_their_numbers() {
         let error = Alone.all_to_all(&[b"abc"], &mut [&mut [0; 2]]).expect_err("one byte too many");
         assert_eq!(error.to_string(), "all_to_all: 2 bytes are expected of rank 0, which sends 3");
         let error = Alone.all_gather(&mut []).expect_err("no part");

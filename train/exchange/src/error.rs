@@ -135,7 +135,7 @@ pub enum Error {
         found: (usize, usize),
     },
     /// The engine cannot go on with fewer ranks.
-    #[error("going on without lost ranks needs Open MPI 5 under `mpirun --with-ft ulfm`; this is {library}")]
+    #[error("shrinking the world needs Open MPI 5 under `mpirun --with-ft ulfm`; this is {library}")]
     CannotShrink {
         /// The engine that was asked.
         library: String,

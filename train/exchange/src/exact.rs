@@ -44,7 +44,7 @@ impl Exact {
     /// Exchanges at most this many elements with each rank at once. Changes memory and speed, never a bit.
     ///
     /// # Panics
-    /// With no element.
+    /// Panics if a piece has no element.
     pub fn in_pieces_of(elements: usize) -> Self {
         assert!(elements > 0, "a piece has at least one element");
         Self { piece: elements }

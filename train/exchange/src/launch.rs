@@ -17,7 +17,7 @@ pub enum LaunchError {
         variable: &'static str,
         /// Its value; empty where it is missing.
         value: String,
-        /// What is wrong with it.
+        /// The fault in words, for the end of the message.
         reason: String,
     },
     /// The engine's world is not the one that was launched.

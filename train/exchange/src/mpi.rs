@@ -42,7 +42,7 @@ pub struct Mpi {
     calls: u64,
     /// A call has failed since then.
     broken: bool,
-    /// All ranks are those that were started.
+    /// Whether all ranks that were started are alive.
     whole: bool,
     waiting: Waiting,
 }
@@ -86,7 +86,7 @@ impl Mpi {
         &self.library.version
     }
 
-    /// Whom this rank waits for at this moment.
+    /// The peers that this rank waits for at this moment.
     pub fn waiting(&self) -> Waiting {
         self.waiting.clone()
     }

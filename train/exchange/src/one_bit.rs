@@ -43,27 +43,27 @@ pub struct OneBit {
 #[derive(Debug, Clone, PartialEq)]
 struct State {
     place: (usize, usize),
-    /// What this rank's gradients are short of.
+    /// Residual of this rank's gradients.
     own: Feedback,
-    /// What this rank's part of the sums is short of.
+    /// Residual of this rank's part of the sums.
     part: Feedback,
 }
 
-/// What is owed, and what will be owed if the step is committed.
+/// A residual: as of the last committed step, and aside as it will be if this step is committed.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Feedback {
     settled: Vec<f32>,
     aside: Option<Vec<f32>>,
 }
 
-/// What a rank still owes, for a checkpoint.
+/// Residuals of one rank, for a checkpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Residuals {
     /// Rank and world that they belong to.
     pub place: (usize, usize),
-    /// Of this rank's gradients, one for each element of the buffer.
+    /// Residual of this rank's gradients, one number for each element of the buffer.
     pub own: Vec<f32>,
-    /// Of this rank's part of the sums, one for each element of the part.
+    /// Residual of this rank's part of the sums, one number for each element of the part.
     pub part: Vec<f32>,
 }
 
@@ -89,9 +89,14 @@ impl Feedback {
 }
 
 impl OneBit {
-    /// For a buffer of `len` elements; the first `warm_up` committed steps are exact.
+    /// An exchange for a buffer of `len` elements; the first `warm_up` committed steps are exact.
     pub fn new(len: usize, warm_up: u64) -> Self {
         Self { exact: Exact::default(), warm_up, len, state: None }
+    }
+
+    /// Bytes of `len` elements as they are sent.
+    pub fn packed_bytes(len: usize) -> usize {
+        packed_len(len)
     }
 
     /// Committed steps that are still to be exact.
@@ -99,7 +104,7 @@ impl OneBit {
         self.warm_up
     }
 
-    /// What this rank owes as of the last committed step; nothing before the first compressed one.
+    /// This rank's residuals as of the last committed step; `None` before the first compressed one.
     pub fn residuals(&self) -> Option<Residuals> {
         let State { place, own, part } = self.state.as_ref()?;
         Some(Residuals { place: *place, own: own.settled.clone(), part: part.settled.clone() })

@@ -99,7 +99,7 @@ pub(crate) fn add_to<T: Number>(sum: &mut [T], more: &[T]) {
 }
 
 impl<T: Number> Pairwise<T> {
-    /// Nothing yet of a sum of `len` elements.
+    /// An empty sum of `len` elements.
     pub fn new(share: Share, len: usize) -> Self {
         Self { share, len, added: 0, blocks: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! Who does what: micro-batches by rank, slices of a buffer by rank, whole parameters by rank.
+//! The division of work among ranks: micro-batches, slices of a buffer, whole parameters.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_goes_first_to_whoever_has_least() {
+    fn the_largest_parameter_goes_first_to_the_rank_with_the_least() {
         assert_eq!(shards(&[1, 5, 4, 3, 3], 2), [1, 0, 1, 1, 0]);
         assert_eq!(shards(&[7, 7, 7], 3), [0, 1, 2]);
         assert_eq!(shards(&[7, 7], 1), [0, 0]);

@@ -90,7 +90,7 @@ impl Threads {
         self.calls
     }
 
-    /// Whom this rank waits for, for a [`Watchdog`](crate::Watchdog).
+    /// The peers that this rank waits for, for a [`Watchdog`](crate::Watchdog).
     pub fn waiting(&self) -> Waiting {
         self.waiting.clone()
     }

@@ -1,4 +1,4 @@
-//! Whom a rank waits for at this moment: written by its engine, read by the watchdog.
+//! The peers that a rank waits for at this moment: written by its engine, read by the watchdog.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_arrived_is_not_named() {
+    fn ranks_that_have_arrived_are_not_named() {
         let waiting = Waiting::default();
         assert_eq!(waiting.overdue(Duration::ZERO), None);
         waiting.begin(Call::Barrier, 1, 0..4);

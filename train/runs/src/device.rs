@@ -9,7 +9,7 @@ use burn::backend::{Flex, flex::FlexDevice};
 use crate::BadInput;
 use crate::config::{Config, MemorySection};
 
-/// What the user asks for.
+/// The device that the user asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
     /// CUDA where it is complete, else the CPU.
@@ -28,7 +28,7 @@ pub enum DeviceChoice {
 pub struct Place {
     /// The device's own name, its number included.
     pub name: String,
-    /// What it shares with every device like it.
+    /// The runtime and the memory in all, equal on devices of a kind.
     pub kind: String,
     /// Device memory in all and free, where the runtime can tell.
     pub memory: Option<DeviceMemory>,
@@ -38,12 +38,12 @@ pub struct Place {
     pub shares_host: bool,
 }
 
-/// What a device is told before it starts.
+/// Settings of a device, before it starts.
 #[derive(Debug, Clone)]
 pub struct Setup {
     memory: MemorySection,
     tf32: bool,
-    /// That share the host's memory, and the number of this one among them.
+    /// Number of processes that share the host's memory, and this one's number among them.
     processes: NonZeroUsize,
     process: usize,
 }
@@ -60,7 +60,7 @@ impl From<&Config> for Setup {
 }
 
 impl Setup {
-    /// The same for one of several processes that share this host: its number, from 0, and how many they are.
+    /// These settings for one of several processes that share this host: its number, from 0, and how many they are.
     #[must_use]
     pub fn among(mut self, process: usize, processes: usize) -> Self {
         self.process = process;
@@ -68,14 +68,14 @@ impl Setup {
         self
     }
 
-    /// Without the disk that a run sinks to: what only reads its weights takes no space there.
+    /// These settings without the disk that a run sinks to: a program that only reads weights takes no space there.
     #[must_use]
     pub fn without_disk(mut self) -> Self {
         self.memory.disk = None;
         self
     }
 
-    /// Everything as the device would have it.
+    /// Settings with the device's own budgets.
     pub fn unlimited() -> Self {
         Self { memory: MemorySection::default(), tf32: true, processes: NonZeroUsize::MIN, process: 0 }
     }

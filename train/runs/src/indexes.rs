@@ -30,7 +30,7 @@ struct IndexedText {
 }
 
 impl IndexedText {
-    /// Those of a checkpoint.
+    /// The indexed texts that a checkpoint names.
     fn of(checkpoint: &Path) -> anyhow::Result<Vec<Self>> {
         let path = checkpoint.join(INDEXES);
         let read = || -> anyhow::Result<Vec<Self>> { Ok(serde_json::from_slice(&fs::read(&path)?)?) };

@@ -1,6 +1,6 @@
-//! Runs on disk, and what is done with one: the configuration that describes it, its directory and checkpoints, the
-//! device it works on, its weights and words. The trainer and everything else that opens a trained model stand on this
-//! crate; it knows nothing of training, of a command line or of a server.
+//! Runs on disk, and how they are opened: configuration, directory and checkpoints, device, weights and vocabulary. The
+//! trainer and everything else that opens a trained model stand on this crate; it knows nothing of training, of a
+//! command line or of a server.
 
 mod bad_input;
 pub mod checkpoint;

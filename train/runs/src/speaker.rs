@@ -56,8 +56,8 @@ impl<B: Backend> Speaker<'_, B> {
         Ok(completions)
     }
 
-    /// Continues a prompt as it is written to `out`, until `silenced`; returns what was said.
-    pub fn aloud(
+    /// Writes the continuation of a prompt to `out` as it is generated, until `silenced`; returns the text.
+    pub fn stream_to(
         &self,
         prompt: &[Vec<u32>],
         out: &mut impl Write,

@@ -1,4 +1,4 @@
-//! A checkpoint to work with: what it was trained by, and its words.
+//! A checkpoint opened for use: its configuration, its vocabulary and its weights.
 
 use std::path::{Path, PathBuf};
 

@@ -22,12 +22,12 @@ use super::index::{check_listed, indexes};
 use super::vocabulary::{learn_bpe, learn_characters};
 use crate::progress::InputBar;
 
-/// What a run reads.
+/// The data of a run: its vocabulary, its shards and its indexes.
 #[derive(Debug)]
 pub(crate) struct Data {
     pub(crate) tokenizer: Tokenizer,
     pub(crate) shards: PathBuf,
-    /// What the model looks up, if it does.
+    /// Indexes for a model with `longest_match`.
     pub(crate) indexes: Option<Indexes>,
 }
 
@@ -86,7 +86,7 @@ impl Data {
         Ok(Self { tokenizer, shards, indexes: None })
     }
 
-    /// What the model looks its text up in.
+    /// The indexes, as the model takes them.
     pub(crate) fn lookup(&self) -> Option<&dyn Lookup> {
         self.indexes.as_ref().map(|indexes| indexes as &dyn Lookup)
     }

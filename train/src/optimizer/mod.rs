@@ -1,4 +1,4 @@
-//! Steps every parameter by its own rule and keeps what that rule remembers.
+//! The optimizer: steps every parameter by its own rule and keeps that rule's state.
 //!
 //! Burn 0.21 has no parameter groups, and its learner clones the model to step it, which holds all parameters twice.
 //! Here the model is taken apart and put together one parameter at a time: old and new values of one tensor live side
@@ -39,21 +39,21 @@ use runs::config::{Config, OptimizerKind, TrainSection};
 #[derive(Debug)]
 pub(crate) struct Optimizer<I: Backend> {
     settings: TrainSection,
-    /// What the model computes in.
+    /// Number type of the model's products.
     compute: Compute,
     pub(crate) moments: BTreeMap<String, Moments<I>>,
     /// The parameters that are stepped on the host, if any are.
     pub(crate) host: Option<HostPart>,
-    /// Who steps which, where ranks divide them.
+    /// Rank that steps each parameter, where ranks divide them.
     pub(crate) owners: Owners,
 }
 
-/// What one step adds to the settings.
+/// The numbers of one step that are not in the settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Stride {
     /// Share of the peak learning rate.
     pub(crate) share: f64,
-    /// What gradients are multiplied with to keep their norm within bounds; 1 leaves them alone.
+    /// Factor on all gradients that keeps their norm within bounds; 1 leaves them alone.
     pub(crate) scale: f64,
 }
 
@@ -64,23 +64,23 @@ impl Stride {
     }
 }
 
-impl<I: Backend> Optimizer<I> {
+impl<I: Managed> Optimizer<I> {
     pub(crate) fn new(settings: &TrainSection) -> Self {
         let (moments, owners) = (BTreeMap::new(), Owners::default());
         Self { settings: settings.clone(), compute: Compute::default(), moments, host: None, owners }
     }
 
     /// As `config` has it, with the part that is to be on the host.
-    pub(crate) fn placed(config: &Config, device: &I::Device) -> Self
-    where
-        I: Managed,
-    {
+    pub(crate) fn placed(config: &Config, device: &I::Device) -> Self {
         let host = HostPart::new::<I>(config, device);
         Self { compute: config.model.compute, host, ..Self::new(&config.train) }
     }
 
     /// Takes over what is stepped on the host; returns the model as the device is to compute with it.
-    pub(crate) fn adopt<B: AutodiffBackend>(&mut self, model: Gpt<B>) -> anyhow::Result<Gpt<B>> {
+    pub(crate) fn adopt<B: AutodiffBackend<InnerBackend = I>>(
+        &mut self,
+        model: Gpt<B>,
+    ) -> anyhow::Result<Gpt<B>> {
         match &mut self.host {
             Some(host) => host.adopt(model),
             None => Ok(model),
@@ -226,12 +226,12 @@ struct Stepper<'o, I: Backend> {
     vectors: Vec<(ParamId, Update)>,
     /// In the model's order, in which the forward pass comes to them.
     matrices: Vec<(ParamId, Update)>,
-    /// Of these, what makes the weights that come in tiles.
+    /// Decoders of the matrices whose weights come in tiles.
     on_demand: HashMap<ParamId, OnDemand>,
     failure: Option<HostOptimError>,
 }
 
-impl<I: Backend> Stepper<'_, I> {
+impl<I: Managed> Stepper<'_, I> {
     /// Prepares the step of a parameter whose weights come in tiles; what stands for them stays.
     fn by_tiles(&mut self, id: ParamId, shape: Shape, device: &I::Device) {
         let host = self.optimizer.host.as_mut().expect("its parameter is due");
@@ -277,7 +277,7 @@ impl<I: Backend> Stepper<'_, I> {
     }
 }
 
-impl<B: AutodiffBackend<InnerBackend = I>, I: Backend> ModuleMapper<B> for Stepper<'_, I> {
+impl<B: AutodiffBackend<InnerBackend = I>, I: Managed> ModuleMapper<B> for Stepper<'_, I> {
     fn enter_module(&mut self, name: &str, _container: &str) {
         self.path.push(name.to_owned());
     }

@@ -1,4 +1,4 @@
-//! What an optimizer remembers of one parameter, whatever its rank.
+//! The optimizer's moments of one parameter, whatever its rank.
 
 use burn::optim::{AdamWState, AdaptiveMomentumState};
 use burn::tensor::{Tensor, TensorMetadata, TensorPrimitive, backend::Backend, ops::FloatTensor};
@@ -13,7 +13,7 @@ pub(crate) struct Moments<I: Backend> {
 }
 
 impl<I: Backend> Moments<I> {
-    /// As they are stored.
+    /// Bytes of the moments as they are stored.
     pub(super) fn bytes(&self) -> u64 {
         let tensors = 1 + u64::from(self.second.is_some());
         tensors * (self.first.shape().num_elements() * size_of::<f32>()) as u64

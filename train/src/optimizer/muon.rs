@@ -16,7 +16,7 @@ const POLYNOMIALS: [(f64, f64, f64); 6] = [
     (2.30065, -1.66890, 0.41881),
     (1.89130, -1.26800, 0.37680),
 ];
-/// What rounding, bf16's above all, lifts a singular value by at most before the next polynomial, which turns back beyond one.
+/// Largest factor by which rounding, above all in bf16, lifts a singular value; the next polynomial falls again beyond one.
 const MARGIN: f64 = 1.01;
 
 /// How far a step goes.

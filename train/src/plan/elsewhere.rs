@@ -82,7 +82,7 @@ impl Elsewhere {
     }
 }
 
-/// What a run of `config` takes of the disk.
+/// Bytes of the disk that a run of `config` takes.
 fn disk(config: &Config) -> anyhow::Result<u64> {
     match config.memory.disk_budget()? {
         Some((_, Budget::Bytes(bytes))) => Ok(bytes),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_machine_is_refused_by_its_part() {
+    fn a_bad_machine_description_is_refused_by_its_part() {
         let refused = |text: &str| text.parse::<Elsewhere>().expect_err("no machine");
         assert!(refused("24GiB").contains("write the device"));
         assert!(refused("rtx-1,64GiB").contains("`rtx-1` is neither"));

@@ -1,4 +1,4 @@
-//! What a plan knows of the machine: plain numbers, each `None` where it could not be asked.
+//! The machine as a plan knows it: plain numbers, each `None` where it could not be asked.
 
 use serde::Serialize;
 
@@ -13,19 +13,19 @@ pub(crate) struct Machine {
     pub(crate) device_budget: Option<u64>,
     /// Whether the device's bytes are the host's too, as on the CPU.
     pub(crate) shares_host: bool,
-    /// Of one direction, while nothing goes the other way.
+    /// Speed of the link in one direction, while nothing goes the other way.
     pub(crate) link_bytes_per_second: Option<f64>,
-    /// Of matrix products.
+    /// Measured FLOP/s of matrix products.
     pub(crate) flops_per_second: Option<f64>,
-    /// Of it, what falls to one of the processes that share it.
+    /// Free host memory, divided by the processes that share it.
     pub(crate) host_free: Option<u64>,
-    /// What spilled tensors may take; `None` is no limit.
+    /// Host memory for spilled tensors; `None` is no limit.
     pub(crate) host_budget: Option<u64>,
-    /// What may be taken of the disk below host memory; 0 where none was named.
+    /// Bytes of the disk below host memory that may be taken; 0 where no disk was named.
     pub(crate) disk_budget: u64,
-    /// That blocks are written at to that disk, and read.
+    /// Speeds at which blocks are written to that disk and read from it.
     pub(crate) disk_bytes_per_second: Option<[f64; 2]>,
-    /// Where the run directory will be.
+    /// Free space where the run directory will be.
     pub(crate) disk_free: Option<u64>,
     /// Other processes that share a step's micro-batches, each with a device like this one.
     pub(crate) other_ranks: usize,
@@ -35,5 +35,10 @@ impl Machine {
     /// Processes that share a step's micro-batches.
     pub(crate) fn ranks(&self) -> usize {
         self.other_ranks + 1
+    }
+
+    /// Whether the device makes one kernel of several operations, as all but the CPU do.
+    pub(crate) fn fuses(&self) -> bool {
+        !self.shares_host
     }
 }

@@ -1,4 +1,4 @@
-//! What was predicted beside what was measured, after the run.
+//! Predictions beside measurements, after the run.
 
 use backend_offload::Bytes;
 use serde::Serialize;
@@ -7,11 +7,11 @@ use super::Plan;
 use super::table::Table;
 use crate::figures::duration;
 
-/// What a run took.
+/// Measured values of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Measured {
     pub(crate) peak_device_bytes: u64,
-    /// Of spilled tensors.
+    /// Peak of spilled tensors.
     pub(crate) peak_host_bytes: u64,
     /// Medians over steps, as the two after it.
     pub(crate) bytes_in_per_step: u64,

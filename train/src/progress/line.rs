@@ -53,7 +53,7 @@ fn thousands(number: f64) -> String {
     }
 }
 
-/// As short as a line can have it.
+/// A duration, in the short form of a step's line.
 fn clock(seconds: f64) -> String {
     let seconds = seconds.round() as u64;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {

@@ -26,7 +26,7 @@ impl<T> Scalar<T> {
     }
 }
 
-/// What a training step is plotted by.
+/// Curves of training steps.
 pub(crate) fn train_scalars() -> Vec<Scalar<Report>> {
     const GIB: f64 = (1_u64 << 30) as f64;
     vec![
@@ -40,7 +40,7 @@ pub(crate) fn train_scalars() -> Vec<Scalar<Report>> {
     ]
 }
 
-/// What validation is plotted by.
+/// Curve of validation.
 pub(crate) fn valid_loss() -> Scalar<Validation> {
     Scalar::new("Loss", None, false, |validation: &Validation| validation.sum / validation.counted.max(1.0))
 }

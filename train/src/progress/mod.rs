@@ -1,4 +1,4 @@
-//! What the user sees while work goes on.
+//! The display of a run's progress.
 
 mod input_bar;
 mod line;

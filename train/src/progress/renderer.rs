@@ -22,7 +22,7 @@ pub(crate) struct PlainRenderer {
 }
 
 impl PlainRenderer {
-    /// Of a process that is to print; the others are silent.
+    /// A renderer; without `prints` it is silent, as on ranks other than 0.
     pub(crate) fn new(prints: bool) -> Self {
         Self { lines: None, prints }
     }

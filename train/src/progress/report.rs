@@ -1,4 +1,4 @@
-//! What a step tells: host numbers only, since Burn hands them to another thread.
+//! The report of one step: host numbers only, since Burn hands them to another thread.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ pub(crate) struct Report {
     pub(crate) ms: f64,
     /// Waiting for the step's data, within `ms`.
     pub(crate) data_ms: f64,
-    /// Learned from since step 1.
+    /// Tokens trained on since step 1.
     pub(crate) tokens: u64,
     pub(crate) tokens_per_second: f64,
-    /// Share of the most arithmetic per second that this device has shown.
+    /// Share of the highest FLOP/s that this device has shown.
     pub(crate) mfu: Option<f64>,
     /// The most bytes in use on the device during this step.
     pub(crate) device_bytes: u64,
@@ -53,9 +53,9 @@ pub(crate) struct Report {
     pub(crate) ranks_heard: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_ms: Option<f64>,
-    /// Since step 1, interruptions left out.
+    /// Time since step 1, interruptions left out.
     pub(crate) seconds: f64,
-    /// Why there are no numbers.
+    /// Reason why there are no numbers.
     #[serde(skip)]
     pub(crate) failure: Option<String>,
 }
@@ -93,7 +93,7 @@ impl Report {
         self.data_ms = data.as_secs_f64() * 1e3;
     }
 
-    /// What talking to other ranks took between two readings of its meter.
+    /// Bytes and time of the exchange with other ranks between two readings of its meter.
     pub(crate) fn ranks(&mut self, before: Costs, after: Costs) {
         self.ranks_sent = Some(after.sent - before.sent);
         self.ranks_heard = Some(after.received - before.received);

@@ -27,16 +27,16 @@ pub(crate) struct RankArgs {
     /// Train in this many processes, which share every step's micro-batches and end with the numbers of one. Needs Open MPI.
     #[arg(long, value_name = "N")]
     pub(crate) ranks: Option<usize>,
-    /// Where they run, and how many on each: `a:4,b:4`. By default all on this machine.
+    /// Hosts of the ranks, and how many run on each: `a:4,b:4`. By default all run on this machine.
     #[arg(long, value_name = "LIST", requires = "ranks")]
     pub(crate) hosts: Option<String>,
-    /// The network interface that ranks talk over. What they say is neither encrypted nor authenticated.
+    /// The network interface between ranks. Their traffic is neither encrypted nor authenticated.
     #[arg(long, value_name = "NAME", requires = "ranks")]
     pub(crate) interface: Option<String>,
-    /// When a rank dies, start all again this many times, each time from the last checkpoint.
+    /// Restart all ranks this many times after one dies, each time from the last checkpoint.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "ranks")]
     pub(crate) restarts: u32,
-    /// End the run when another rank was not heard of for this long. An evaluation or a checkpoint takes its time, too.
+    /// End the run when another rank has not answered for this long. Allow time for evaluations and checkpoints.
     #[arg(long, value_name = "SECONDS", default_value_t = PATIENCE, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) rank_timeout: u64,
 }
@@ -45,7 +45,7 @@ pub(crate) struct RankArgs {
 const PATIENCE: u64 = 1800;
 
 impl RankArgs {
-    /// Of `ranks`, those that share the host with most of them: this one, where no other was named.
+    /// The most ranks on one host; all `ranks` where no hosts were named.
     pub(crate) fn most_on_a_host(&self, ranks: usize) -> anyhow::Result<usize> {
         let Some(text) = &self.hosts else { return Ok(ranks) };
         let hosts = hosts(text).map_err(|error| BadInput(error.to_string()))?;
@@ -77,7 +77,7 @@ pub(super) fn found() -> anyhow::Result<Option<Place>> {
 }
 
 /// Starts this program again, once a rank, and waits for how the run ends. `None` where this process is to train itself: nobody
-/// asked for ranks, or it is one of them. `find` settles which run that is, for a restart to go on with.
+/// asked for ranks, or it is one of them. `find` settles which run a restart resumes.
 pub(crate) fn launch(
     args: &RankArgs,
     find: impl FnOnce() -> anyhow::Result<RunDirectory>,
@@ -118,18 +118,18 @@ pub(crate) fn launch(
         let status = attendant.run(&mut mpirun);
         let status = status.with_context(|| format!("running {}", command.program.display()))?;
         let Some(status) = status else {
-            return Err(anyhow!("stopped before the ranks were started again; go on with --resume"));
+            return Err(anyhow!("stopped before the ranks were started again; resume with --resume"));
         };
         match status.code() {
             Some(2) => {
-                return Err(BadInput("the ranks could not begin; rank 0 says why above".to_owned()).into());
+                return Err(BadInput("the ranks could not start; rank 0 says why above".to_owned()).into());
             }
             Some(code) if let Some(ending) = Ending::of_code(code) => return Ok(Some(ending)),
             _ if left == 0 || attendant.was_asked() => {
-                return Err(anyhow!("the run of {ranks} ranks ended early: {status}; go on with --resume"));
+                return Err(anyhow!("the run of {ranks} ranks ended early: {status}; resume with --resume"));
             }
             _ => eprintln!(
-                "the run of {ranks} ranks ended early: {status}; it goes on from its last checkpoint"
+                "the run of {ranks} ranks ended early: {status}; it resumes from its last checkpoint"
             ),
         }
         if let Some(restart) = &restart {
@@ -139,7 +139,7 @@ pub(crate) fn launch(
     unreachable!("the last restart has returned")
 }
 
-/// How a run goes on whose ranks have died.
+/// The restart of a run whose ranks have died.
 struct Restart {
     run: RunDirectory,
     /// The step of its latest checkpoint before this command.

@@ -4,8 +4,11 @@
 //! gradients, losses and the wish to stop needs to be agreed on. Rank 0 leads: it alone evaluates, samples, saves and prints.
 
 mod launch;
+mod one_bit;
+mod residuals;
 
 pub(crate) use launch::{RankArgs, launch};
+pub(crate) use residuals::SavedAt;
 
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
@@ -15,10 +18,11 @@ use anyhow::{Context, bail, ensure};
 use exchange::launch::Place;
 use exchange::{Alone, Costs, Counted, Engine, Exact, Exchange, Pairwise, Share, Watchdog};
 use runs::BadInput;
-use runs::config::Config;
+use runs::config::{Config, ExchangeKind, RanksSection};
 use runs::directory::RunDirectory;
 
 use crate::exit::is_bad_input;
+use one_bit::OneBits;
 
 /// An engine that can be watched for ranks that do not arrive, where another process can fail to.
 trait Watched: Engine {
@@ -63,6 +67,8 @@ pub(crate) struct Ranks {
     /// Until it is left: see [`Ranks::end`].
     engine: ManuallyDrop<Box<dyn Metered>>,
     exact: Exact,
+    /// Exchanges of gradients where they are compressed.
+    one_bit: Option<OneBits>,
     /// Ranks on this host, which share its memory, and the number of this one among them.
     local: (usize, usize),
     watchdog: Option<Watchdog>,
@@ -76,7 +82,8 @@ impl Ranks {
 
     fn over(engine: impl Watched + 'static, local: (usize, usize)) -> Self {
         let engine: Box<dyn Metered> = Box::new(Counted::new(engine));
-        Self { engine: ManuallyDrop::new(engine), exact: Exact::default(), local, watchdog: None }
+        let engine = ManuallyDrop::new(engine);
+        Self { engine, exact: Exact::default(), one_bit: None, local, watchdog: None }
     }
 
     /// Leaves the others, once all have come to the end. A process that ends otherwise must not: it would wait for the others, who
@@ -86,7 +93,7 @@ impl Ranks {
         drop(ManuallyDrop::into_inner(std::mem::replace(&mut self.engine, ManuallyDrop::new(left))));
     }
 
-    /// As a launcher has started this process; alone where none has.
+    /// The ranks that a launcher has started; a world of one where none has.
     pub(crate) fn open() -> anyhow::Result<Self> {
         launch::found()?.map_or_else(|| Ok(Self::alone()), Self::over_mpi)
     }
@@ -109,7 +116,7 @@ impl Ranks {
         anyhow::bail!("{} ranks were started, and this system's MPI is not known", place.world)
     }
 
-    /// What talking to other ranks has cost so far; nothing where there are none.
+    /// Bytes and time of the exchange with other ranks so far; `None` in a world of one.
     pub(crate) fn costs(&self) -> Option<Costs> {
         (!self.is_alone()).then(|| self.engine.costs())
     }
@@ -145,13 +152,13 @@ impl Ranks {
         let path = self.led(|| {
             let directory = found.insert(find(out)?);
             let path =
-                directory.path.to_str().context("a path that is no text cannot be told to other ranks")?;
+                directory.path.to_str().context("a path that is not UTF-8 cannot be sent to other ranks")?;
             Ok(path.as_bytes().to_owned())
         })?;
         if let Some(found) = found {
             return Ok(found);
         }
-        let path = PathBuf::from(String::from_utf8(path).context("hearing rank 0's directory")?);
+        let path = PathBuf::from(String::from_utf8(path).context("reading rank 0's directory")?);
         // A run that was named goes on where it is; any other is where rank 0 makes it.
         let mut directory = find(out).or_else(|_| find(Some(&path)))?;
         directory.path = path;
@@ -178,6 +185,63 @@ impl Ranks {
         .into())
     }
 
+    /// Sums gradients from here on as `settings` say.
+    pub(crate) fn exchange_by(&mut self, settings: &RanksSection) {
+        let compresses = settings.exchange == ExchangeKind::OneBit && !self.is_alone();
+        self.one_bit = compresses.then(|| OneBits::new(settings));
+    }
+
+    /// Whether ranks save something of their own with each checkpoint. The same on all of them.
+    pub(crate) fn have_residuals(&self) -> bool {
+        self.one_bit.is_some()
+    }
+
+    /// Begins the exchange of step `step`, counted from 1.
+    pub(crate) fn begin_step(&mut self, step: u64) {
+        if let Some(one_bit) = &mut self.one_bit {
+            one_bit.begin(step);
+        }
+    }
+
+    /// Ends the step: `committed` where its update is made.
+    pub(crate) fn settle_step(&mut self, committed: bool) {
+        if let Some(one_bit) = &mut self.one_bit {
+            one_bit.settle(committed);
+        }
+    }
+
+    /// Saves this rank's residuals beside the checkpoint `at` in `run`, if there are any.
+    pub(crate) fn save_residuals(&self, run: &Path, at: SavedAt<'_>) -> anyhow::Result<()> {
+        let Some(one_bit) = self.one_bit.as_ref().filter(|one_bit| one_bit.owe_after(at.step)) else {
+            return Ok(());
+        };
+        let place = (self.rank(), self.world());
+        residuals::save(run, place, at, &one_bit.buffers).context("saving residuals of the exchange")
+    }
+
+    /// Goes on with the residuals that were saved beside a checkpoint in `run`, if every rank finds its own. Otherwise all go on
+    /// without, and the reason comes back.
+    pub(crate) fn restore_residuals(
+        &mut self,
+        run: &Path,
+        at: SavedAt<'_>,
+    ) -> anyhow::Result<Option<String>> {
+        let place = (self.rank(), self.world());
+        if !self.one_bit.as_ref().is_some_and(|one_bit| one_bit.owe_after(at.step)) {
+            return Ok(None);
+        }
+        let loaded = residuals::load(run, place, at);
+        let own = loaded.as_ref().err().map_or_else(String::new, |error| format!("{error:#}"));
+        let reasons = self.gathered(own.as_bytes())?;
+        if let Some((rank, reason)) = reasons.iter().enumerate().find(|(_, reason)| !reason.is_empty()) {
+            return Ok(Some(format!("rank {rank}: {}", String::from_utf8_lossy(reason))));
+        }
+        if let (Some(one_bit), Ok(buffers)) = (&mut self.one_bit, loaded) {
+            one_bit.buffers = buffers;
+        }
+        Ok(None)
+    }
+
     /// Says so where ranks have nothing to do.
     pub(crate) fn note_idle(&self, config: &Config) {
         let (ranks, micro_batches) = (self.world(), config.train.accumulate);
@@ -199,9 +263,9 @@ impl Ranks {
         self.engine.commit(ok).context("agreeing with the other ranks")
     }
 
-    /// What rank 0 comes to by `work`, for all. Where it fails the others end, too.
+    /// Runs `work` on rank 0 and gives its result to all. If it fails, all ranks end.
     pub(crate) fn led(&mut self, work: impl FnOnce() -> anyhow::Result<Vec<u8>>) -> anyhow::Result<Vec<u8>> {
-        const GAVE_UP: &str = "rank 0 gave up; its own messages say why";
+        const GAVE_UP: &str = "rank 0 failed; its own messages say why";
         if !self.leads() {
             let told = self.told(&[])?;
             return match told.split_first() {
@@ -220,7 +284,7 @@ impl Ranks {
         said
     }
 
-    /// What rank 0 says. Others give nothing.
+    /// Sends rank 0's bytes to all. The other ranks pass an empty slice.
     fn told(&mut self, said: &[u8]) -> anyhow::Result<Vec<u8>> {
         if self.is_alone() {
             return Ok(said.to_owned());
@@ -229,7 +293,7 @@ impl Ranks {
         self.hear_lead(&mut length)?;
         let length = u64::from_le_bytes(length) as usize;
         let mut told = if self.leads() { said.to_owned() } else { vec![0; length] };
-        ensure!(told.len() == length, "rank 0 says {length} bytes");
+        ensure!(told.len() == length, "rank 0 announces {length} bytes");
         self.hear_lead(&mut told)?;
         Ok(told)
     }
@@ -238,11 +302,11 @@ impl Ranks {
         self.hear(0, bytes)
     }
 
-    /// What `rank` has in `bytes`, for all.
+    /// Sends the `bytes` of `rank` to all, into theirs.
     pub(crate) fn hear(&mut self, rank: usize, bytes: &mut [u8]) -> anyhow::Result<()> {
         let mut parts: Vec<&mut [u8]> = (1..self.world()).map(|_| &mut [] as &mut [u8]).collect();
         parts.insert(rank, bytes);
-        self.engine.all_gather(&mut parts).with_context(|| format!("hearing rank {rank}"))
+        self.engine.all_gather(&mut parts).with_context(|| format!("receiving from rank {rank}"))
     }
 
     /// Rank 0's number, for all.
@@ -252,7 +316,7 @@ impl Ranks {
         Ok(f32::from_le_bytes(bytes))
     }
 
-    /// What every rank has, in their order.
+    /// Gathers the bytes of every rank, in their order.
     pub(crate) fn gathered(&mut self, own: &[u8]) -> anyhow::Result<Vec<Vec<u8>>> {
         let mut all = Vec::with_capacity(self.world());
         for rank in 0..self.world() {
@@ -284,7 +348,11 @@ impl Ranks {
     /// The sum over all micro-batches, of this rank's sums of neighbours and those of the others.
     pub(crate) fn sum(&mut self, share: Share, len: usize, own: Vec<Vec<f32>>) -> anyhow::Result<Vec<f32>> {
         let own = Pairwise::of_sums(share, len, own)?;
-        self.exact.sum(self.engine.as_mut(), own).context("summing gradients over the ranks")
+        let summed = match self.one_bit.as_mut().and_then(|one_bit| one_bit.next(len)) {
+            Some(one_bit) => one_bit.sum(self.engine.as_mut(), own),
+            None => self.exact.sum(self.engine.as_mut(), own),
+        };
+        summed.context("summing gradients over the ranks")
     }
 }
 
@@ -298,7 +366,8 @@ pub(crate) mod tests {
 
     impl Watched for Threads {}
 
-    /// What each of several ranks, threads here, returns. One that panics leaves, so that nobody waits for it.
+    /// Runs `work` on several ranks, each a thread, and returns their results. A rank that panics leaves the world, so that
+    /// no other waits for it.
     pub(crate) fn on_each<T: Send>(world: usize, work: impl Fn(&mut Ranks) -> T + Sync) -> Vec<T> {
         threads::on_each(world, |engine| {
             let mut ranks = Ranks::over(engine, (1, 0));

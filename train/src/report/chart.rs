@@ -20,7 +20,7 @@ const BOTTOM: f64 = HEIGHT - 26.0;
 #[derive(Debug, Clone)]
 pub(super) struct Chart {
     pub(super) title: &'static str,
-    /// Of the values, in words.
+    /// Unit of the values, in words.
     pub(super) unit: &'static str,
     pub(super) from_zero: bool,
     pub(super) curves: Vec<Curve>,

@@ -1,4 +1,4 @@
-//! Which curves a run has.
+//! The curves of a run.
 
 use super::chart::{Chart, Curve, Look, Marks};
 use super::history::{History, Update};
@@ -96,7 +96,7 @@ fn moved(steps: &[Update]) -> Chart {
 fn exchanged(steps: &[Update]) -> Chart {
     let curves = vec![
         ("sent by rank 0", Look::First, bytes(steps, |step| step.ranks_sent)),
-        ("heard by it", Look::Second, bytes(steps, |step| step.ranks_heard)),
+        ("received by it", Look::Second, bytes(steps, |step| step.ranks_heard)),
     ];
     sizes("Exchanged per step", curves)
 }

@@ -1,4 +1,4 @@
-//! The lines of `metrics.jsonl`, as far as a report tells of them.
+//! The records of `metrics.jsonl` that a report shows.
 
 use std::{
     fs::File,
@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::journal;
 
-/// What happened in a run, in order; of steps that were repeated after an interruption, the repetition.
+/// Records of a run, in order; steps that were repeated after an interruption count as they were last taken.
 #[derive(Debug, Default)]
 pub(super) struct History {
     pub(super) starts: Vec<Start>,

@@ -1,4 +1,4 @@
-//! Text inside of markup.
+//! Escaping: text inside of markup.
 
 use std::fmt;
 

@@ -77,7 +77,7 @@ fn multiples(low: f64, high: f64, stride: f64) -> impl Iterator<Item = f64> {
     (0..=(last - first).max(0.0) as u32).map(move |at| (first + f64::from(at)) * stride + 0.0)
 }
 
-/// What keeps labels short.
+/// A unit that keeps labels short.
 struct Unit {
     size: f64,
     suffix: String,

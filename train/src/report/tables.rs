@@ -1,4 +1,4 @@
-//! What a run tells in words and numbers: its facts, evaluations, samples and mishaps.
+//! The page's tables: facts of a run, evaluations, samples and failures.
 
 use std::fmt::{self, Write};
 
@@ -35,7 +35,7 @@ pub(super) fn facts(history: &History) -> Vec<(&'static str, String)> {
         tell("Tokens", last.tokens.map(grouped));
         tell("Time", last.seconds.map(duration));
         tell("Last loss", last.loss.map(|loss| format!("{loss:.4}")));
-        tell("Share of the arithmetic used", last.mfu.map(|mfu| format!("{:.1} %", 100.0 * mfu)));
+        tell("Share of the measured peak FLOP/s", last.mfu.map(|mfu| format!("{:.1} %", 100.0 * mfu)));
     }
     let device = history.steps.iter().filter_map(|step| step.device_bytes).max();
     tell("Most device memory", device.map(|bytes| Bytes(bytes).to_string()));
@@ -130,7 +130,7 @@ pub(super) fn mishaps(page: &mut String, history: &History) -> fmt::Result {
     if mishaps.is_empty() && history.unreadable == 0 {
         return Ok(());
     }
-    writeln!(page, "<h2>Mishaps</h2>")?;
+    writeln!(page, "<h2>Failures and stops</h2>")?;
     if history.unreadable > 0 {
         let lines = if history.unreadable == 1 { "line is" } else { "lines are" };
         writeln!(page, "<p>{} {lines} unreadable in metrics.jsonl.</p>", grouped(history.unreadable as u64))?;

@@ -1,4 +1,4 @@
-//! What the page promises, whatever a run has written.
+//! Promises of the page, whatever a run has written.
 
 use std::fmt::Write;
 use std::fs;
@@ -193,7 +193,7 @@ fn what_a_model_says_stays_text() {
 #[test]
 fn torn_and_foreign_lines_do_not_hide_the_rest() {
     let torn = format!("{}{{\"kind\":\"step\",\"st", jsonl(&[start(0), step(1, 3), step(2, 3)]));
-    assert!(!page(&torn).contains("Mishaps"));
+    assert!(!page(&torn).contains("Failures and stops"));
     let foreign = json!({"kind": "weather", "step": 1, "rain": true});
     let lines = format!("{}nonsense\n\u{0}\n{}", jsonl(&[foreign, step(1, 3)]), jsonl(&[step(2, 3)]));
     let page = page(&lines);

@@ -1,4 +1,4 @@
-//! Fewer points that look the same.
+//! Thinning: fewer points whose curve looks the same.
 
 /// A step and a value.
 pub(super) type Point = (f64, f64);

@@ -24,7 +24,7 @@ use crate::progress::Validation;
 /// Batches validated before step 1, so that a lack of memory there does not wait for the first evaluation.
 const TRIAL_BATCHES: usize = 2;
 
-/// What was measured.
+/// Results of one evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Evaluation {
     /// Mean negative log-likelihood of the targets that count, in nats.
@@ -33,13 +33,13 @@ pub(crate) struct Evaluation {
     /// `None` where no target stands for text.
     pub(crate) bits_per_byte: Option<f64>,
     pub(crate) sequences: u64,
-    /// The same without copies of indexed documents, where something is looked up.
+    /// Results without copies of indexed documents, where the model looks texts up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) without_copies: Option<Fresh>,
 }
 
-/// What was measured where no document is, token for token, one of those that are looked up: there the next token is known
-/// and nothing has to be learned.
+/// Results without documents that are, token for token, among the indexed ones: their next tokens are looked up, not
+/// learned.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Fresh {
     /// `None` where all targets belong to copies.
@@ -197,7 +197,8 @@ mod tests {
         });
         let config = Config::from_text(&description.to_string(), "a tiny run", &[]).expect("valid");
         let data = data::prepare(&config, folder.path(), None, &AtomicBool::new(false)).expect("prepared");
-        let windows = ValidationWindows::open(&config, &data, None, None).expect("there are some");
+        let windows = ValidationWindows::open(&config, &data, None, None, &AtomicBool::new(false))
+            .expect("there are some");
         let mut gpt = Gpt::<Flex>::new(&config.model, 1, &FlexDevice).expect("valid");
         // With a head of zeros each of the 16 ids is as likely as any other: four bits a target.
         gpt.wte = Param::from_tensor(gpt.wte.val().zeros_like());

@@ -1,4 +1,4 @@
-//! The network with what its passes have in common, and the pass that only measures.
+//! The network with the settings of its passes, and the validation pass.
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
@@ -17,7 +17,7 @@ pub(crate) struct Learner<B: Backend> {
     pub(super) pass: Pass,
 }
 
-/// What passes have in common.
+/// Settings that all passes share.
 #[derive(Debug, Clone)]
 pub(super) struct Pass {
     pub(super) seed: u64,
@@ -65,7 +65,7 @@ impl<B: Backend> InferenceStep for Learner<B> {
 }
 
 impl MicroBatch {
-    /// Its tensors on `device`.
+    /// The micro-batch's tensors on `device`.
     pub(super) fn upload<B: Backend>(&self, device: &B::Device) -> Batch<B> {
         let shape = [self.rows, self.inputs.len() / self.rows];
         let ids = |ids: &[i32]| Tensor::<B, 2, Int>::from_data(TensorData::new(ids.to_vec(), shape), device);

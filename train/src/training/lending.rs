@@ -12,10 +12,10 @@ use crate::ranks::Ranks;
 
 use super::snapshot::{PARTS, moment};
 
-/// What is to be fetched, and how far that has come.
+/// The list of moments to fetch, and how many have been fetched.
 pub(crate) struct Lending<'r> {
     ranks: &'r mut Ranks,
-    /// In the order of their names.
+    /// Moments in the order of their names.
     lent: Vec<Lent>,
     next: usize,
     /// Steps that each parameter has taken, wherever its moments are.
@@ -40,7 +40,7 @@ impl<'r> Lending<'r> {
         let mut times = BTreeMap::new();
         for theirs in ranks.gathered(&own)? {
             let theirs: BTreeMap<String, usize> =
-                serde_json::from_slice(&theirs).context("hearing of moments")?;
+                serde_json::from_slice(&theirs).context("reading another rank's steps")?;
             times.extend(theirs);
         }
         let mut lent = Vec::new();
@@ -57,7 +57,7 @@ impl<'r> Lending<'r> {
         Ok(Self { ranks, lent, next: 0, times })
     }
 
-    /// What others keep, in order.
+    /// Moments that other ranks keep, in order.
     pub(super) fn lent(&self) -> &[Lent] {
         &self.lent
     }

@@ -1,4 +1,4 @@
-//! A run in progress: what it stands on, and how its steps are written down and shown.
+//! A run in progress: its state, and the journal and display of its steps.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -15,6 +15,7 @@ use super::evaluation::Evaluation;
 use super::saving::Sealing;
 use super::strategy::{Display, Events, Taken};
 use crate::exit::Ending;
+use crate::figures::si;
 use crate::journal::Journal;
 use crate::optimizer::Optimizer;
 use crate::progress::Report;
@@ -35,6 +36,8 @@ pub(crate) struct Run<I: Offloadable> {
     pub(super) sealing: Option<Sealing>,
     pub(super) display: Display,
     pub(super) peaks: Peaks,
+    /// Whether a step was faster than the products before the run.
+    is_outdone: bool,
     /// Set when the loop has ended.
     pub(super) ending: Option<anyhow::Result<Ending>>,
     begun: Instant,
@@ -42,7 +45,7 @@ pub(crate) struct Run<I: Offloadable> {
     before: f64,
 }
 
-/// The most that was held at any moment of the run. The device's own counters begin anew with every step.
+/// Peaks of the run. The device's own counters begin anew with every step.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Peaks {
     pub(crate) device: u64,
@@ -87,11 +90,12 @@ impl<I: Offloadable> Run<I> {
             begun: Instant::now(),
             before,
             peaks: Peaks::default(),
+            is_outdone: false,
             ending: None,
         }
     }
 
-    /// Writes a step down and shows it.
+    /// Writes a step to the journal and shows it.
     pub(super) fn account(&mut self, mut report: Report, events: &mut Events<I>) {
         let (usable, seconds) = (report.is_usable(), report.ms / 1e3);
         let session = &mut self.session;
@@ -104,8 +108,11 @@ impl<I: Offloadable> Run<I> {
         report.tokens = tokens * report.step;
         report.tokens_per_second = tokens as f64 / seconds;
         let reached = session.flops_per_step / seconds / self.ranks.world() as f64;
-        // A step that is faster than the measured peak has shown a higher one.
-        session.flops_per_second = session.flops_per_second.map(|possible| possible.max(reached));
+        if let Some(shown) = session.flops_per_second.filter(|shown| reached > *shown) {
+            session.flops_per_second = Some(reached);
+            self.outdone(report.step, shown, reached);
+        }
+        let session = &self.session;
         report.mfu = session.flops_per_second.map(|possible| reached / possible);
         report.seconds = session.progress.seconds;
         self.tell("step", &report);
@@ -123,6 +130,18 @@ impl<I: Offloadable> Run<I> {
         let (step, lr) = (report.step as usize, report.lr);
         let item = TrainingItem::new(report, items.clone(), items, Some(step), Some(lr));
         events.process_train(LearnerEvent::ProcessedItem(item));
+    }
+
+    /// Tells of a step that was faster than all products and steps before it: what is possible is more than was known.
+    fn outdone(&mut self, step: u64, shown: f64, reached: f64) {
+        self.tell("peak", &json!({ "step": step, "flops_per_second": reached, "before": shown }));
+        if !std::mem::replace(&mut self.is_outdone, true) {
+            let [reached, shown] = [reached, shown].map(|speed| si(speed, "FLOP/s"));
+            self.say(&format!(
+                "step {step} reached {reached}, and products before the run no more than {shown}, probably beside other \
+                 work: mfu is of the most that was reached"
+            ));
+        }
     }
 
     /// Asks for the end of a run that has written as much to the disk as it may.
@@ -147,11 +166,11 @@ impl<I: Offloadable> Run<I> {
     /// A line in the journal. A disk that is full does not end the run.
     pub(super) fn tell<T: Serialize>(&mut self, kind: &str, record: &T) {
         if let Err(error) = self.journal.write(kind, record) {
-            self.say(&format!("{error:#}; training goes on"));
+            self.say(&format!("{error:#}; training continues"));
         }
     }
 
-    /// Between the lines of steps. The terminal interface owns the whole screen, so there the journal has to do.
+    /// Prints between the lines of steps. The terminal interface owns the whole screen, so there the journal has to do.
     pub(super) fn say(&self, text: &str) {
         if self.display == Display::Plain {
             eprintln!("{text}");

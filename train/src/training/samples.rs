@@ -1,4 +1,4 @@
-//! What the model says during a run: its samples, and how many answers of the embedded corpus are right.
+//! The model's samples during a run, and how many answers of the embedded corpus are right.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -151,7 +151,7 @@ impl<I: Offloadable> Run<I> {
             let path = folder.join(format!("step-{step:08}.txt"));
             let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, text));
             if let Err(error) = written {
-                self.say(&format!("writing {}: {error}; training goes on", path.display()));
+                self.say(&format!("writing {}: {error}; training continues", path.display()));
             }
         }
         Ok(())

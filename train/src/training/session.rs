@@ -1,4 +1,4 @@
-//! Everything a run is but its tensors: its settings, where it stands, and what it must tell.
+//! The session of a run, which is everything but its tensors: settings, position, and what has to be reported.
 
 use std::{
     path::PathBuf,
@@ -33,7 +33,7 @@ pub(crate) struct Session {
     pub(crate) stop: Arc<AtomicBool>,
 }
 
-/// Where a run stands. Saved with every checkpoint.
+/// The position of a run, saved with every checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Progress {
@@ -41,9 +41,9 @@ pub(crate) struct Progress {
     pub(crate) step: u64,
     /// Where the stream of sequences goes on.
     pub(crate) cursor: Cursor,
-    /// Of what was learned from; absent before step 1.
+    /// Fingerprint of the training data; absent before step 1.
     pub(crate) data: Option<Fingerprint>,
-    /// Spent in all, evaluations and checkpoints included. The journal keeps them, so that equal runs leave equal
+    /// Time spent in all, evaluations and checkpoints included. The journal keeps it, so that equal runs leave equal
     /// checkpoints.
     #[serde(default, skip_serializing)]
     pub(crate) seconds: f64,
@@ -62,7 +62,7 @@ pub(crate) struct Best {
 }
 
 impl Progress {
-    /// Before step 1.
+    /// The position before step 1.
     pub(crate) fn start(seed: u64) -> Self {
         Self { cursor: Cursor::start(seed), ..Self::default() }
     }

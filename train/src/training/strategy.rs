@@ -46,11 +46,11 @@ pub(crate) enum Display {
     Plain,
     /// Burn's terminal interface.
     Terminal,
-    /// Not at all.
+    /// No display.
     Silent,
 }
 
-/// What a run leaves in memory.
+/// Results of a run that stay in memory.
 pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) learner: Learner<Offload<I>>,
     pub(crate) session: Session,
@@ -67,7 +67,7 @@ pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) checkpoint_bytes: Option<u64>,
 }
 
-/// What a step took.
+/// Loss, time and traffic of a step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taken {
     pub(crate) loss: f32,

@@ -12,7 +12,7 @@ use runs::{Trained, Wanted};
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct ConfigArgs {
     /// A JSON file, or a preset: toy, shakespeare-char, gpt-124m, gpt-350m, gpt-1.5b, gpt-7b, llama-18b. By default `toy`, or
-    /// what the run at hand was begun with.
+    /// the run's own configuration.
     #[arg(long, value_name = "NAME|PATH")]
     pub(crate) config: Option<String>,
     /// Sets one value of the configuration; may be repeated.
@@ -52,13 +52,13 @@ pub(crate) struct SamplingArgs {
     /// Divides the logits; 0 always takes the likeliest token.
     #[arg(long, default_value_t = 0.8)]
     temperature: f64,
-    /// Only the `k` likeliest tokens.
+    /// Choose among the `k` likeliest tokens only.
     #[arg(long)]
     top_k: Option<usize>,
-    /// Only the likeliest tokens that together reach this probability.
+    /// Choose among the likeliest tokens that together reach this probability.
     #[arg(long)]
     top_p: Option<f64>,
-    /// Only tokens at least this likely relative to the likeliest.
+    /// Choose among tokens at least this likely relative to the likeliest.
     #[arg(long)]
     min_p: Option<f64>,
     /// Makes tokens that occurred less likely.
@@ -67,10 +67,10 @@ pub(crate) struct SamplingArgs {
     /// Fixes the random choices.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Ends the text before this one; may be repeated.
+    /// Stop string: the text ends before it; may be repeated.
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
-    /// Tokens at most.
+    /// New tokens at most.
     #[arg(long, default_value_t = 128, value_parser = RangedU64ValueParser::<usize>::new().range(..=MOST_NEW_TOKENS))]
     pub(crate) max_new_tokens: usize,
 }

@@ -20,7 +20,7 @@ use crate::interrupt;
 pub(crate) struct Args {
     #[command(flatten)]
     checkpoint: CheckpointArgs,
-    /// One question, one answer, and out.
+    /// Answer this question and exit.
     #[arg(short, long)]
     prompt: Option<String>,
     /// Instructions that stand before the first question, and stay when older questions are forgotten.
@@ -131,7 +131,7 @@ impl History {
             self.messages.drain(self.kept..self.kept + 2);
         };
         silenced.store(false, Ordering::Relaxed);
-        let said = speaker.aloud(&[ids], out, silenced);
+        let said = speaker.stream_to(&[ids], out, silenced);
         silenced.store(true, Ordering::Relaxed);
         let said = said?;
         writeln!(out)?;

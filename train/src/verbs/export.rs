@@ -1,4 +1,4 @@
-//! `train export`: a checkpoint as others read it.
+//! `train export`: a checkpoint in the layouts of other programs.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ use super::CheckpointArgs;
 pub(crate) struct Args {
     #[command(flatten)]
     checkpoint: CheckpointArgs,
-    /// The folder to make.
+    /// The folder to create.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// How tensors are named and laid out.

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// A folder as Hugging Face publishes it: config.json, safetensors, tokenizer.
     #[arg(long, value_name = "DIR")]
     from: PathBuf,
-    /// The run's directory; training goes on there by `--resume DIR`.
+    /// The run's directory; `--resume DIR` trains it further.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// A tokenizer's folder, where the published folder has none.

@@ -23,7 +23,7 @@ pub(crate) struct Build {
     /// The part of the set to index.
     #[arg(long, value_enum, default_value_t = Part::Train)]
     split: Part,
-    /// The folder to make.
+    /// The folder to create.
     #[arg(long)]
     out: PathBuf,
     /// Memory to use at most; less makes more and smaller chunks, and the same index.
@@ -57,9 +57,9 @@ pub(crate) struct Inspect {
 /// A part of a set.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Part {
-    /// That is learned from.
+    /// The training split.
     Train,
-    /// That is measured with.
+    /// The validation split.
     Val,
 }
 
@@ -84,10 +84,10 @@ pub(crate) fn build(args: &Build) -> anyhow::Result<()> {
         chunk_tokens: None,
         threads: args.threads.map_or_else(cores, NonZeroUsize::get),
     };
-    let stop = interrupt::flag("stopping; the same command goes on from here")?;
+    let stop = interrupt::flag("stopping; the same command resumes")?;
     let (manifest, reused) = build_index(&build, &stop)?;
     if reused > 0 {
-        println!("{} pieces of an earlier build were whole and used again", grouped(reused));
+        println!("{} undamaged pieces of an earlier build were reused", grouped(reused));
     }
     describe(&args.out, &manifest, &Index::open(&args.out, &args.set)?);
     Ok(())
@@ -112,7 +112,7 @@ pub(crate) fn inspect(args: &Inspect) -> anyhow::Result<()> {
     let mut record = json!({ "tokens": manifest.tokens, "bytes": index.bytes(), "whole": true });
     if !args.json {
         describe(&args.index, &manifest, index);
-        println!("every byte of it and of its shards is as it was written");
+        println!("every byte of the index and its shards is as it was written");
     }
     if let Some(spec) = &args.tokenizer {
         let tokenizer = open(spec)?;
@@ -125,10 +125,10 @@ pub(crate) fn inspect(args: &Inspect) -> anyhow::Result<()> {
         });
         if !args.json {
             println!(
-                "of {} documents to validate with {} are copies of indexed ones: {} of {} tokens, which say nothing about \
+                "{} of {} validation documents are copies of indexed ones: {} of {} tokens, which say nothing about \
                  what is learned",
-                grouped(copies.documents),
                 grouped(copies.duplicate_documents),
+                grouped(copies.documents),
                 grouped(copies.duplicate_positions),
                 grouped(copies.positions)
             );
@@ -141,11 +141,12 @@ pub(crate) fn inspect(args: &Inspect) -> anyhow::Result<()> {
             let told = found.map(|found| -> anyhow::Result<String> {
                 let next = tokenizer.decode(&[found.next])?;
                 Ok(format!(
-                    "its last {} tokens occur first at position {}, followed by {next:?}",
+                    "the text's last {} tokens occur first at position {}, followed by {next:?}",
                     found.length, found.at
                 ))
             });
-            let told = told.transpose()?.unwrap_or_else(|| "no end of it occurs there".to_owned());
+            let told =
+                told.transpose()?.unwrap_or_else(|| "no end of the text occurs in the index".to_owned());
             if !args.json {
                 println!("{told}");
             }

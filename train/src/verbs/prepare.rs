@@ -19,13 +19,13 @@ pub(crate) struct Args {
     /// A tokenizer's folder or `tokenizer.json`, or `bytes` for raw bytes.
     #[arg(long)]
     tokenizer: PathBuf,
-    /// The folder to make.
+    /// The folder to create.
     #[arg(long)]
     out: PathBuf,
-    /// The share of the text to measure with instead of learning from it.
+    /// Share of the text that is held out for validation.
     #[arg(long, default_value_t = 0.1)]
     val_fraction: f64,
-    /// How that share is chosen.
+    /// How validation text is chosen.
     #[arg(long, value_enum, default_value_t = Split::Document)]
     split: Split,
     /// Seeds the choice of documents.
@@ -37,16 +37,16 @@ pub(crate) struct Args {
     /// Tokens in a training sequence, for the share of counted targets that training would see.
     #[arg(long, default_value_t = 1024)]
     sequence: usize,
-    /// The fate of a record that cannot be used.
+    /// Handling of records that cannot be used.
     #[arg(long, value_enum, default_value_t = BadRecord::Skip)]
     on_bad_record: BadRecord,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum BadRecord {
-    /// It is counted, named and left out, as long as nine of ten records are clean.
+    /// The record is counted, named and left out, as long as nine of ten records are clean.
     Skip,
-    /// It ends the preparation.
+    /// The record ends the preparation.
     Fail,
 }
 
@@ -133,7 +133,7 @@ fn describe_targets(args: &Args, tokenizer: &Tokenizer) {
         }
         let plan = WindowPlan { length, align, shuffle: false };
         let said = match TokenDataset::open(&args.out, tokenizer::Split::Train, tokenizer, plan) {
-            Ok(tokens) => Epoch::of(tokens.windows(), tokens.targets()).to_string(),
+            Ok(tokens) => Epoch::of(tokens.windows(), tokens.targets(), tokens.tokens()).to_string(),
             Err(error) => error.to_string(),
         };
         println!("sequences of {length} with data.align = \"{name}\": {said}");

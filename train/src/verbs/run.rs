@@ -26,7 +26,7 @@ use crate::journal::Journal;
 use crate::machine;
 use crate::optimizer::{Optimizer, Owners, check_eight_bits};
 use crate::plan::{self, Plan};
-use crate::ranks::{self, RankArgs, Ranks};
+use crate::ranks::{self, RankArgs, Ranks, SavedAt};
 use crate::summary::{self, Summary};
 use crate::training::{self, Display, Learner, Outcome, Progress, Run, Session, Tape};
 use crate::{interrupt, report};
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// The run's directory; by default `runs/` and the configuration's name.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on where a run stopped: `auto` for the latest checkpoint in the run's directory, or a path to either.
+    /// Resume a run: `auto` for the latest checkpoint in the run's directory, or a path to a run or a checkpoint.
     #[arg(long, value_name = "auto|PATH")]
     resume: Option<Resume>,
     /// Begin a new run with the weights and the vocabulary of another: a run's directory, whose latest checkpoint is
@@ -122,22 +122,19 @@ impl Work for Training<'_> {
             return Ok(Ending::Done);
         }
         if !ranks.leads() {
-            let text = String::from_utf8(config).context("hearing rank 0's configuration")?;
+            let text = String::from_utf8(config).context("reading rank 0's configuration")?;
             directory.config = Config::from_text(&text, "rank 0's configuration", &[])?;
         }
         let config = directory.config.clone();
         let footprint = Footprint::of(&config.model)?;
         ranks.note_idle(&config);
+        ranks.exchange_by(&config.ranks);
         let checkpoint = directory.from.as_ref();
         if let Some(done) = checkpoint.filter(|checkpoint| checkpoint.step >= config.train.steps) {
             // A run that was stopped behind its last checkpoint has yet to say what it came to.
-            if let Some(told) = summary::of_finished(&run, done.step) {
+            if let Some(summary) = summary::of_finished(&run, done.step) {
                 if ranks.leads() {
-                    let (run, steps) = (run.display(), done.step);
-                    eprintln!("{run} is done with its {steps} steps; raise train.steps by --set to go on");
-                    if args.json {
-                        print!("{told}");
-                    }
+                    say_done(&run, done.step, args.json.then_some(&summary));
                 }
                 ranks.end();
                 return Ok(Ending::Done);
@@ -158,21 +155,22 @@ impl Work for Training<'_> {
         // Others find what rank 0 has prepared.
         let data = data.map_or_else(prepare, Ok)?;
         let training = Arc::new(TrainingWindows::open(&config, &data)?);
-        // Rank 0 alone measures, and nobody else looks its text up for that.
-        let looked_up = data.indexes.as_ref().filter(|_| ranks.leads());
-        let validation = ValidationWindows::open(&config, &data, looked_up, config.eval.sequences)?;
-        let validation = Arc::new(validation);
+        let validation = validation_windows(&config, &data, &mut ranks, &stop)?;
         if ranks.leads() {
             describe(&training, &validation, &data);
             if let (Some(pretrained), Some(indexes)) = (&directory.pretrained, &data.indexes)
+                && pretrained.looks_up()
                 && let Err(other) = indexes.check(pretrained.path())
             {
-                eprintln!("the weights come from a run that looked other texts up: {other:#}");
+                eprintln!("the weights come from a run with other indexed texts: {other:#}");
             }
         }
 
         let (gpt, optimizer, mut progress) = first_state::<I>(&directory, device, &ranks)?;
         same_data(&mut progress, &training)?;
+        if let Some(checkpoint) = checkpoint {
+            residuals_of(&checkpoint.path, &progress, &mut ranks)?;
+        }
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let session = Session {
             flops_per_step: flops_per_token * config.tokens_per_step() as f64,
@@ -208,7 +206,7 @@ impl Work for Training<'_> {
         let summary = Summary::of(&outcome, place, &stats::<I>(device))?;
         let theirs = outcome.ranks.led(|| Ok(summary.weights_sha256.clone().into_bytes()))?;
         let same = outcome.ranks.all(theirs == summary.weights_sha256.as_bytes())?;
-        ensure!(same, "the ranks ended with different weights, so their devices do not compute alike");
+        ensure!(same, "the ranks ended with different weights: their devices compute differently");
         if let Some((plan, _)) = planned {
             conclude(args, &run, &plan, &mut outcome, summary)?;
         }
@@ -216,6 +214,34 @@ impl Work for Training<'_> {
         outcome.ranks.end();
         Ok(outcome.ending)
     }
+}
+
+/// Says that a run has nothing left to do, and prints its summary where that is asked for.
+fn say_done(run: &Path, steps: u64, summary: Option<&String>) {
+    eprintln!("{} is done with its {steps} steps; raise train.steps by --set to train on", run.display());
+    if let Some(summary) = summary {
+        print!("{summary}");
+    }
+}
+
+/// Validation sequences. Rank 0 alone measures, so the other ranks look no text up.
+fn validation_windows(
+    config: &Config,
+    data: &Data,
+    ranks: &mut Ranks,
+    stop: &Arc<AtomicBool>,
+) -> anyhow::Result<Arc<ValidationWindows>> {
+    let windows =
+        |indexes| ValidationWindows::open(config, data, indexes, config.eval.sequences, stop).map(Arc::new);
+    let mut looked_up = None;
+    ranks.led(|| {
+        if data.indexes.is_some() {
+            eprintln!("looking the validation text up");
+        }
+        looked_up = Some(windows(data.indexes.as_ref())?);
+        Ok(Vec::new())
+    })?;
+    Ok(looked_up.map_or_else(|| windows(None), Ok)?)
 }
 
 /// Ranks of the run, and those of them on this host. A dry run is alone and plans for those that would be started.
@@ -237,9 +263,9 @@ fn plan_of<I: Offloadable>(
     let footprint = Footprint::of(&directory.config.model)?;
     let machine = machine::survey::<I>(device, place, &directory.config, &directory.path, shared)?;
     directory.config = plan::placed(&directory.config, &footprint, &machine);
-    let mut plan = Plan::new(&directory.config, &footprint, &machine);
     // With another run's weights comes its vocabulary, which is not there yet.
-    plan.data = if directory.pretrained.is_none() { epoch(&directory.config)? } else { None };
+    let data = if directory.pretrained.is_none() { epoch(&directory.config)? } else { None };
+    let plan = Plan::new(&directory.config, &footprint, &machine).over(data);
     eprintln!("{plan}");
     if args.dry_run && args.json {
         println!("{}", serde_json::to_string_pretty(&plan)?);
@@ -249,7 +275,7 @@ fn plan_of<I: Offloadable>(
     Ok((plan, machine.flops_per_second))
 }
 
-/// What a run came to: asked about, written down and told.
+/// Ends a run: asks the quiz, writes the summary and the report, and prints both.
 fn conclude<I: Offloadable>(
     args: &Args,
     run: &Path,
@@ -261,7 +287,7 @@ fn conclude<I: Offloadable>(
     if outcome.ending == Ending::Done {
         match quiz(&outcome.learner, &outcome.session, &mut outcome.journal) {
             Ok(score) => summary.quiz = score,
-            Err(error) => eprintln!("the questions could not be asked: {error:#}"),
+            Err(error) => eprintln!("the quiz could not be run: {error:#}"),
         }
         summary.write(run)?;
     }
@@ -280,7 +306,7 @@ fn conclude<I: Offloadable>(
     Ok(())
 }
 
-/// What there is to learn from.
+/// Prints the size of the training and validation data.
 fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &Data) {
     let targets = training.targets();
     eprintln!(
@@ -296,11 +322,11 @@ fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &D
         let copies = if validation.know_copies() {
             ""
         } else {
-            "; whether validation text is a copy of it cannot be told, as nothing marks where documents begin"
+            "; nothing marks where documents begin, so validation text was not checked for copies of it"
         };
         eprintln!(
-            "what is looked up is the next token in {:.1} % of the first training and {:.1} % of the first validation \
-             sequences{copies}",
+            "the looked-up token is the next one for {:.1} % of the first training and {:.1} % of the first validation \
+             sequences' tokens{copies}",
             100.0 * training,
             100.0 * measured
         );
@@ -338,12 +364,23 @@ fn first_state<I: Offloadable>(
     Ok((optimizer.adopt(gpt)?, optimizer, Progress::start(config.train.seed)))
 }
 
-/// Who steps which parameter.
+/// Takes over what ranks owed each other at a checkpoint, or says why they begin without.
+fn residuals_of(checkpoint: &Path, progress: &Progress, ranks: &mut Ranks) -> anyhow::Result<()> {
+    let Some(run) = checkpoint.ancestors().nth(2) else { return Ok(()) };
+    let at = SavedAt { step: progress.step, losses: &progress.losses };
+    let dropped = ranks.restore_residuals(run, at)?;
+    if let Some(reason) = dropped.filter(|_| ranks.leads()) {
+        eprintln!("the exchange begins without the residuals of this checkpoint: {reason}");
+    }
+    Ok(())
+}
+
+/// The rank that steps each parameter.
 fn owners<I: Backend>(config: &Config, gpt: &Gpt<I>, ranks: &Ranks) -> Owners {
     if config.memory.shard { Owners::divided(gpt, ranks) } else { Owners::default() }
 }
 
-/// What cannot work is not begun.
+/// Refuses a run that cannot work, before it starts.
 pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
     let refusals = plan.refusals();
     if refusals.is_empty() {
@@ -385,7 +422,7 @@ fn resuming(run: &Path, device: DeviceChoice, ranks: &RankArgs) -> String {
     )
 }
 
-/// A run that goes on learns from what it learned from.
+/// A resumed run must have the training data it began with.
 fn same_data(progress: &mut Progress, training: &TrainingWindows) -> anyhow::Result<()> {
     let found = training.fingerprint()?;
     let expected = *progress.data.get_or_insert(found);

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// A question to answer, as a conversation; may be repeated.
     #[arg(long)]
     question: Vec<String>,
-    /// How often each is continued, with other random choices.
+    /// Continuations of each text, with different random choices.
     #[arg(long, default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_TEXTS))]
     count: usize,
     #[command(flatten)]
@@ -83,7 +83,7 @@ impl Work for Sampled<'_> {
         let texts: Vec<&Prompt> =
             prompts.iter().flat_map(|prompt| iter::repeat_n(prompt, args.count)).collect();
         if let ([only], false) = (texts.as_slice(), args.json) {
-            return aloud(&speaker(base), only);
+            return stream_one(&speaker(base), only);
         }
         for (n, texts) in texts.chunks(TEXTS_AT_ONCE).enumerate() {
             let speaker = speaker(Sampling { seed: base.seed.wrapping_add(n as u64), ..base });
@@ -109,15 +109,18 @@ fn prompt(text: &str) -> anyhow::Result<String> {
     }
 }
 
-/// Writes one text as it comes.
-fn aloud<B: Backend>(speaker: &Speaker<'_, B>, Prompt { ids, text, between }: &Prompt) -> anyhow::Result<()> {
+/// Prints one text as it is generated.
+fn stream_one<B: Backend>(
+    speaker: &Speaker<'_, B>,
+    Prompt { ids, text, between }: &Prompt,
+) -> anyhow::Result<()> {
     print!("{text}{between}");
-    speaker.aloud(slice::from_ref(ids), &mut std::io::stdout(), &AtomicBool::new(false))?;
+    speaker.stream_to(slice::from_ref(ids), &mut std::io::stdout(), &AtomicBool::new(false))?;
     println!("\n");
     Ok(std::io::stdout().flush()?)
 }
 
-/// Writes several texts, each when all are complete.
+/// Prints several texts once all are complete.
 fn together<B: Backend>(speaker: &Speaker<'_, B>, prompts: &[&Prompt], json: bool) -> anyhow::Result<()> {
     let ids: Vec<_> = prompts.iter().map(|prompt| prompt.ids.clone()).collect();
     let completions = speaker.speak(&ids, |_| ControlFlow::Continue(()))?;

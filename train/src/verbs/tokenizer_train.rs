@@ -17,16 +17,16 @@ pub(crate) struct Args {
     /// The folder for `tokenizer.json` and `tokenizer_config.json`.
     #[arg(long)]
     out: PathBuf,
-    /// What the tokens are.
+    /// Kind of vocabulary.
     #[arg(long, value_enum, default_value_t = Kind::Bpe)]
     kind: Kind,
     /// Ids in the vocabulary, control tokens included (kind bpe).
     #[arg(long, default_value_t = BpeTraining::default().vocab_size)]
     vocab_size: usize,
-    /// Characters of one document beyond which it is not looked at (kind bpe).
+    /// Characters read of one document at most (kind bpe).
     #[arg(long, default_value_t = BpeTraining::default().document_chars)]
     document_chars: usize,
-    /// The share of documents looked at (kind bpe).
+    /// Share of the documents to learn from (kind bpe).
     #[arg(long, default_value_t = BpeTraining::default().sample)]
     sample: f64,
     /// Stop reading after these many bytes of text (kind bpe).

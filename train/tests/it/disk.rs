@@ -1,4 +1,4 @@
-//! A disk that takes no more.
+//! A full disk, and files that cannot be written.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ fn a_save_that_fails_leaves_training_and_earlier_checkpoints_alone() {
         let told = format!("step {step}: no checkpoint was saved: saving step {step} as run/checkpoints/");
         assert!(said.contains(&told), "{told:?} is not in\n{said}");
     }
-    assert!(said.contains("; training goes on"), "{said}");
+    assert!(said.contains("; training continues"), "{said}");
     assert!(said.contains("make room or keep fewer checkpoints"), "{said}");
     let end = "train: the run ends without a checkpoint of its last step: step 6: ";
     assert!(last_words(&output, tiny.path()).starts_with(end), "{said}");
@@ -65,7 +65,7 @@ fn a_full_disk_leaves_training_and_earlier_checkpoints_alone() {
 }
 
 #[test]
-fn a_save_that_fails_beside_later_steps_is_told_and_at_the_end_it_counts() {
+fn a_save_that_fails_beside_later_steps_is_reported_and_fails_the_run_at_its_end() {
     let tiny = Tiny::trained(&["train.steps=3"]);
     // Nothing can take the name of what is mounted there: only the last thing a save does fails.
     let pin = "mount --bind run/checkpoints/latest run/checkpoints/latest";
@@ -78,7 +78,7 @@ fn a_save_that_fails_beside_later_steps_is_told_and_at_the_end_it_counts() {
     assert_code(&output, 1);
     let said = stderr(&output);
     let told = "step 4: no checkpoint was saved: ";
-    assert!(said.contains(told) && said.contains("; training goes on"), "{said}");
+    assert!(said.contains(told) && said.contains("; training continues"), "{said}");
     let end = "train: the run ends without a checkpoint of its last step: step 6: ";
     assert!(last_words(&output, tiny.path()).starts_with(end), "{said}");
 }

@@ -8,7 +8,7 @@ use crate::tiny::{TIGHT, Tiny, bits};
 
 const SETTINGS: [&str; 3] = [TIGHT, "train.accumulate=2", "train.steps=6"];
 
-/// What a quarter of the host memory of a run that has enough is, and that run's bits.
+/// Runs with enough memory: the setting for a quarter of its host memory, and its bits.
 fn roomy(tiny: &Tiny) -> (String, [String; 2]) {
     let summary = tiny.run("roomy", &SETTINGS);
     assert_eq!(summary["bytes_to_disk"], 0);
@@ -45,7 +45,7 @@ fn a_quarter_of_the_host_memory_and_a_disk_give_the_same_bits() {
     assert_eq!(bits(&tiny.resume("roomy", &["train.steps=8"])), resumed);
 }
 
-/// What the optimizer holds on the host cannot sink: spilled tensors make room for it.
+/// The optimizer's host memory cannot sink: spilled tensors make room for it.
 #[test]
 fn tensors_sink_for_an_optimizer_on_the_host() {
     let tiny = Tiny::new();

@@ -1,4 +1,4 @@
-//! Numbers that are no numbers.
+//! Divergence: NaN and infinite losses withhold the update and end the run.
 
 use std::fs;
 

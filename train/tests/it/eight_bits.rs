@@ -48,7 +48,7 @@ fn eight_bits_learn_as_sixteen_do() {
 }
 
 #[test]
-fn a_run_goes_on_from_its_checkpoint_to_the_same_bits() {
+fn a_run_resumes_from_its_checkpoint_to_the_same_bits() {
     let tiny = Tiny::new();
     for state in ["f32", "bf16"] {
         let format = format!("memory.optimizer_state={state}");
@@ -82,7 +82,7 @@ const WIDE: [&str; 11] = [
     "eval.questions=[]",
 ];
 const MATRICES: u64 = 6 * 12 * 512 * 512;
-/// In f32, and the head in bf16.
+/// Parameters of the embedding, kept in f32, and of the head, in bf16.
 const EMBEDDING: u64 = 264 * 512;
 
 /// A byte and a 32nd of gradient out; as much of weight in for the forward pass, and again for the backward pass.

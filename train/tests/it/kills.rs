@@ -1,4 +1,4 @@
-//! Killed at any moment, a run can be gone on with.
+//! A run that is killed at any moment can be resumed.
 
 use std::{
     env,

@@ -59,7 +59,7 @@ fn a_run_that_looks_up_has_the_same_bits_under_a_budget_and_resumed() {
 }
 
 #[test]
-fn validation_is_told_with_and_without_copies_of_what_was_learned_from() {
+fn validation_is_reported_with_and_without_copies_of_training_text() {
     let tiny = Tiny::new();
     with_copies(&tiny);
     let summary = tiny.run("run", &COPIES);
@@ -173,7 +173,7 @@ fn the_training_text_is_not_indexed_twice_and_the_validation_text_is_refused() {
     let once = run("once", "train");
     assert_success(&once);
     assert!(!tiny.join("once/data/index").exists());
-    assert!(stderr(&once).contains("what is looked up is the next token in"), "{}", stderr(&once));
+    assert!(stderr(&once).contains("the looked-up token is the next one for"), "{}", stderr(&once));
     let own = tiny.run("own", &[&shards[..], &["tokenizer.chat=false"]].concat());
     assert_eq!(bits(&json(&once)), bits(&own));
     let refused = run("refused", "val");

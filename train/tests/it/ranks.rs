@@ -10,10 +10,10 @@ use crate::program::{PROGRAM, assert_code, assert_success, json, last_words, std
 use crate::tiny::{TIGHT, Tiny, bits};
 
 /// Four micro-batches with targets that count and others that do not.
-const SHARED: [&str; 2] = ["train.accumulate=4", "train.micro_batch=1"];
+pub(crate) const SHARED: [&str; 2] = ["train.accumulate=4", "train.micro_batch=1"];
 
 /// Whether Open MPI is here. Without it tests say that they did not run, unless they have to.
-fn has_mpi() -> bool {
+pub(crate) fn has_mpi() -> bool {
     let found = Command::new("mpirun").arg("--version").output().is_ok();
     assert!(
         found || env::var_os("EXCHANGE_REQUIRE_MPI").is_none(),
@@ -26,11 +26,11 @@ fn has_mpi() -> bool {
 }
 
 impl Tiny {
-    fn attempt_on(&self, ranks: &str, out: &str, settings: &[&str]) -> Output {
+    pub(crate) fn attempt_on(&self, ranks: &str, out: &str, settings: &[&str]) -> Output {
         self.train(&[&begin(out, ranks)[..], &set(settings)].concat())
     }
 
-    fn run_on(&self, ranks: &str, out: &str, settings: &[&str]) -> [String; 2] {
+    pub(crate) fn run_on(&self, ranks: &str, out: &str, settings: &[&str]) -> [String; 2] {
         let output = self.attempt_on(ranks, out, settings);
         assert_success(&output);
         bits(&json(&output))
@@ -43,7 +43,7 @@ impl Tiny {
         bits(&json(&output))
     }
 
-    /// In the background, with what it says in `out.log`.
+    /// Starts ranks in the background; their output goes to `out.log`.
     fn start_on(&self, ranks: &str, out: &str, more: &[&str]) -> Child {
         let log = fs::File::create(self.join(&format!("{out}.log"))).expect("a file");
         let mut command =
@@ -88,11 +88,11 @@ impl Tiny {
     }
 }
 
-fn begin<'a>(out: &'a str, ranks: &'a str) -> [&'a str; 9] {
+pub(crate) fn begin<'a>(out: &'a str, ranks: &'a str) -> [&'a str; 9] {
     ["--config", "tiny.json", "--device", "cpu", "--json", "--out", out, "--ranks", ranks]
 }
 
-fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
+pub(crate) fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
     settings.iter().flat_map(|setting| ["--set", setting]).collect()
 }
 
@@ -163,7 +163,7 @@ fn ranks_end_with_the_bits_of_one_process() {
     assert_eq!(own.lines().filter(|line| line.starts_with(r#"{"kind":"step""#)).count(), 4);
 }
 
-/// Of two, each sums half of all gradients and tells the other; beside them, losses and what is agreed on.
+/// Each of two ranks sums half of all gradients and sends them to the other, with losses and votes beside them.
 #[test]
 fn a_rank_sends_each_gradient_once_in_all() {
     if !has_mpi() {
@@ -206,7 +206,7 @@ fn a_dry_run_divides_each_host_among_the_ranks_it_would_have() {
 }
 
 #[test]
-fn a_run_goes_on_at_another_number_of_ranks_and_with_its_optimizer_elsewhere() {
+fn a_run_resumes_at_another_number_of_ranks_and_with_its_optimizer_elsewhere() {
     if !has_mpi() {
         return;
     }
@@ -265,7 +265,7 @@ fn a_step_that_diverges_is_withheld_by_all() {
 }
 
 #[test]
-fn a_killed_rank_ends_the_run_and_what_was_saved_goes_on() {
+fn a_killed_rank_ends_the_run_and_its_checkpoint_resumes() {
     if !has_mpi() {
         return;
     }
@@ -324,7 +324,7 @@ fn a_run_whose_ranks_are_killed_again_and_again_ends_as_if_they_had_not_been() {
     assert_eq!(ended(&mut child), Some(0), "{}", tiny.said("run"));
     let summary = fs::read(tiny.join("run/summary.json")).expect("reading");
     assert_eq!(bits(&serde_json::from_slice(&summary).expect("JSON")), whole);
-    let restarts = tiny.said("run").matches("goes on from its last checkpoint").count();
+    let restarts = tiny.said("run").matches("resumes from its last checkpoint").count();
     println!("{restarts} restarts");
     assert!(restarts > 0, "no rank was killed in time");
 }
@@ -360,7 +360,7 @@ fn one_rank_that_is_asked_to_stop_stops_all_with_a_checkpoint() {
 }
 
 #[test]
-fn whoever_started_the_ranks_can_stop_them_all() {
+fn sigint_to_the_launcher_stops_all_ranks_with_a_checkpoint() {
     if !has_mpi() {
         return;
     }
@@ -448,7 +448,7 @@ fn a_run_with_weights_of_another_is_restarted_only_once_it_has_saved_its_own() {
 }
 
 #[test]
-fn without_mpirun_one_is_told_what_to_install_and_one_process_trains() {
+fn without_mpirun_the_error_says_what_to_install_and_one_process_trains() {
     let tiny = Tiny::new();
     let mut command = tiny.command("run", &[]);
     let output = command.args(["--ranks", "2"]).env("PATH", "").output().expect("it starts");

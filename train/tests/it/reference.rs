@@ -16,7 +16,7 @@ use crate::tiny::Tiny;
 const QUESTION: &str = "What is 5 plus 1?";
 const MOST: usize = 12;
 
-/// What the reference library said of the model that [`publish`] makes, as `goldens/continue.py` prints it.
+/// The reference library's answer for the model that [`publish`] makes, as `goldens/continue.py` prints it.
 const GOLDEN: &str = include_str!("../goldens/continuation.json");
 
 /// A GPT-2 of one block whose weights are far enough apart that no rounding changes the likeliest token.
@@ -81,7 +81,7 @@ fn answer(tiny: &Tiny, run: &str) -> String {
     said["text"].as_str().expect("a text").to_owned()
 }
 
-/// What the reference library says of an exported folder; `None` where Python lacks it.
+/// The reference library's answer for an exported folder; `None` where Python lacks the library.
 fn reference(folder: &Path) -> Option<Value> {
     let python = env::var("REFERENCE_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let has = Command::new(&python).args(["-c", "import torch, transformers"]).output();

@@ -5,7 +5,7 @@ use std::fs;
 use crate::program::{assert_code, last_words};
 use crate::tiny::{GPT2, Tiny};
 
-/// What `arguments` are answered with, after the arguments.
+/// The `arguments` and the error they are answered with.
 fn refused(tiny: &Tiny, arguments: &[&str]) -> String {
     let output = tiny.train(arguments);
     assert_code(&output, 2);

@@ -1,4 +1,4 @@
-//! A run that was stopped goes on as if it had not been.
+//! Resuming: a run that was stopped continues bit for bit.
 
 use std::{fs, ops::RangeInclusive};
 
@@ -22,7 +22,7 @@ fn assert_each_step_once(tiny: &Tiny, out: &str) {
 }
 
 #[test]
-fn an_interrupted_run_goes_on_bit_for_bit() {
+fn an_interrupted_run_resumes_bit_for_bit() {
     for optimizer in ["train.optimizer=adamw", "train.optimizer=muon"] {
         let tiny = Tiny::new();
         let settings = settings(optimizer);
@@ -42,7 +42,7 @@ fn an_interrupted_run_goes_on_bit_for_bit() {
 }
 
 #[test]
-fn a_killed_run_goes_on_bit_for_bit() {
+fn a_killed_run_resumes_bit_for_bit() {
     for optimizer in ["train.optimizer=adamw", "train.optimizer=muon"] {
         let tiny = Tiny::new();
         let settings = settings(optimizer);
@@ -86,7 +86,7 @@ fn a_finished_run_can_be_given_more_steps() {
 }
 
 #[test]
-fn a_step_divided_otherwise_goes_on_and_every_change_is_said() {
+fn a_run_resumes_with_its_batch_divided_otherwise_and_prints_every_change() {
     let tiny = Tiny::new();
     tiny.run("run", &["train.steps=2", "train.micro_batch=2", "train.accumulate=2"]);
     let output = tiny.train(&[

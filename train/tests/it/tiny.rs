@@ -52,7 +52,7 @@ impl Tiny {
         Self { folder }
     }
 
-    /// With a finished run `run` in it.
+    /// A folder with a finished run `run` in it.
     pub(crate) fn trained(settings: &[&str]) -> Self {
         let tiny = Self::new();
         tiny.run("run", settings);
@@ -79,7 +79,7 @@ impl Tiny {
         command
     }
 
-    /// What the run has written down so far.
+    /// The run's journal so far.
     pub(crate) fn journal(&self, out: &str) -> String {
         fs::read_to_string(self.join(out).join("metrics.jsonl")).unwrap_or_default()
     }

@@ -22,13 +22,13 @@ impl Cell {
         self.quartiles.0
     }
 
-    /// Of the gradient, each second.
+    /// Gradient bytes per second.
     pub(super) fn rate(&self) -> f64 {
         self.bytes as f64 / self.seconds
     }
 }
 
-/// In the order in which they were measured.
+/// Cells in the order in which they were measured.
 pub(super) fn cells(samples: &[Sample]) -> Vec<Cell> {
     let key = |sample: &Sample| (sample.link, sample.ranks, sample.kind, sample.bytes);
     let mut keys: Vec<_> = Vec::new();
@@ -63,7 +63,7 @@ fn quantile(values: &[f64], share: f64) -> f64 {
     sorted.get(place.round() as usize).copied().unwrap_or(f64::NAN)
 }
 
-/// What the crate adds to the plain additions of a world of one, as the median of ratios within one turn.
+/// Time that the crate adds to the plain additions of a world of one: the median of ratios within one turn.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Overhead {
     pub(super) bytes: u64,
@@ -72,7 +72,7 @@ pub(super) struct Overhead {
     pub(super) alone: f64,
     /// Time over that of the plain sum, less one.
     pub(super) share: f64,
-    /// The same of the plain sum and itself.
+    /// Time over that of the plain sum, less one, for the plain sum itself.
     pub(super) noise: f64,
 }
 

@@ -8,7 +8,7 @@ use super::{
     table,
 };
 
-/// What follows from samples.
+/// Results computed from samples.
 pub(super) struct Findings {
     cells: Vec<Cell>,
     overheads: Vec<Overhead>,
@@ -113,7 +113,7 @@ impl Findings {
     }
 }
 
-/// In the unit that rates have.
+/// Bytes in the unit that rates have.
 fn megabytes(bytes: u64) -> String {
     format!("{} MB", table::megabytes(bytes as f64))
 }

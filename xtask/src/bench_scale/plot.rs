@@ -81,7 +81,7 @@ fn efficiencies(
     }
 }
 
-/// Between so many points that lie at equal distances.
+/// Intervals between so many equidistant points.
 fn intervals(count: usize) -> f64 {
     count.saturating_sub(1).max(1) as f64
 }

@@ -23,7 +23,7 @@ use super::sample::{self, Link, Sample};
 
 const NAME: &str = "rates";
 
-/// For one number of ranks over one link.
+/// Time limit for one number of ranks over one link.
 const LIMIT: Duration = Duration::from_mins(10);
 
 /// Nothing leaves this machine.

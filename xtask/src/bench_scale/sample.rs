@@ -33,12 +33,12 @@ pub(super) struct Sample {
     pub(super) link: Link,
     pub(super) ranks: usize,
     pub(super) kind: Kind,
-    /// The gradient's; none for a barrier or a commit.
+    /// Size of the gradient; 0 for a barrier or a commit.
     pub(super) bytes: u64,
     pub(super) turn: u64,
     /// Bytes that rank 0 sends to others.
     pub(super) sent: u64,
-    /// Of the slowest rank.
+    /// Time of the slowest rank.
     pub(super) seconds: f64,
 }
 
@@ -99,7 +99,7 @@ impl Sample {
     }
 }
 
-/// What the program has printed: its engine, and samples. Other lines are those of `mpirun`.
+/// Parses the program's output: its engine, and samples. Other lines are those of `mpirun`.
 pub(super) fn printed(text: &str, link: Link, ranks: usize) -> Result<(String, Vec<Sample>)> {
     let engine = text.lines().find_map(|line| line.strip_prefix("engine,"));
     let engine = engine.context("the program did not name its engine")?.to_owned();

@@ -74,7 +74,7 @@ pub(super) struct Model {
     sent: (f64, f64),
 }
 
-/// What a rank waits for in each step.
+/// Predicted time of a step at one number of ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Forecast {
     pub(super) ranks: u64,

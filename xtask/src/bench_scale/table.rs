@@ -1,4 +1,4 @@
-//! What was measured and what follows from it, as tables of a page.
+//! Measurements and their results, as tables of a page.
 
 use crate::records::bytes::Bytes;
 

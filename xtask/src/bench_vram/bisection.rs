@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-/// What one depth came to: it works, or why it does not.
+/// Result of one depth: it works, or the reason why not.
 pub(super) type Probe<T> = Result<T, String>;
 
 #[derive(Debug, PartialEq)]

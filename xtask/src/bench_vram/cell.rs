@@ -1,4 +1,4 @@
-//! One cell: a model at a budget, and what became of it. Cells are the raw data of a record.
+//! One cell: a model at a budget, and its outcome. Cells are the raw data of a record.
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -13,7 +13,7 @@ use super::{
 pub(super) struct Cell {
     pub(super) model: String,
     pub(super) budget: Budget,
-    /// What the budget came to, where it could be resolved.
+    /// The budget in bytes, where it could be resolved.
     pub(super) limit: Limit,
     pub(super) outcome: Outcome,
 }
@@ -23,11 +23,11 @@ pub(super) struct Cell {
 pub(super) enum Outcome {
     Fits(Box<Summary>),
     DoesNotFit(String),
-    /// By a signal: the kernel does that where memory runs out.
+    /// Ended by a signal; the kernel sends one when memory runs out.
     Killed(String),
     OutOfTime(String),
     Skipped(String),
-    /// For a reason that says nothing about memory.
+    /// Failed for a reason that says nothing about memory.
     Failed(String),
 }
 

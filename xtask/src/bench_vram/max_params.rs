@@ -25,7 +25,7 @@ const MOST_LAYERS: u64 = 4096;
 
 #[derive(Clone, Copy)]
 enum Spilling {
-    /// What a backend without it could do: nothing leaves the device.
+    /// Nothing leaves the device, as on a backend without spilling.
     Without,
     With,
 }

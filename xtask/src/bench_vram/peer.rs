@@ -52,7 +52,7 @@ impl Twin {
     }
 }
 
-/// What the script prints, as far as it is read.
+/// The fields that are read of the script's output.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 struct Said {
     peer: String,
@@ -180,7 +180,7 @@ mod tests {
             Machine { gpu: None, evidence: String::new(), processor: String::new(), facts: Vec::new() };
         let refused = |config: &str, device: &str| {
             let place = Place::choose(device, &machine);
-            let models = suite::models(&[config.to_owned()], None, &[], &[], &place);
+            let models = suite::models(&[config.to_owned()], None, suite::Turns::default(), &[], &place);
             check(&models, &place).map_err(|error| error.to_string())
         };
         assert_eq!(refused("toy", "cpu"), Ok(()));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     impl Said {
-        /// What the stand-in for the trainer says, in the twin's words.
+        /// The trainer's stand-in, reported in the twin's fields.
         fn of_trainer() -> Self {
             let summary = super::super::summary::Summary::parse(PRINTED).unwrap();
             let tokens = summary.tokens as f64 / summary.steps as f64;

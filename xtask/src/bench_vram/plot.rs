@@ -105,7 +105,7 @@ fn most(values: impl Iterator<Item = f64>) -> f64 {
 
 struct Panel {
     left: f64,
-    /// What the ends of the axes stand for.
+    /// Values at the ends of the two axes.
     budget: f64,
     top: f64,
 }

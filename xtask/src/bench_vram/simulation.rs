@@ -23,7 +23,7 @@ const ROUNDS: usize = 4;
 
 const POLICIES: [(&str, Policy); 2] = [("planned", Policy::Planned), ("recency", Policy::Recency)];
 
-/// What one policy moves under one budget.
+/// Bytes that one policy moves under one budget.
 struct Row {
     trace: String,
     budget: Budget,

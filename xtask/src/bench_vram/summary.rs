@@ -1,4 +1,4 @@
-//! What the trainer says of a run that it finished, as far as the benchmark reads it. The same names are read from
+//! The trainer's summary of a finished run: the fields that the benchmark reads. The same names are read from
 //! its JSON and are the columns of a record.
 
 use anyhow::{Context, Result};
@@ -39,13 +39,13 @@ summary! {
     seconds: f64,
     step_ms_median: Option<f64>,
     tokens_per_second: f64,
-    /// Nothing where the last loss is no number.
+    /// `None` where the last loss is NaN or infinite.
     loss: Option<f64>,
     losses_sha256: String,
     weights_sha256: String,
     peak_device_bytes: u64,
     peak_host_bytes: u64,
-    /// Over the link, whoever asked for it.
+    /// Bytes over the link, whoever asked for it.
     #[serde(rename = "step_bytes_out")]
     bytes_out: u64,
     #[serde(rename = "step_bytes_in")]
@@ -54,7 +54,7 @@ summary! {
     restores: u64,
     stall_seconds: f64,
     largest_launch: u64,
-    /// To and from the disk below host memory.
+    /// Bytes to and from the disk below host memory.
     #[serde(default)]
     bytes_to_disk: Option<u64>,
     #[serde(default)]
@@ -68,6 +68,15 @@ impl Summary {
 
     pub(super) fn bytes_per_step(&self) -> u64 {
         (self.bytes_out + self.bytes_in).checked_div(self.steps).unwrap_or_default()
+    }
+
+    /// Out of the device, into it, and both together for each parameter.
+    pub(super) fn crossings_per_step(&self) -> (u64, u64, f64) {
+        let each =
+            [self.bytes_out, self.bytes_in].map(|bytes| bytes.checked_div(self.steps).unwrap_or_default());
+        let both = self.bytes_out + self.bytes_in;
+        let places = (self.steps * self.parameters).max(1);
+        (each[0], each[1], both as f64 / places as f64)
     }
 
     pub(super) fn disk_bytes_per_step(&self) -> u64 {
@@ -150,7 +159,7 @@ impl Column for Option<u64> {
 pub(super) mod tests {
     use super::*;
 
-    /// As the trainer prints it, with a key that the benchmark does not read.
+    /// A summary as the trainer prints it, with a key that the benchmark does not read.
     pub(in super::super) const PRINTED: &str = r#"{"outcome": "done", "device": "cpu", "parameters": 1200000,
         "steps": 10, "tokens": 10240, "seconds": 4.0, "step_ms_median": 350.5, "tokens_per_second": 3000.0,
         "loss": 0.1, "val_loss": null, "losses_sha256": "aa", "weights_sha256": "bb",

@@ -39,7 +39,7 @@ fn row(cell: &Cell, cells: &[Cell]) -> Row {
     [model(cell, cells), budget, fits.to_owned(), device, host, rate, ratio, moved, stall, losses, weights]
 }
 
-/// With its size, where any of its runs told it.
+/// Name of the model, with its size where any of its runs reported one.
 fn model(cell: &Cell, cells: &[Cell]) -> String {
     let known = cells.iter().filter(|other| other.model == cell.model).find_map(Cell::summary);
     known.map_or_else(|| cell.model.clone(), |run| format!("{} ({})", cell.model, parameters(run.parameters)))
@@ -73,7 +73,7 @@ fn measured(run: &Summary, reference: Option<&Summary>, is_limited: bool) -> [St
     ]
 }
 
-/// Over the link, and to and from a disk where there is one.
+/// Bytes over the link, and to and from a disk where there is one.
 fn moved(run: &Summary) -> String {
     let over_the_link = Bytes(run.bytes_per_step());
     match run.disk_bytes_per_step() {
@@ -96,6 +96,23 @@ pub(super) fn markdown(cells: &[Cell]) -> String {
     let header = line(&COLUMNS.map(str::to_owned));
     let rule = format!("|{}\n", "---|".repeat(COLUMNS.len()));
     cells.iter().map(|cell| line(&row(cell, cells))).fold(header + &rule, |table, line| table + &line)
+}
+
+/// Bytes over the link in each direction, for the cells that moved any; nothing where none did.
+pub(super) fn over_the_link(cells: &[Cell]) -> String {
+    let row = |cell: &Cell| {
+        let run = cell.summary().filter(|run| run.bytes_per_step() > 0)?;
+        let (out, back, each) = run.crossings_per_step();
+        let [named, budget, ..] = row(cell, cells);
+        Some(format!("| {named} | {budget} | {} | {} | {each:.2} |\n", Bytes(out), Bytes(back)))
+    };
+    let rows: String = cells.iter().filter_map(row).collect();
+    if rows.is_empty() {
+        return rows;
+    }
+    format!(
+        "\n| Model | Device budget | Out per step | In per step | Bytes per parameter and step |\n|---|---|---|---|---|\n{rows}"
+    )
 }
 
 pub(super) fn terminal(cells: &[Cell]) -> String {
@@ -151,12 +168,21 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_below_the_host_is_told_with_what_moved() {
+    fn a_disk_below_the_host_is_shown_with_what_moved() {
         let mut cells = three();
         let Outcome::Fits(run) = &mut cells[1].outcome else { unreachable!("the second one fits") };
         (run.bytes_to_disk, run.bytes_from_disk) = (Some(40 << 20), Some(60 << 20));
         let table = markdown(&cells);
         assert!(table.contains("| 30.0 MiB, disk 10.0 MiB |") && table.contains("| 0 B |"), "{table}");
+    }
+
+    #[test]
+    fn what_crossed_the_link_is_told_by_direction_and_by_parameter() {
+        let told = over_the_link(&three());
+        let rows: Vec<_> = told.trim().lines().skip(2).collect();
+        // 300 MiB in 10 steps of 1.2 million parameters.
+        assert_eq!(rows, ["| toy (1.2M) | 50% = 19.1 MiB | 10.0 MiB | 20.0 MiB | 26.21 |"]);
+        assert_eq!(over_the_link(&three()[..1]), "", "what fits moves nothing");
     }
 
     #[test]
@@ -191,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_told_as_people_tell_them() {
+    fn sizes_are_printed_as_people_write_them() {
         let shown = [800_000, 804_096, 124_439_808, 1_557_611_200].map(parameters);
         assert_eq!(shown, ["800K", "804K", "124.4M", "1.56B"]);
     }

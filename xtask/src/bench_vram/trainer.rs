@@ -19,15 +19,15 @@ use crate::{
 use super::{budget::Limit, cell::Outcome, suite::Model, summary::Summary};
 
 pub(super) struct Trainer {
-    /// What it was built from, as far as that is known.
+    /// The commit that the trainer was built from, in words, where that is known.
     pub(super) origin: String,
     program: Invocation,
     device: String,
-    /// On the disk the build lies on: a temporary folder may be host memory, which is being measured.
+    /// Folder for runs, on the disk of the build: a temporary folder may be host memory, which is being measured.
     scratch: PathBuf,
 }
 
-/// They would take the place of what a cell is told, or slow it down.
+/// Variables that would override a cell's settings, or slow it down.
 const WITHHELD: [&str; 3] = ["OFFLOAD_DEVICE_BUDGET", "OFFLOAD_HOST_BUDGET", "OFFLOAD_PARANOID"];
 
 impl Trainer {
@@ -48,7 +48,7 @@ impl Trainer {
         Self { origin, program: program.withhold(&WITHHELD), device: device.to_owned(), scratch }
     }
 
-    /// What `model` does at `limit`, in `time` at most.
+    /// Runs `model` at `limit` for `time` at most.
     pub(super) fn train(
         &self,
         model: &Model,

@@ -8,7 +8,7 @@ pub(super) struct Run {
     pub(super) date: String,
     pub(super) commit: String,
     pub(super) command: String,
-    /// What the script found out about the machine, in its order of names.
+    /// Facts about the machine, as the script found them, sorted by name.
     pub(super) machine: Map<String, Value>,
     pub(super) verdicts: Vec<Verdict>,
     /// The last line of a run that came to its end.

@@ -1,4 +1,4 @@
-//! What this machine is, as far as a reader of a record must know it, and whether it has a GPU.
+//! The facts about this machine that a record states, among them its GPU.
 
 use std::{fs, path::Path, thread};
 
@@ -56,7 +56,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// What the driver tells of its first GPU; containers often lack `nvidia-smi`.
+/// The driver's own page about its first GPU; containers often lack `nvidia-smi`.
 fn information() -> Option<String> {
     let gpu = fs::read_dir("/proc/driver/nvidia/gpus").ok()?.next()?.ok()?;
     fs::read_to_string(gpu.path().join("information")).ok()

@@ -43,7 +43,7 @@ impl Canvas {
         self.put(format_args!("<polyline class=\"{class}\" points=\"{}\"/>", points.join(" ")));
     }
 
-    /// With words that show while the pointer rests on it.
+    /// A dot with words that show while the pointer rests on it.
     pub(crate) fn dot(&mut self, class: &str, (x, y): At, said: &str) {
         self.put(format_args!(
             "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\"><title>{}</title></circle>",

@@ -35,7 +35,7 @@ fn dead_end(file: &File, target: &str, tree: &Tree) -> Option<&'static str> {
     misses.then_some("names no heading of that page")
 }
 
-/// From the root, without `.` and `..`; a target that starts with `/` is meant from the root.
+/// Path from the root, without `.` and `..`; a target that starts with `/` is meant from the root.
 fn resolve(from: &str, target: &str) -> Option<String> {
     if target.is_empty() {
         return Some(from.to_owned());
@@ -97,7 +97,7 @@ pub(super) fn code_map(file: &File, tree: &Tree) -> Vec<Finding> {
     file.lines().flat_map(breaches).collect()
 }
 
-/// What a page's headings are called in links, as GitHub derives it.
+/// Anchors of a page's headings, as GitHub derives them.
 fn anchors(page: &File) -> Vec<String> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let mut fenced = false;

@@ -1,4 +1,5 @@
-//! Rules for single Rust files: what they open with, how long they grow, what they are called, what they mute.
+//! Rules for single Rust files: what they open with, how long they grow, what they are called, how their comments
+//! begin, which lints they mute, whether an item has two paths.
 
 use std::path::Path;
 
@@ -10,9 +11,13 @@ const LONGEST_TEST: usize = 800;
 /// Names that say where code was put, not what it is about.
 const NAMES_WITHOUT_MEANING: [&str; 6] = ["utils", "helpers", "common", "base", "manager", "misc"];
 
+/// Words that need a noun before them, or that put off the subject of the sentence.
+const DANGLING: [&str; 5] = ["Of", "Those", "What", "Whoever", "As far as"];
+
 pub(super) fn all(file: &File) -> Vec<Finding> {
     let findings = [header(file), length(file), file_name(file)].into_iter().flatten();
-    findings.chain(module_names(file)).chain(muted_lints(file)).collect()
+    let findings = findings.chain(module_names(file)).chain(doc_openings(file));
+    findings.chain(muted_lints(file)).chain(second_paths(file)).collect()
 }
 
 fn header(file: &File) -> Option<Finding> {
@@ -52,6 +57,37 @@ fn declared_module(line: &str) -> Option<&str> {
     (words.next()? == "mod").then(|| words.next())?.map(|name| name.trim_end_matches([';', '{']))
 }
 
+/// Finds paragraphs of doc comments without a subject. Headings and code blocks are not looked at; `# What is free?` passes.
+fn doc_openings(file: &File) -> Vec<Finding> {
+    let mut within_paragraph = false;
+    let mut within_code = false;
+    let mut findings = Vec::new();
+    for (number, line) in file.lines() {
+        let Some(text) = doc_text(line) else {
+            (within_paragraph, within_code) = (false, false);
+            continue;
+        };
+        let opens = !within_paragraph && !within_code;
+        let fence = text.starts_with("```");
+        within_code ^= fence;
+        within_paragraph = !(text.is_empty() || text.starts_with('#') || fence);
+        if let Some(word) = DANGLING.into_iter().find(|word| opens && begins_with(text, word)) {
+            let reason = format!("a comment opens with its subject, not with `{word}`: say what the item is");
+            findings.push(file.finding(number, "doc-opening", reason));
+        }
+    }
+    findings
+}
+
+fn doc_text(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    line.strip_prefix("///").or_else(|| line.strip_prefix("//!")).map(str::trim)
+}
+
+fn begins_with(text: &str, word: &str) -> bool {
+    text.strip_prefix(word).is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+}
+
 fn muted_lints(file: &File) -> Vec<Finding> {
     let lines: Vec<&str> = file.text.lines().collect();
     let breach = |(index, line): (usize, &&str)| {
@@ -70,6 +106,23 @@ fn muted_lints(file: &File) -> Vec<Finding> {
         Some(file.finding(index + 1, "muted-lint", reason))
     };
     lines.iter().enumerate().filter_map(breach).collect()
+}
+
+/// Finds re-exports from public modules: their items could be named by two paths.
+fn second_paths(file: &File) -> Vec<Finding> {
+    let published: Vec<&str> = file
+        .lines()
+        .filter(|(_, line)| line.starts_with("pub mod "))
+        .filter_map(|(_, line)| declared_module(line))
+        .collect();
+    let breach = |(number, line): (usize, &str)| {
+        let (module, _) = line.strip_prefix("pub use ")?.split_once("::")?;
+        published.contains(&module).then(|| {
+            let reason = format!("`{module}` is public and so are items from it: make one of them private");
+            file.finding(number, "second-path", reason)
+        })
+    };
+    file.lines().filter_map(breach).collect()
 }
 
 /// An attribute may span several lines; it ends where its brackets balance.
@@ -112,6 +165,15 @@ mod tests {
     }
 
     #[test]
+    fn a_public_item_has_one_path() {
+        let two =
+            "//! The door.\npub mod ledger;\nmod block;\npub use block::Block;\npub use ledger::Ledger;\n";
+        assert_eq!(rules_broken("a/src/lib.rs", two), [("second-path", 5)]);
+        let one = two.replace("pub mod", "mod");
+        assert_eq!(rules_broken("a/src/lib.rs", &one), []);
+    }
+
+    #[test]
     fn tests_may_be_longer_than_sources() {
         let lines = |count: usize| "//! Long.\n".repeat(count);
         assert_eq!(rules_broken("a/src/pager.rs", &lines(500)), []);
@@ -128,6 +190,37 @@ mod tests {
         assert_eq!(rules_broken("a/tests/common/mod.rs", "//! A.\n"), [("name", 1)]);
         assert_eq!(rules_broken("a/src/a.rs", "//! A.\npub(crate) mod helpers {\n}\nmod misc;\n").len(), 2);
         assert_eq!(rules_broken("a/src/database.rs", "//! A.\nmod baseline;\n"), []);
+    }
+
+    #[test]
+    fn a_doc_comment_opens_with_its_subject() {
+        for opening in
+            ["Of bytes.", "Those of bytes.", "What it is.", "Whoever has it.", "As far as it goes."]
+        {
+            let item =
+                |text: &str| rules_broken("a/src/a.rs", &format!("//! A.\n\nstruct S {{\n{text}\n}}\n"));
+            assert_eq!(item(&format!("    /// {opening}\n    a: u8,")), [("doc-opening", 4)], "{opening}");
+            assert_eq!(
+                item(&format!("    /// A.\n    ///\n    /// {opening}\n    a: u8,")),
+                [("doc-opening", 6)]
+            );
+            assert_eq!(item(&format!("    /// # A\n    /// {opening}\n    a: u8,")), [("doc-opening", 5)]);
+            assert_eq!(rules_broken("a/src/a.rs", &format!("//! {opening}\n")), [("doc-opening", 1)]);
+            assert_eq!(
+                item(&format!("    /// A wrapped sentence ends here.\n    /// {opening}\n    a: u8,")),
+                []
+            );
+            assert_eq!(
+                item(&format!("    /// ```text\n    ///\n    /// {opening}\n    /// ```\n    a: u8,")),
+                []
+            );
+            assert_eq!(item(&format!("    // {opening}\n    a: u8,")), []);
+        }
+        assert_eq!(
+            rules_broken("a/src/a.rs", "//! A.\n//! # What is free?\n//!\n//! Offers. Whatever.\n"),
+            []
+        );
+        assert_eq!(rules_broken("a/src/a.rs", "//! A.\n//!\n//! `What` is a word.\n//! Of course.\n"), []);
     }
 
     #[test]

@@ -99,7 +99,7 @@ fn two_hundred_steps_end_with_the_bits_of_burns_own_optimizer() {
 }
 
 #[test]
-fn state_is_in_the_host_tier_and_a_full_host_is_told_before_anything_changes() {
+fn state_is_in_the_host_tier_and_a_full_host_is_reported_before_anything_changes() {
     let device = FlexDevice;
     OffloadConfig::new().host_budget(Budget::Bytes(1 << 20)).install::<Flex>(&device).expect("not started");
     let memory = host_memory::<Flex>(&device);

@@ -1,4 +1,4 @@
-//! The bound is one: no way of moving the blocks of a small program undercuts it.
+//! The offline bound holds: no way of moving the blocks of a small program undercuts it.
 
 use super::planning::{Dice, Script};
 use super::*;

@@ -166,7 +166,7 @@ fn a_full_disk_gives_up_what_other_tiers_have_before_it_refuses() {
 }
 
 #[test]
-fn an_operand_sinks_where_nobody_else_makes_room_for_who_leaves_for_it() {
+fn an_operand_on_the_host_sinks_where_only_that_makes_room_for_its_victim() {
     let (mut pager, [a, b]) = written_pair();
     let third = pager.insert(10, Arena(0));
     operate_above_a_disk(&mut pager, &[third], [10, 20]).expect("there is a place on the host");

@@ -19,7 +19,7 @@ fn played(step: &Recording, budget: u64, arithmetic: f64) -> Replay<'_> {
         .expect("every operation fits")
 }
 
-/// Of the last two steps together: what stays on the device at the end of one may leave in the next.
+/// Time of the last two steps together: what stays on the device at the end of one may leave in the next.
 fn last(replay: &Replay) -> Elapsed {
     let sum = |part: fn(&Elapsed) -> f64| replay.elapsed()[ROUNDS - 2..].iter().map(part).sum();
     Elapsed {

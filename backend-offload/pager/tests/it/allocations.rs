@@ -1,4 +1,4 @@
-//! What is learned of a program that fits is kept without a heap allocation.
+//! The planner allocates nothing on the heap for a program that fits.
 
 use pager::{Arena, BlockId, Limit, Oversized, Pager, Policy};
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -103,7 +103,7 @@ fn a_disk_that_cannot_be_read_fails_the_operation_and_loses_nothing() {
 }
 
 #[test]
-fn a_disk_that_cannot_be_written_is_told_and_serves_once_it_can() {
+fn a_disk_that_cannot_be_written_is_reported_and_serves_once_it_can() {
     let (mut door, [_, second, third]) = above_a_disk();
     assert_eq!(place(&door, third), Place::Device { clean: None });
     let fourth = door.insert(PAGE, 0);

@@ -19,7 +19,7 @@ pub(super) enum Break {
     AtLanding,
 }
 
-/// Everything that is true of a block, beside the pager's opinion.
+/// The true state of a block, to compare with the pager's.
 #[derive(Debug)]
 pub(super) struct Shadow {
     pub id: BlockId,
@@ -27,7 +27,7 @@ pub(super) struct Shadow {
     pub written: Option<Vec<u8>>,
     pub pinned: bool,
     pub dead: bool,
-    /// Its device memory.
+    /// The block's device memory.
     pub memory: Option<Vec<u8>>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct FakeDoor {
     pub tiers: Tiers,
     pub journal: Journal,
     pub oversized: Oversized,
-    /// By index of the block.
+    /// Shadows by index of the block.
     pub shadows: Vec<Option<Shadow>>,
     pub live: Vec<BlockId>,
     pub flights: Vec<Flight>,

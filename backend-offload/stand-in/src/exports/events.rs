@@ -88,7 +88,7 @@ pub extern "C" fn cuEventSynchronize(event: u64) -> Status {
     Status::Success
 }
 
-/// As a question to a stream.
+/// Answers as `cuStreamQuery` does.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: u64) -> Status {
     let mut driver = driver();
@@ -106,7 +106,7 @@ pub extern "C" fn cuEventQuery(event: u64) -> Status {
     })
 }
 
-/// In simulated time.
+/// Milliseconds of simulated time between two events.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64) -> Status {
     let driver = driver();
@@ -124,7 +124,7 @@ pub extern "C" fn cuEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u6
 }
 
 impl Driver {
-    /// What the event last recorded, if it ever did.
+    /// The event's last record; `None` before the first.
     fn record(&self, event: u64, call: &str) -> Result<Option<Record>, Status> {
         let event_of = self.events.get(&event).ok_or_else(|| invalid_handle(event, "event", call))?;
         Ok(event_of.record.clone())

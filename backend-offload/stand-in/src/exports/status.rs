@@ -1,4 +1,4 @@
-//! What every call shares: its result, where it leaves one, and the stream it names.
+//! Result codes, output pointers and stream handles, which all calls share.
 
 use crate::{
     driver::{Driver, Stream},

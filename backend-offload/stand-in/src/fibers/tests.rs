@@ -6,7 +6,7 @@ use super::*;
 
 const THREADS: usize = 70;
 
-/// What a body works on. Its fibers run on one thread, so cells do.
+/// Memory that a body works on. Its fibers run on one thread, so cells suffice.
 struct Board {
     position: Cell<*const Position>,
     first: [Cell<u64>; THREADS],

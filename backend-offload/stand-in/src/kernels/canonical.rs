@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Canonical {
     pub(super) text: String,
-    /// What `stand_in_places` holds while the kernel runs.
+    /// Contents of `stand_in_places` while the kernel runs.
     pub(super) places: Vec<u32>,
 }
 
@@ -21,7 +21,7 @@ struct Sorter {
     open: Option<String>,
     types: Vec<String>,
     variables: Vec<String>,
-    /// From a declaration, up to its place, to the place.
+    /// Places in shared memory by declaration, without the place.
     shared: BTreeMap<String, u32>,
 }
 

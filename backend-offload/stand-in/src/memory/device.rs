@@ -18,7 +18,7 @@ use crate::findings::{Fault, Finding};
 /// Bytes that nobody has written, and those between allocations.
 pub(crate) const FRESH: u8 = 0xCB;
 const GUARD: u8 = 0xA5;
-/// Of each allocation, as on CUDA; also the least number of guard bytes in front of it.
+/// Alignment of each allocation, as on CUDA; also the least number of guard bytes in front of it.
 const ALIGNMENT: u64 = 512;
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ struct Block {
     range: Range<u64>,
     pages: Range<u64>,
     device: usize,
-    /// Its free was asked for, but has not happened.
+    /// Whether a free was asked for that has not happened yet.
     freed: bool,
     written: Written,
 }

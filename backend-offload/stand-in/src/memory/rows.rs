@@ -20,7 +20,7 @@ impl Rows {
         self.width * self.height
     }
 
-    /// From the first byte to the last; empty where there is none.
+    /// Range from the first byte to the last; empty where there is none.
     pub(crate) fn extent(self) -> Range<u64> {
         let size = if self.bytes() == 0 { 0 } else { self.pitch * (self.height - 1) + self.width };
         self.start..self.start + size

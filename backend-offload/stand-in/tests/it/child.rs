@@ -24,7 +24,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// What the stand-in said, line by line.
+    /// The stand-in's messages, line by line.
     pub(crate) fn said(&self) -> Vec<&str> {
         self.stderr.lines().filter(|line| line.starts_with("stand-in: ")).collect()
     }
@@ -73,7 +73,7 @@ pub(crate) fn run(scenario: &str, options: &[(&str, &str)]) -> Ended {
     Ended { status, stderr: String::from_utf8_lossy(&stderr).into_owned(), report: written.trim().to_owned() }
 }
 
-/// For files of these tests; kept between runs, so that kernels are compiled once.
+/// Folder for files of these tests, kept between runs, so that kernels are compiled once.
 pub(crate) fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
 }

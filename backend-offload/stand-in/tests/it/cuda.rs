@@ -85,7 +85,7 @@ pub(crate) struct Side {
     pub(crate) pitch: usize,
 }
 
-/// What a kernel is launched with.
+/// An argument of a kernel launch.
 pub(crate) enum Argument<'a> {
     Device(u64),
     Int(i32),

@@ -1,4 +1,4 @@
-//! Everything the stand-in is there to find, found: a program that does it ends with a line that names it.
+//! Every kind of finding: a program that does it ends with a line that names it.
 
 use crate::{
     child::{Scenario, compiler_found, run},

@@ -2,7 +2,7 @@
 
 use std::{ffi::CString, path::PathBuf};
 
-/// What cudarc looks up for CubeCL 0.10, found by running its whole test suite.
+/// Symbols that cudarc looks up for CubeCL 0.10, found by running its whole test suite.
 const CALLED: [&str; 57] = [
     "cuInit",
     "cuDriverGetVersion",

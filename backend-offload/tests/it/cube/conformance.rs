@@ -23,8 +23,8 @@ fn spilling<T: Target>(parameters: &Facts) -> Facts {
     counted::<T>(&device, results)
 }
 
-/// What every operation gives on each of `threads` threads at once: a fingerprint of its values, or what it
-/// panicked with. Threads that disagree are reported as such.
+/// Runs every operation on each of `threads` threads at once: a fingerprint of its values, or its panic's message.
+/// Threads that disagree are reported as such.
 fn results<B: AutodiffBackend>(device: &B::Device, parameters: &Facts) -> Facts {
     let (threads, left_out) = (parameters.value("threads"), parameters.find("left out"));
     let all: Vec<Vec<(&str, String)>> = std::thread::scope(|scope| {

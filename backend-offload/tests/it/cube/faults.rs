@@ -1,4 +1,4 @@
-//! Things go wrong on purpose: either nobody notices, or the one who asked is told.
+//! Faults on request: the program either does not notice, or the caller gets the error.
 
 use super::{Machine, Plain, Spilling, Target, children, promises};
 use crate::child::{Child, Facts, Report};

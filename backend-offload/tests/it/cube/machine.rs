@@ -77,7 +77,7 @@ pub enum Machine {
     },
 }
 
-/// In a form that can be part of a file name.
+/// Name of the machine, in a form that can be part of a file name.
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

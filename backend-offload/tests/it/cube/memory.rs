@@ -24,7 +24,7 @@ promises! {
     dropping_tensors_frees_both_tiers,
     two_hundred_training_steps_leave_usage_flat,
     tensors_on_the_host_are_read_and_written_there,
-    what_cannot_run_is_told_and_disturbs_nobody,
+    an_operation_that_cannot_run_is_reported_and_disturbs_no_other,
     tensors_move_between_devices_that_each_have_their_budget,
     tensors_used_by_several_streams_keep_their_values,
     what_fits_takes_the_same_allocations_as_on_the_plain_runtime,
@@ -151,7 +151,7 @@ fn refusals<T: Target>(_: &Facts) -> Facts {
     Facts::default()
 }
 
-fn what_cannot_run_is_told_and_disturbs_nobody(machine: &Machine) {
+fn an_operation_that_cannot_run_is_reported_and_disturbs_no_other(machine: &Machine) {
     machine.run(machine.child("cube/refusals"));
 }
 
@@ -233,7 +233,7 @@ fn usage<T: Target>(parameters: &Facts) -> Facts {
     Facts::default().with("allocations", held.number_allocs).with("bytes", held.bytes_in_use)
 }
 
-/// What the runtime holds for tensors that were updated in place, viewed and reduced.
+/// Memory that the runtime holds for tensors that were updated in place, viewed and reduced.
 fn hold<B, R>(device: &R::Device) -> cubecl_core::MemoryUsage
 where
     B: Backend<Device = R::Device>,

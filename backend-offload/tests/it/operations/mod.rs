@@ -36,7 +36,7 @@ pub struct Operation<B: Backend> {
     pub run: fn(&B::Device) -> Vec<Value>,
 }
 
-/// All of them.
+/// All operations.
 pub fn operations<B: AutodiffBackend>() -> Vec<Operation<B>> {
     [
         activations::operations::<B>(),

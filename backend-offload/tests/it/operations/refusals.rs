@@ -1,4 +1,4 @@
-//! Wrong programs, and what they are told. Every one is refused by Burn or the backend with a panic.
+//! Wrong programs, and their errors. Burn or the backend refuses each with a panic.
 
 use super::{Operation, Results, Value};
 use burn::prelude::*;
@@ -10,7 +10,7 @@ pub fn operations<B: AutodiffBackend>() -> Vec<Operation<B>> {
     vec![Operation { name: "wrong programs", run: wrong_programs::<B> }]
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub fn message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))

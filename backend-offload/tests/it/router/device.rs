@@ -15,7 +15,7 @@ pub fn scenarios() -> Vec<Scenario> {
 }
 
 #[test]
-fn its_name_shows_what_is_underneath() {
+fn the_name_of_a_device_shows_the_backend_underneath() {
     assert_eq!(Offloaded::name(&FlexDevice), "router<offload<flex>>");
 }
 

@@ -1,4 +1,4 @@
-//! When it cannot: one error that says what and why, where the result is read, and nothing else harmed.
+//! Operations that cannot run: one error that says what and why, where the result is read, and nothing else harmed.
 
 use super::on_a_device::{install, report, told};
 use super::{Child, Offloaded};

@@ -197,7 +197,7 @@ fn fingerprint(values: &[Value]) -> u64 {
     hasher.finish()
 }
 
-/// What `run` returns, or what its panic said.
+/// The result of `run`, or the message of its panic.
 pub fn told<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| crate::operations::refusals::message(&*panic))
 }

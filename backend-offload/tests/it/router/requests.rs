@@ -30,7 +30,7 @@ fn hints_decide_who_leaves_first() {
 }
 
 #[test]
-fn a_device_that_cannot_start_is_told_before_it_panics() {
+fn a_device_that_cannot_start_gives_an_error_before_it_panics() {
     let report = Child::new("router: readiness").environment("OFFLOAD_DEVICE_BUDGET", "50%").run();
     assert!(report.text("told").contains("does not tell"), "{}", report.text("told"));
 }

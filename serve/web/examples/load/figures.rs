@@ -1,4 +1,4 @@
-//! Raw numbers to files, and what they come to.
+//! Raw numbers to files, and their summary.
 
 use std::fs::File;
 use std::io::Write;
@@ -27,7 +27,7 @@ impl Csv {
     }
 }
 
-/// In milliseconds.
+/// Median and maximum in milliseconds.
 pub(crate) fn median_and_most(mut times: Vec<Duration>) -> [f64; 2] {
     times.sort_unstable();
     let at = |at: usize| times.get(at).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3);

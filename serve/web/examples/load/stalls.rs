@@ -12,7 +12,7 @@ use super::Args;
 use super::client::{begin, get, post, whole};
 use super::figures::{Csv, median_and_most};
 
-/// Between two tokens of one answer.
+/// Time between two tokens of one answer.
 struct Gap {
     stream: usize,
     began: Duration,

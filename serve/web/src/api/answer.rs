@@ -40,7 +40,7 @@ pub(super) trait Dialect: Send + 'static {
     fn whole(&self, index: usize, whole: &Piece, finish: Finish, vocabulary: &dyn Vocabulary) -> Value;
 }
 
-/// What all pieces of an answer say of it.
+/// Fields common to all pieces of an answer.
 pub(super) struct Envelope {
     id: String,
     model: String,
@@ -264,7 +264,7 @@ impl<D: Dialect> Streaming<D> {
     }
 }
 
-/// What OpenAI calls it.
+/// OpenAI's name for how an answer ended.
 pub(super) fn reason(finish: Finish) -> &'static str {
     match finish {
         Finish::Stop => "stop",

@@ -118,7 +118,7 @@ pub(crate) async fn opened(
 
 pub(crate) fn unknown_model(asked: &str, model: &Model) -> ApiError {
     let asked: String = asked.chars().take(64).collect();
-    let message = format!("there is no model `{asked}` here; the one that is is `{}`", model.id);
+    let message = format!("this server has no model `{asked}`; it has `{}`", model.id);
     ApiError::parameter("model", message).code("model_not_found").status(StatusCode::NOT_FOUND)
 }
 

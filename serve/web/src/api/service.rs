@@ -1,4 +1,4 @@
-//! What is not about one answer: the model, the server's health and counts, tokens of a text.
+//! Routes other than answers: the model, the server's health and metrics, tokens of a text.
 
 use std::sync::Arc;
 

@@ -167,7 +167,7 @@ fn patient(connections: usize) -> Limits {
 }
 
 #[test]
-fn health_is_told_while_every_place_is_taken_by_connections_that_ask_nothing() {
+fn health_answers_while_every_place_is_taken_by_connections_that_ask_nothing() {
     let server = echo(patient(8));
     let mut idle: Vec<TcpStream> = (0..8).map(|_| server.connect()).collect();
     assert_eq!(server.get("/health").status, 200);

@@ -1,4 +1,4 @@
-//! Who is let in: the key on every route, names, types, origins, headers.
+//! Access: the key on every route, names, types, origins, headers.
 
 use web::{ApiKey, Echo, Limits, Settings, Web};
 

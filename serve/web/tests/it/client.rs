@@ -34,7 +34,7 @@ impl Served {
         server
     }
 
-    /// Without waiting for its model.
+    /// A server whose model is not waited for.
     pub(crate) fn loading(settings: Settings, work: impl FnOnce(Desk) + Send + 'static) -> Self {
         let web = Web::start(settings, move |desk| {
             work(desk);
@@ -181,7 +181,7 @@ impl Answer {
         value.as_str().map_or_else(|| value.to_string(), str::to_owned)
     }
 
-    /// What a stream's lines carry.
+    /// Contents of a stream's `data:` lines.
     pub(crate) fn events(&self) -> Vec<String> {
         let text = self.text();
         text.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()

@@ -71,7 +71,7 @@ fn parameters_of_conversations_are_unknown_here() {
 }
 
 #[test]
-fn what_a_request_asks_for_reaches_the_engine_and_what_the_engine_knew_is_told() {
+fn parameters_reach_the_engine_and_cached_tokens_are_reported() {
     let (engine, asks) = Listening::new();
     let server = Served::start(settings(Limits::default()), move |desk| engine.answer(desk));
     let body = server

@@ -80,7 +80,7 @@ fn a_client_that_leaves_frees_its_place_within_one_token() {
 }
 
 #[test]
-fn a_full_queue_is_told_to_come_back_and_takes_more_once_it_moved() {
+fn a_full_queue_answers_429_and_takes_more_once_it_moved() {
     let (server, steps) = stepped(1, Limits { queue: 2, ..Limits::default() });
     let active = begin(&server, "active", 1, false);
     server.wait_for("active_sequences", 1.0);
@@ -140,7 +140,7 @@ fn a_panic_while_a_token_becomes_text_is_one_of_inference() {
 }
 
 #[test]
-fn an_engine_that_refuses_a_prompt_or_breaks_says_why_and_goes_on() {
+fn an_engine_that_refuses_a_prompt_or_fails_says_why_and_serves_the_next() {
     let (server, steps) = stepped(2, Limits::default());
     let refused = server.post("/v1/completions", "{\"prompt\": \"refuse\"}");
     assert_eq!((refused.status, refused.error("message").as_str()), (500, "no room on the device"));

@@ -13,7 +13,7 @@ use super::webdriver::{self, Browser, Screen};
 const ENTER: &str = "\u{e007}";
 const ESCAPE: &str = "\u{e00c}";
 const TAB: &str = "\u{e004}";
-/// Without an answer in the making.
+/// Condition: no answer is being made.
 const QUIET: &str = "!document.querySelector('.live') && document.querySelector('#stop').hidden";
 
 fn browser(screen: Screen) -> Option<Browser> {
@@ -259,14 +259,14 @@ fn the_page_fits_a_desktop_and_a_phone_in_light_and_dark() {
     }
 }
 
-/// Nothing sticks out, and the question can be typed.
+/// Checks that nothing overflows, and that the question can be typed.
 fn fits(browser: &Browser, name: &str) {
     let sizes = browser.run("return [document.documentElement.scrollWidth, innerWidth, document.querySelector('#send').getBoundingClientRect().bottom, innerHeight]");
     let size = |at: usize| sizes[at].as_f64().unwrap();
     assert!(size(0) <= size(1) && size(2) <= size(3), "{name}: {sizes}");
 }
 
-/// For `docs/`, where somebody asks for it.
+/// Keeps a picture for `docs/` where `SERVE_SCREENSHOTS` asks for one.
 fn keep(browser: &Browser, name: &str) {
     let image = browser.screenshot();
     assert!(image.starts_with(b"\x89PNG"));

@@ -13,7 +13,7 @@ fn program(arguments: &[&str]) -> Command {
     command
 }
 
-/// Where it says that it listens, once its echo answers.
+/// Address that the program prints, once its echo answers.
 fn address(child: &mut Child) -> String {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();

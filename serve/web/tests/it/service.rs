@@ -64,7 +64,7 @@ fn metrics_count_requests_tokens_and_times() {
 }
 
 #[test]
-fn tokens_of_a_text_are_told() {
+fn tokenize_returns_the_tokens_of_a_text() {
     let server = Served::echo(Echo::default());
     let body = server.post_json("/tokenize", &json!({ "content": "ab" })).json();
     assert_eq!(body, json!({ "tokens": [97, 98], "count": 2 }));

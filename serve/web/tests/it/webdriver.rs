@@ -129,7 +129,7 @@ impl Browser {
         format!("/element/{}", id.as_str().unwrap())
     }
 
-    /// As a person does: it must be visible and nothing in front of it.
+    /// Clicks as a person does: the element must be visible, with nothing in front of it.
     pub(crate) fn click(&self, css: &str) {
         self.command("POST", &format!("{}/click", self.find(css)), &json!({}));
     }
@@ -148,7 +148,7 @@ impl Browser {
         self.command("POST", "/actions", &json!({ "actions": actions }));
     }
 
-    /// What a screen reader calls an element, and its role.
+    /// Role and label of an element, as a screen reader says them.
     pub(crate) fn spoken(&self, css: &str) -> (String, String) {
         let element = self.find(css);
         let ask = |what: &str| self.command("GET", &format!("{element}/{what}"), &Value::Null);
@@ -160,7 +160,7 @@ impl Browser {
         self.command("POST", "/alert/accept", &json!({}));
     }
 
-    /// What the browser complained about since the last time.
+    /// The browser's log messages since the last call.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let log = self.command("POST", "/se/log", &json!({ "type": "browser" }));
         log.as_array().unwrap().iter().map(|entry| entry["message"].to_string()).collect()

@@ -26,7 +26,7 @@ pub enum Compression {
 const BUFFER: usize = 1 << 18;
 
 impl Compression {
-    /// By the first bytes of a file.
+    /// The kind of compression, by the first bytes of a file.
     pub(super) fn of(beginning: &[u8]) -> Option<Self> {
         match beginning {
             [0x1F, 0x8B, ..] => Some(Self::Gzip),

@@ -31,9 +31,9 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Split {
-    /// To learn from.
+    /// Text to train on.
     Train,
-    /// To measure with.
+    /// Text to validate with.
     Val,
 }
 

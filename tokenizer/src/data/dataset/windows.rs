@@ -34,10 +34,10 @@ pub enum Align {
 /// Counted targets of a split: those that its loss mask marks, or all tokens where it has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
-    /// In the files.
+    /// Counted targets in the files.
     pub counted: u64,
-    /// In the windows of one epoch, each once. A shard's first token is never predicted, and a shard may end in tokens
-    /// that fill no window.
+    /// Counted targets in the windows of one epoch, each once. A shard's first token is never predicted, and a shard may
+    /// end in tokens that fill no window.
     pub seen: u64,
 }
 

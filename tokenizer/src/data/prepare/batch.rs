@@ -32,7 +32,7 @@ pub(super) struct Batch {
 pub(super) struct EncodedPart {
     pub(super) split: Split,
     pub(super) begins: bool,
-    /// As the shard spells them: a quarter to a half of the memory that ids take on their way to another core.
+    /// Ids as the shard spells them: a quarter to a half of the memory that ids take on their way to another core.
     pub(super) tokens: Vec<u8>,
     pub(super) trained: Option<Vec<bool>>,
     pub(super) bytes: u64,

@@ -1,4 +1,4 @@
-//! A shard in memory, as far as the system has read it.
+//! A shard, mapped into memory; the system reads the pages that are used.
 
 use std::{
     ops::Range,

@@ -84,7 +84,7 @@ pub enum ShardProblem {
     TokenizerMark {
         /// The mark of the manifest's tokenizer.
         expected: String,
-        /// In the header.
+        /// The mark in the header.
         found: String,
     },
     /// An id is beyond the vocabulary.

@@ -50,7 +50,7 @@ fn chunks_memory_and_threads_change_no_byte() {
 }
 
 #[test]
-fn a_build_that_is_stopped_anywhere_goes_on_to_the_same_bytes() {
+fn a_build_that_is_stopped_anywhere_resumes_to_the_same_bytes() {
     let sets = set();
     run(&sets.build("a")).expect("built");
     let whole = contents(&sets.path("a-index"));

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contradiction_is_told_with_the_variable_and_its_value() {
+    fn a_contradiction_is_reported_with_the_variable_and_its_value() {
         let told = |lines: &str| of(lines).expect_err("a contradiction").to_string();
         let text = told("OMPI_COMM_WORLD_RANK=8 OMPI_COMM_WORLD_SIZE=8");
         assert!(text.contains("OMPI_COMM_WORLD_RANK=\"8\"") && text.contains("not below 8"), "{text}");

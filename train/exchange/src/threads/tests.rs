@@ -54,7 +54,7 @@ fn commit_is_refused_to_all_when_a_call_of_one_has_failed() {
 }
 
 #[test]
-fn ranks_that_make_different_calls_are_told_and_do_not_wait() {
+fn ranks_that_make_different_calls_get_an_error_and_do_not_wait() {
     let ends =
         on_each(
             2,

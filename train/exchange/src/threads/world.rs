@@ -1,4 +1,4 @@
-//! What ranks in one process share: who lives, letters on their way, and the vote in progress.
+//! State shared by ranks in one process: which are alive, messages on their way, and the vote in progress.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,13 +20,13 @@ pub(super) struct State {
     pub(super) broken: bool,
     /// Transfers begun since the last `shrink`.
     pub(super) calls: Vec<u64>,
-    /// By sender and receiver.
+    /// Letters by sender and receiver.
     pub(super) mail: BTreeMap<(usize, usize), VecDeque<Letter>>,
     members: Vec<usize>,
     votes: Vec<Option<(Call, bool)>>,
     /// Votes that are over.
     rounds: u64,
-    /// What came of the last one. The next cannot end before everybody has read it.
+    /// Result of the last vote. The next cannot end before every rank has read it.
     agreed: Result<Agreed>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Letter {
     pub(super) bytes: Vec<u8>,
 }
 
-/// What all ranks that live agree on.
+/// Result of a vote, the same on all ranks that are alive.
 #[derive(Debug, Clone)]
 pub(super) struct Agreed {
     pub(super) ok: bool,

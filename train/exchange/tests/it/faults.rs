@@ -83,7 +83,7 @@ proptest! {
 
 #[test]
 fn a_fault_at_any_one_call_of_any_exchange_ends_with_an_error_or_the_right_result_on_every_rank() {
-    /// What a rank has when it stops at its first error.
+    /// Runs every exchange once and stops at the first error: the sums so far, and that error.
     fn attempt(mut engine: Threads) -> (Vec<Vec<u32>>, Option<Error>) {
         let mut done = Vec::new();
         let mut all = || -> Result<(), Error> {

@@ -18,13 +18,13 @@ const LIMIT: Duration = Duration::from_mins(2);
 pub struct End {
     /// Whether every rank ended well; none if the job had to be killed.
     pub success: Option<bool>,
-    /// All that ranks have printed, and `mpirun`.
+    /// Output of the ranks and of `mpirun`.
     pub printed: String,
     pub took: Duration,
 }
 
 impl End {
-    /// What ranks have reported, without the order in which they did.
+    /// Reports of the ranks, sorted, since they arrive in any order.
     pub fn reports(&self) -> Vec<&str> {
         let mut reports: Vec<_> = self
             .printed

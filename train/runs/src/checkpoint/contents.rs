@@ -137,7 +137,7 @@ fn each_file<F: Sync, T: Send, E: Send>(
 /// Everything below a folder. Links are refused: what they point at is not part of a checkpoint.
 #[derive(Default)]
 struct Tree {
-    /// By name relative to the folder, with `/`.
+    /// Files by name relative to the folder, with `/`.
     files: BTreeMap<String, PathBuf>,
     /// Inner ones before those that hold them.
     folders: Vec<PathBuf>,
@@ -170,5 +170,25 @@ impl Tree {
         }
         self.folders.push(folder.to_owned());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn files_are_summed_side_by_side() {
+        let (told, heard) = (channel(), channel());
+        let ends = [(told.0, heard.1), (heard.0, told.1)].map(std::sync::Mutex::new);
+        let met = each_file(&ends, |ends| {
+            let (tell, hear) = &*ends.lock().expect("one thread each");
+            tell.send(()).expect("somebody listens");
+            hear.recv_timeout(Duration::from_mins(1))
+        });
+        assert_eq!(met, Ok(vec![(), ()]), "each waits for the other");
     }
 }

@@ -40,7 +40,7 @@ pub enum CheckpointError {
     Pointer { pointer: PathBuf, text: String, whole: Option<PathBuf> },
 }
 
-/// What is wrong with a file of a checkpoint.
+/// Damage to one file of a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what its variant is and what its fields are")]
 pub enum Damage {

@@ -2,7 +2,7 @@
 
 /// The weights, in the layout of this project's own models.
 pub const WEIGHTS: &str = "model.safetensors";
-/// What the optimizer keeps for each parameter.
+/// The optimizer's state of each parameter.
 pub const MOMENTS: &str = "optimizer.safetensors";
 /// Where the run stood: the few numbers beside the tensors.
 pub const STATE: &str = "state.json";

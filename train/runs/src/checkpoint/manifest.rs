@@ -18,9 +18,9 @@ pub(super) struct Manifest {
     pub(super) step: u64,
     /// Counts the saves of a run. A run resumed at an earlier step saves lower steps later.
     pub(super) sequence: u64,
-    /// In the order of their names.
+    /// Files, in the order of their names.
     pub(super) files: Vec<Entry>,
-    /// Over all of the above.
+    /// Digest over all fields above.
     seal: Fingerprint,
 }
 

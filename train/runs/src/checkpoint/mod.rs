@@ -93,7 +93,7 @@ struct Candidate {
 }
 
 impl Checkpoints {
-    /// Those in the run directory `run`. Nothing is made before the first save.
+    /// The checkpoints in the run directory `run`. Nothing is created before the first save.
     pub fn in_run(run: &Path) -> Self {
         Self { folder: run.join(FOLDER) }
     }
@@ -227,7 +227,7 @@ impl Checkpoints {
         Ok(candidates)
     }
 
-    /// Of everything in the folder; of nothing if there is no folder.
+    /// Names of everything in the folder; none if there is no folder.
     fn names(&self) -> Result<Vec<String>, CheckpointError> {
         let read = || -> io::Result<Vec<String>> {
             let entries = match fs::read_dir(&self.folder) {
@@ -270,7 +270,8 @@ impl Checkpoints {
         others.find_map(|candidate| verify(&candidate.path).ok()).map(|whole| whole.path)
     }
 
-    fn path_of(&self, step: u64) -> PathBuf {
+    /// The folder of a step's checkpoint, whether or not it is there.
+    pub fn path_of(&self, step: u64) -> PathBuf {
         self.folder.join(name_of(step))
     }
 

@@ -1,6 +1,6 @@
 //! Which checkpoints may go. Knows steps only.
 
-/// What stays.
+/// Rule for which checkpoints stay.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rule {
     /// How many of those saved last.
@@ -12,7 +12,7 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// Of `steps`, saved last first, those that may go. The one saved last never goes.
+    /// The steps whose checkpoints may go, from `steps`, saved last first. The one saved last never goes.
     pub(super) fn superfluous(&self, steps: &[u64]) -> Vec<u64> {
         let older = steps.iter().copied().skip(self.keep_last.max(1));
         let stays = |step: u64| {

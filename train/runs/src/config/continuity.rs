@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_goes_on_with_other_steps_measurements_and_budgets_and_says_which() {
+    fn a_run_resumes_with_other_steps_evaluations_and_budgets_and_prints_which() {
         let set = ["train.steps=7777", "eval.every=3", "memory.device_budget=9MiB", "model.compute=bf16"];
         let [allowed, refused] = changes(&set, true);
         assert_eq!(allowed, ["eval.every", "memory.device_budget", "model.compute", "train.steps"]);

@@ -1,4 +1,4 @@
-//! What can be wrong with a description, collected before it is said.
+//! Errors in a configuration, collected and then reported together.
 
 use std::fmt;
 use std::io;
@@ -77,7 +77,7 @@ impl fmt::Display for Combination {
     }
 }
 
-/// What was found so far, and which values are therefore not the ones that were meant.
+/// Problems found so far, and the paths whose values are in doubt because of them.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     found: Vec<Problem>,

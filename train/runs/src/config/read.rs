@@ -5,15 +5,16 @@
 //! right stands beside the defaults of the rest for the checks that follow.
 
 use models::GptConfig;
-use models::config::{REQUIRED, nearest};
 use models::presets;
+use models::{REQUIRED_KEYS, nearest_key};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use super::error::Problems;
 use super::overrides::Overrides;
 use super::{
-    CheckpointSection, Config, DataSection, EvalSection, MemorySection, TokenizerSection, TrainSection,
+    CheckpointSection, Config, DataSection, EvalSection, MemorySection, RanksSection, TokenizerSection,
+    TrainSection,
 };
 
 /// The description in `given`; where something is wrong, which `problems` then says, a default takes its place.
@@ -27,6 +28,7 @@ pub(super) fn config(given: Map<String, Value>, overrides: &Overrides, problems:
         eval: reader.section::<EvalSection>("eval"),
         checkpoint: reader.section::<CheckpointSection>("checkpoint"),
         memory: reader.section::<MemorySection>("memory"),
+        ranks: reader.section::<RanksSection>("ranks"),
     };
     for (key, _) in std::mem::take(&mut reader.given) {
         reader.unknown("", &key);
@@ -56,6 +58,7 @@ fn known_keys() -> Vec<String> {
         eval: EvalSection::default(),
         checkpoint: CheckpointSection::default(),
         memory: MemorySection::default(),
+        ranks: RanksSection::default(),
     };
     let mut keys = Vec::new();
     walk(&tree_of(&defaults), "", &mut keys);
@@ -130,7 +133,7 @@ impl Reader<'_> {
             let reason = format!(
                 "missing; write {{\"preset\": \"gpt2\"}} (or {}), or give {}",
                 presets::PRESETS[1..].join(", "),
-                REQUIRED.join(", ")
+                REQUIRED_KEYS.join(", ")
             );
             self.problems.value("model".to_owned(), &reason, self.overrides);
             return stand_in_model();
@@ -169,7 +172,7 @@ impl Reader<'_> {
         let sibling = |known: &&String| **known == joined(section, last(known));
         let (mut known, others): (Vec<_>, Vec<_>) = self.known.iter().partition(sibling);
         known.extend(others);
-        let name = nearest(key, known.iter().map(|known| last(known)));
+        let name = nearest_key(key, known.iter().map(|known| last(known)));
         known.into_iter().find(|known| Some(last(known)) == name).cloned().unwrap_or_default()
     }
 }

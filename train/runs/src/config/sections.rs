@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use backend_offload::{Budget, BudgetError};
 use serde::{Deserialize, Serialize};
 
-/// What the tokens are.
+/// The vocabulary.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TokenizerSection {
@@ -33,7 +33,7 @@ pub enum TokenizerKind {
     File,
 }
 
-/// What is learned from.
+/// The text to train on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataSection {
@@ -43,7 +43,7 @@ pub struct DataSection {
     pub path: Option<PathBuf>,
     /// How many conversations are generated (`dialogues`).
     pub dialogues: usize,
-    /// The share to measure with instead of learning from it (`text` and `dialogues`).
+    /// The share held out for validation (`text` and `dialogues`).
     pub val_fraction: f64,
     /// How that share is chosen.
     pub split: SplitKind,
@@ -95,7 +95,7 @@ pub enum SplitKind {
 pub enum AlignKind {
     /// Back to back.
     Anywhere,
-    /// With a document.
+    /// At the beginning of a document.
     Document,
 }
 
@@ -103,13 +103,13 @@ pub enum AlignKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnBadRecordKind {
-    /// It is counted, named and left out, as long as nine of ten records are clean.
+    /// Skip: the record is counted, named and left out, as long as nine of ten records are clean.
     Skip,
-    /// It ends the preparation.
+    /// The record ends the preparation.
     Fail,
 }
 
-/// How it is learned.
+/// The training loop and its optimizer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainSection {
@@ -121,7 +121,7 @@ pub struct TrainSection {
     pub accumulate: usize,
     /// Tokens per sequence; `null` means the model's `n_positions`.
     pub sequence: Option<usize>,
-    /// The rule by which parameters are stepped.
+    /// The optimizer.
     pub optimizer: OptimizerKind,
     /// Peak learning rate; under `muon` hidden matrices have their own.
     pub lr: f64,
@@ -149,11 +149,11 @@ pub struct TrainSection {
     pub seed: u64,
     /// Every step sees the first batch, to check that the model can learn at all.
     pub overfit_one_batch: bool,
-    /// Steps in a row with a loss or gradient that is no number, after which the run ends.
+    /// Steps in a row with a NaN or infinite loss or gradient norm, after which the run ends.
     pub bad_steps: u64,
 }
 
-/// The rule by which parameters are stepped.
+/// The optimizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OptimizerKind {
@@ -169,29 +169,29 @@ pub enum OptimizerKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScheduleSection {
-    /// The shape of its descent.
+    /// The shape of the decay.
     pub kind: ScheduleKind,
-    /// Steps from nothing to the peak.
+    /// Steps from zero to the peak.
     pub warmup: u64,
-    /// Share of the steps that the final descent takes (`linear`).
+    /// Share of the steps that the final decay takes (`linear`).
     pub decay: f64,
-    /// Where it ends, as a share of the peak.
+    /// Final learning rate, as a share of the peak.
     pub floor: f64,
 }
 
-/// The shape of the learning rate's descent.
+/// The shape of the learning rate's decay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScheduleKind {
     /// Half a cosine from the peak to the floor.
     Cosine,
-    /// At the peak, then a straight line to the floor.
+    /// Constant at the peak, then a straight line to the floor.
     Linear,
-    /// At the peak to the end.
+    /// Constant at the peak.
     Constant,
 }
 
-/// How it is measured.
+/// Evaluations, samples and the final quiz.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvalSection {
@@ -215,7 +215,7 @@ pub struct EvalSection {
     pub top_k: Option<usize>,
 }
 
-/// What is kept.
+/// Checkpoints: how often, and which are kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointSection {
@@ -225,7 +225,7 @@ pub struct CheckpointSection {
     pub keep_last: usize,
     /// Checkpoints at multiples of this are never removed.
     pub keep_every: Option<u64>,
-    /// Whether the run ends with one. A run that is interrupted always does.
+    /// Whether the run ends with a checkpoint. An interrupted run always does.
     pub last: bool,
 }
 
@@ -235,7 +235,7 @@ pub struct CheckpointSection {
 pub struct MemorySection {
     /// Bytes (`"6GiB"`), a share (`"80%"`), `"unlimited"` or `"auto"`.
     pub device_budget: String,
-    /// The same for host memory: spilled tensors, and the optimizer where it is there.
+    /// Budget of host memory, in the same forms: spilled tensors, and the optimizer where it is there.
     pub host_budget: String,
     /// A folder on the disk that spilled tensors sink to when the host budget is used up. Without it none is written to.
     pub disk: Option<PathBuf>,
@@ -243,21 +243,21 @@ pub struct MemorySection {
     pub disk_budget: String,
     /// The run ends with a checkpoint once this process has written so much to the disk (`"20TiB"`): drives wear out.
     pub max_disk_writes: Option<String>,
-    /// What the drive is rated to take in its life (`"600TB"`), for a plan to say how long it lasts.
+    /// Rated endurance of the drive (`"600TB"`), from which the plan says how long it lasts.
     pub disk_endurance: Option<String>,
-    /// Where `adamw` keeps its state and computes its steps. Numbers depend on it in their last digits.
+    /// Where `adamw` and `sgd` keep their state and compute their steps. Numbers depend on it in their last digits.
     pub optimizer: PlacementKind,
     /// Whether ranks divide the moments: each keeps and steps its share of the parameters, and tells the others their weights.
     pub shard: bool,
-    /// Of an optimizer on the host (`host`): parameters of this many first blocks are stepped on the device all the same.
+    /// Number of first blocks whose parameters are stepped on the device although the optimizer is on the host (`host`).
     pub device_blocks: usize,
     /// Form of each parameter's state on the host (`host`).
     pub optimizer_state: StateKind,
-    /// What the blocks' matrices that are stepped on the host come to the device in (`host`).
+    /// Format in which the blocks' matrices that are stepped on the host cross to the device (`host`).
     pub stream: StreamKind,
-    /// What their gradients leave the device in (`host`).
+    /// Format in which their gradients leave the device (`host`).
     pub gradients: CrossingKind,
-    /// What the inputs of blocks that run twice wait in (`train.recompute`).
+    /// Format in which the inputs of recomputed blocks are kept (`train.recompute`).
     pub activations: CrossingKind,
 }
 
@@ -265,7 +265,7 @@ pub struct MemorySection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PlacementKind {
-    /// With the weights. What has no room spills like any tensor.
+    /// On the device, with the weights. State that has no room spills like any tensor.
     Device,
     /// In host memory: a gradient goes out and weights come in, and nothing else of a step crosses the link.
     Host,
@@ -277,15 +277,15 @@ pub enum PlacementKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StateKind {
-    /// 12 bytes per parameter, exact.
+    /// 12 bytes per parameter, exact; 8 for `sgd`.
     F32,
-    /// 8: moments of 16 bits.
+    /// 8: moments of 16 bits; 6 for `sgd`.
     Bf16,
-    /// 4: moments of 8 bits, and of matrices in bf16 only what completes them to f32.
+    /// 4: moments of 8 bits, and of matrices in bf16 only what completes them to f32. Not for `sgd`.
     Compact,
 }
 
-/// What matrices come to the device in.
+/// Format in which matrices cross to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StreamKind {
@@ -297,7 +297,7 @@ pub enum StreamKind {
     Fp8,
 }
 
-/// What matrices' gradients leave the device in, and activations wait in.
+/// Format in which gradients of matrices leave the device, and activations are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CrossingKind {
@@ -422,7 +422,7 @@ impl MemorySection {
         budget(&self.host_budget)
     }
 
-    /// What is to be taken of the disk, if one is named.
+    /// The disk's folder and the budget there; `None` if no disk is named.
     pub fn disk_budget(&self) -> Result<Option<(&Path, Budget)>, BudgetError> {
         self.disk.as_deref().map(|folder| Ok((folder, self.disk_budget.parse()?))).transpose()
     }

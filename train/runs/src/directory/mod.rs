@@ -1,7 +1,7 @@
-//! Where a run lives, and whether it goes on or begins.
+//! The run directory, and whether a run resumes there or starts.
 //!
-//! A run that begins is described by a configuration. A run that goes on is described by the one it saved, or by one that
-//! is named again; where the two differ, the change is allowed and said, or refused by name.
+//! A configuration describes a run that starts. A run that resumes is described by the configuration it saved, or by one
+//! that is named again; where the two differ, the change is allowed and printed, or refused by name.
 
 mod names;
 mod start;
@@ -16,7 +16,7 @@ use crate::config::{Change, Changes, Config};
 use crate::{BadInput, Pretrained};
 use names::unused;
 
-/// What `--resume` asks for.
+/// The argument of `--resume`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resume {
     /// The run directory's latest checkpoint, if there is one.
@@ -41,7 +41,7 @@ pub struct RunDirectory {
     pub path: PathBuf,
     /// The run's configuration, complete.
     pub config: Config,
-    /// The checkpoint to go on from, every byte of it checked.
+    /// The checkpoint to resume from, every byte of it checked.
     pub from: Option<Verified>,
     /// Another run's weights, where this one begins with them.
     pub pretrained: Option<Pretrained>,
@@ -143,7 +143,10 @@ impl RunDirectory {
             }
             Some(out) => out.to_owned(),
             None => Checkpoints::run_of(path).ok_or_else(|| {
-                BadInput(format!("{} is in no run's directory; say by --out where to go on", path.display()))
+                BadInput(format!(
+                    "{} is in no run's directory; name one to resume in by --out",
+                    path.display()
+                ))
             })?,
         };
         let saved = checkpoint.path.join(CONFIG);

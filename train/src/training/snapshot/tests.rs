@@ -124,7 +124,7 @@ fn a_checkpoint_with_nan_weights_is_not_saved() {
 }
 
 #[test]
-fn moments_that_are_no_numbers_are_neither_saved_nor_resumed() {
+fn moments_that_are_nan_are_neither_saved_nor_resumed() {
     let run = tempfile::tempdir().expect("a folder");
     let config = config();
     let gpt = Gpt::<Tape>::new(&config.model, 3, &FlexDevice).expect("a valid shape");
@@ -135,7 +135,7 @@ fn moments_that_are_no_numbers_are_neither_saved_nor_resumed() {
     let words = Tokenizer::bytes(&tokenizer::CHAT_SPECIALS);
     let saved = save(run.path(), &gpt, &optimizer, None, &config, &Progress::start(1), &words);
     let said = format!("{:#}", saved.expect_err("it is broken"));
-    assert!(said.contains("`wte.second` holds NaN or infinity"), "{said}");
+    assert!(said.contains("tensor `wte.second` holds inf"), "{said}");
 
     write(run.path(), &config).expect("saved");
     let path = run.path().join(MOMENTS);
@@ -145,5 +145,5 @@ fn moments_that_are_no_numbers_are_neither_saved_nor_resumed() {
     fs::write(&path, bytes).expect("written");
     let resumed = restore::<Flex>(run.path(), &config, &FlexDevice, Owners::default()).map(|_| ());
     let said = format!("{:#}", resumed.expect_err("it is broken"));
-    assert!(said.contains("`wte.second` holds NaN or infinity"), "{said}");
+    assert!(said.contains("tensor `wte.second` holds NaN"), "{said}");
 }

@@ -62,7 +62,7 @@ fn a_checkpoint_that_cannot_be_sealed_leaves_the_store_as_it_was() {
 }
 
 #[test]
-fn too_little_space_is_told_before_anything_is_written() {
+fn too_little_space_is_reported_before_anything_is_written() {
     let (_run, checkpoints) = store();
     save(&checkpoints, 1);
     let error = assert_nothing_changes(&checkpoints, || {
@@ -89,7 +89,7 @@ mod full_disk {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_told_with_the_way_out() {
+    fn a_full_disk_is_reported_with_the_way_out() {
         let (_run, checkpoints) = store();
         save(&checkpoints, 1);
         let error = assert_nothing_changes(&checkpoints, || {

@@ -1,4 +1,4 @@
-//! What a store of checkpoints promises, on real files.
+//! Promises of a store of checkpoints, on real files.
 
 mod crash;
 mod damage;

@@ -1,0 +1,195 @@
+//! Files of tensors in the safetensors format: written one tensor at a time, each fetched when its turn has come, and
+//! read by name from a memory map. Weights and what a trainer keeps beside them go through here alike.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use burn::tensor::{DType, TensorData};
+use memmap2::Mmap;
+use safetensors::SafeTensorError;
+use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo, TensorView};
+
+use super::WeightsError;
+
+/// The type numbers are written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stored {
+    /// Four bytes, lossless.
+    #[default]
+    F32,
+    /// Two bytes, f32's range.
+    Bf16,
+    /// Two bytes, finer, but nothing above 65,504.
+    F16,
+}
+
+impl Stored {
+    fn types(self) -> (Dtype, DType) {
+        match self {
+            Self::F32 => (Dtype::F32, DType::F32),
+            Self::Bf16 => (Dtype::BF16, DType::BF16),
+            Self::F16 => (Dtype::F16, DType::F16),
+        }
+    }
+}
+
+/// The numbers of a tensor, fetched from wherever they are.
+pub type Fetch<'w> = Box<dyn Fn() -> Result<TensorData, WeightsError> + 'w>;
+
+/// One tensor of a file to be.
+pub struct Outgoing<'w> {
+    /// Its dimensions in the file.
+    pub shape: Vec<usize>,
+    /// Fetches its numbers, one tensor at a time.
+    pub fetch: Fetch<'w>,
+}
+
+/// Writes `tensors` to a file that replaces `path`. It is not synced, and after a failure part of a file is left: this
+/// is for a folder that takes its name once it is complete.
+pub fn write_tensors(
+    path: &Path,
+    tensors: &BTreeMap<String, Outgoing<'_>>,
+    stored: Stored,
+) -> Result<(), WeightsError> {
+    write(path, tensors, stored, None).map_err(|unwritten| unwritten.at(path))
+}
+
+/// Why a file was not written.
+pub(super) enum Unwritten {
+    Tensor(WeightsError),
+    File(io::Error),
+}
+
+impl Unwritten {
+    pub(super) fn at(self, path: &Path) -> WeightsError {
+        match self {
+            Self::Tensor(error) => error,
+            Self::File(error) => WeightsError::file("write weights to", path)(error),
+        }
+    }
+}
+
+impl From<io::Error> for Unwritten {
+    fn from(error: io::Error) -> Self {
+        Self::File(error)
+    }
+}
+
+/// As [`write_tensors`], with a note of its own in the file's header. One note: they are written in the order of a hash
+/// map, and equal models make equal files.
+pub(super) fn write(
+    path: &Path,
+    tensors: &BTreeMap<String, Outgoing<'_>>,
+    stored: Stored,
+    note: Option<(&str, String)>,
+) -> Result<(), Unwritten> {
+    let (dtype, burn_dtype) = stored.types();
+    let mut end = 0;
+    let infos = tensors.iter().map(|(name, tensor)| {
+        let begin = end;
+        end += tensor.shape.iter().product::<usize>() * dtype.bitsize() / 8;
+        (name.clone(), TensorInfo { dtype, shape: tensor.shape.clone(), data_offsets: (begin, end) })
+    });
+    let notes = note.map(|(key, text)| HashMap::from([(key.to_owned(), text)]));
+    let header = Metadata::new(notes, infos.collect()).expect("each tensor begins where the one before ends");
+    let mut header = serde_json::to_vec(&header).expect("names and numbers are JSON");
+    // Readers map numbers where they lie.
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let mut file = File::create(path)?;
+    file.write_all(&(header.len() as u64).to_le_bytes())?;
+    file.write_all(&header)?;
+    for (name, tensor) in tensors {
+        let numbers = (tensor.fetch)().and_then(|numbers| finite(name, numbers));
+        let numbers = numbers.map_err(Unwritten::Tensor)?.convert_dtype(burn_dtype);
+        file.write_all(numbers.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// A file of tensors, open for reading.
+pub struct TensorFile {
+    path: PathBuf,
+    map: Mmap,
+    header: Metadata,
+    /// Where the first tensor begins.
+    begin: usize,
+}
+
+impl TensorFile {
+    /// Opens a file that is complete by its own header. No number is read.
+    pub fn open(path: &Path) -> Result<Self, WeightsError> {
+        let file = File::open(path).map_err(WeightsError::file("open weights in", path))?;
+        // SAFETY: the map is read-only and private to this value. Our own writers never change a file in place, they
+        // rename a new one over it; a foreign process that truncates the file while it is read is outside any
+        // program's control.
+        let map = unsafe { Mmap::map(&file) }.map_err(WeightsError::file("map weights in", path))?;
+        let (length, header) = SafeTensors::read_metadata(&map)
+            .map_err(|source| WeightsError::Format { path: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned(), map, header, begin: size_of::<u64>() + length })
+    }
+
+    /// Type and shape of the tensor `name`, if the file holds it.
+    pub fn info(&self, name: &str) -> Option<&TensorInfo> {
+        self.header.info(name)
+    }
+
+    /// Tensors in the file.
+    pub fn count(&self) -> usize {
+        self.header.offset_keys().len()
+    }
+
+    /// The numbers of the tensor `name`, as f32. One that is missing, or holds NaN or infinity, is an error.
+    pub fn numbers(&self, name: &str) -> Result<TensorData, WeightsError> {
+        let missing = || SafeTensorError::TensorNotFound(name.to_owned());
+        let view = self.info(name).ok_or_else(missing).and_then(|info| self.view(info));
+        numbers(name, &view.map_err(|source| WeightsError::Format { path: self.path.clone(), source })?)
+    }
+
+    /// The text that the header holds under `key`.
+    pub(super) fn note(&self, key: &str) -> Option<&str> {
+        self.header.metadata().as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// All tensors with their names.
+    pub(super) fn views(&self) -> Result<Vec<(String, TensorView<'_>)>, WeightsError> {
+        let named = self.header.tensors().into_iter().map(|(name, info)| Ok((name, self.view(info)?)));
+        named
+            .collect::<Result<_, _>>()
+            .map_err(|source| WeightsError::Format { path: self.path.clone(), source })
+    }
+
+    fn view(&self, info: &TensorInfo) -> Result<TensorView<'_>, SafeTensorError> {
+        let (from, to) = info.data_offsets;
+        TensorView::new(info.dtype, info.shape.clone(), &self.map[self.begin..][from..to])
+    }
+}
+
+/// A tensor's numbers as f32, if each is a number.
+pub(super) fn numbers(name: &str, view: &TensorView<'_>) -> Result<TensorData, WeightsError> {
+    let dtype = float_type(name, view.dtype())?;
+    let data = TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype);
+    finite(name, data.convert_dtype(DType::F32))
+}
+
+/// The float that numbers of type `dtype` are read as.
+pub(super) fn float_type(name: &str, dtype: Dtype) -> Result<DType, WeightsError> {
+    Ok(match dtype {
+        Dtype::F64 => DType::F64,
+        Dtype::F32 => DType::F32,
+        Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::BF16,
+        other => return Err(WeightsError::Dtype { name: name.to_owned(), dtype: format!("{other:?}") }),
+    })
+}
+
+/// `data` of the tensor `name`, as f32, if each is a number.
+fn finite(name: &str, data: TensorData) -> Result<TensorData, WeightsError> {
+    let data = data.convert_dtype(DType::F32);
+    let numbers = data.as_slice::<f32>().expect("the data was just converted to f32");
+    match numbers.iter().copied().find(|value| !value.is_finite()) {
+        Some(value) => Err(WeightsError::NotFinite { name: name.to_owned(), value }),
+        None => Ok(data),
+    }
+}
