@@ -97,7 +97,7 @@ impl Pager {
             None if self.hinted > 0 => return None,
             None => {
                 (self.ahead.begun, self.ahead.wrong) = (now, false);
-                Plan::begin(planner, self.live())?
+                Plan::begin(planner, self.live(), FAR + u64::from(PLAYED))?
             }
         };
         for _ in 0..PLAYED {
@@ -158,7 +158,7 @@ impl Pager {
             match self.named(first.name) {
                 Some((id, block)) if block.place == Place::Away(TierIndex::HOST) => {
                     // One that could not come back now is left to its operation.
-                    if block.stuck_in == self.operation.number || highest > i128::from(budget) {
+                    if block.stuck_in == self.operation.number || highest > budget as i64 {
                         return None;
                     }
                     if self.has_room(block.bytes, block.arena) {

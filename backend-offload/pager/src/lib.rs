@@ -29,6 +29,7 @@ mod fault;
 mod furthest;
 mod heirs;
 mod ledger;
+mod levels;
 mod limit;
 mod listening;
 mod moves;

@@ -3,10 +3,12 @@
 //! The operations that the planner foresees are played one after the other over blocks that are on the device on paper, with
 //! the order of victims that decides for real. That gives who leaves for which operation and who comes back for which. To do
 //! the same moves earlier costs no byte: whoever is to leave may leave as soon as he has been used for the last time before,
-//! and whoever is to come back may come as soon as there is memory that nobody on paper wants until then.
+//! and whoever is to come back may come as soon as there is memory that nobody on paper wants until then, that of early leavers
+//! included.
 
 use crate::block::{Block, BlockId, Place};
 use crate::furthest::{Furthest, Resident, Standing};
+use crate::levels::Levels;
 use crate::limit::Limit;
 use crate::planner::{Due, Future, Planner};
 use std::cmp::Reverse;
@@ -66,14 +68,6 @@ impl Paper {
     }
 }
 
-/// Memory on paper after an operation.
-#[derive(Debug, Clone, Copy)]
-struct Level {
-    operation: u64,
-    /// Bytes on the device, less all that came back until then. May be less than nothing.
-    resident: i128,
-}
-
 /// Numbers a block on paper.
 type Number = u32;
 
@@ -96,18 +90,22 @@ pub(crate) struct Plan {
     /// Blocks that can leave, the one for the next operation first.
     ready: BinaryHeap<Reverse<Leave>>,
     returns: VecDeque<Return>,
-    /// Of operations to come; and of these whatever is higher than all that follow, of those before the next return.
-    levels: VecDeque<Level>,
-    highest: VecDeque<Level>,
-    /// The last operation whose level was looked at for `highest`.
-    looked: u64,
+    /// Bytes on the device after an operation, less all that came back until then, if everybody leaves as early as he can.
+    levels: Levels,
     operands: Vec<Option<Number>>,
 }
 
 impl Plan {
     /// A plan from here on, where the program is as far as it has come.
-    pub fn begin<'b>(planner: &Planner, blocks: impl Iterator<Item = (BlockId, &'b Block)>) -> Option<Self> {
-        let mut plan = Self { upto: planner.now(), period: planner.period()?, ..Self::default() };
+    /// It will be played `far` operations ahead at most.
+    pub fn begin<'b>(
+        planner: &Planner,
+        blocks: impl Iterator<Item = (BlockId, &'b Block)>,
+        far: u64,
+    ) -> Option<Self> {
+        let period = planner.period()?;
+        let levels = Levels::of(far.min(period) + 2);
+        let mut plan = Self { upto: planner.now(), period, levels, ..Self::default() };
         for (id, block) in blocks.filter(|(_, block)| block.place != Place::Nowhere) {
             let number = plan.enter(Paper {
                 generation: 0,
@@ -123,8 +121,7 @@ impl Plan {
             });
             plan.expect(number, planner.due(id));
         }
-        plan.looked = plan.upto.saturating_sub(1);
-        plan.levels.push_back(Level { operation: plan.upto, resident: i128::from(plan.resident) });
+        plan.levels.set(plan.upto, plan.level());
         Some(plan)
     }
 
@@ -228,8 +225,11 @@ impl Plan {
             self.expect(number, operand.due);
         }
         self.operands = operands;
-        let level = Level { operation: now, resident: i128::from(self.resident) - i128::from(self.returned) };
-        self.levels.push_back(level);
+        self.levels.set(now, self.level());
+    }
+
+    fn level(&self) -> i64 {
+        self.resident as i64 - self.returned as i64
     }
 
     /// What the program lets go of before an operation.
@@ -293,7 +293,9 @@ impl Plan {
         let paper = &mut self.papers[number as usize];
         self.resident -= paper.bytes;
         (paper.here, paper.dirty) = (false, false);
-        let after = paper.used;
+        let (after, bytes) = (paper.used, paper.bytes);
+        let kept = by.saturating_sub(self.levels.kept());
+        self.levels.add((after + 1).max(kept)..by, -(bytes as i64));
         self.later.push(Reverse((after, Leave { by, after, name: paper.name })));
     }
 
@@ -314,28 +316,13 @@ impl Plan {
     }
 
     /// The block that comes back first, and the most bytes on paper until then, those included that come back before.
-    pub fn first_return(&mut self, now: u64) -> Option<(Return, i128)> {
-        while self.levels.front().is_some_and(|level| level.operation < now) {
-            self.levels.pop_front();
-        }
+    pub fn first_return(&mut self, now: u64) -> Option<(Return, i64)> {
         while self.returns.front().is_some_and(|first| first.by <= now) {
             self.returns.pop_front();
         }
-        while self.highest.front().is_some_and(|level| level.operation < now) {
-            self.highest.pop_front();
-        }
         let first = *self.returns.front()?;
-        let begin = self.levels.front().map_or(now, |level| level.operation);
-        for operation in (self.looked + 1).max(begin)..first.by {
-            let Some(level) = self.levels.get((operation - begin) as usize).copied() else { break };
-            while self.highest.back().is_some_and(|back| back.resident <= level.resident) {
-                self.highest.pop_back();
-            }
-            self.highest.push_back(level);
-            self.looked = operation;
-        }
-        let highest = self.highest.front().map_or(0, |level| level.resident + i128::from(first.until));
-        Some((first, highest))
+        let highest = self.levels.highest(now..first.by)?;
+        Some((first, highest + first.until as i64))
     }
 
     /// It is on its way, or not to come.
