@@ -232,7 +232,7 @@ impl Plan {
         self.resident as i64 - self.returned as i64
     }
 
-    /// What the program lets go of before an operation.
+    /// Frees the blocks that the program lets go of before an operation.
     fn release(&mut self, now: u64) {
         while let Some(Reverse((operation, number, generation))) = self.ends.peek().copied()
             && operation <= now

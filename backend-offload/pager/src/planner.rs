@@ -64,7 +64,7 @@ pub(crate) struct Foreseen {
     pub is_new: bool,
     /// The operation changes it.
     pub written: bool,
-    /// What comes of it afterwards, if that is known.
+    /// Its next use or its end, if that is known.
     pub due: Option<Due>,
 }
 
