@@ -42,14 +42,29 @@ pub(crate) struct Return {
     pub until: u64,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    /// The program has let go of it.
+    Ended,
+    Away,
+    OnDevice,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Contents {
+    /// Never written.
+    Nothing,
+    /// In a tier, too, once it is on the device.
+    Copied,
+    OnDeviceAlone,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Paper {
     generation: u32,
-    lives: bool,
+    presence: Presence,
     bytes: u64,
-    here: bool,
-    defined: bool,
-    dirty: bool,
+    contents: Contents,
     /// It cannot leave.
     pinned: bool,
     due: Option<Due>,
@@ -64,7 +79,8 @@ impl Paper {
             Some(due) if due.operation > now => Future::Used(due.operation - now),
             _ => Future::Unknown,
         };
-        Standing::of(self.defined, self.dirty, future, now, self.used)
+        let (defined, dirty) = (self.contents != Contents::Nothing, self.contents == Contents::OnDeviceAlone);
+        Standing::of(defined, dirty, future, now, self.used)
     }
 }
 
@@ -109,11 +125,17 @@ impl Plan {
         for (id, block) in blocks.filter(|(_, block)| block.place != Place::Nowhere) {
             let number = plan.enter(Paper {
                 generation: 0,
-                lives: true,
+                presence: if block.place.is_on_device() || block.place.is_returning() {
+                    Presence::OnDevice
+                } else {
+                    Presence::Away
+                },
                 bytes: block.bytes,
-                here: block.place.is_on_device() || block.place.is_returning(),
-                defined: block.defined,
-                dirty: block.needs_copy(),
+                contents: match (block.defined, block.needs_copy()) {
+                    (false, _) => Contents::Nothing,
+                    (true, false) => Contents::Copied,
+                    (true, true) => Contents::OnDeviceAlone,
+                },
                 pinned: block.pinned,
                 due: None,
                 used: planner.used(id),
@@ -141,11 +163,11 @@ impl Plan {
     }
 
     fn enter(&mut self, paper: Paper) -> Number {
-        if paper.here {
+        if paper.presence == Presence::OnDevice {
             self.resident += paper.bytes;
         }
         let number = self.unused.pop().unwrap_or_else(|| {
-            self.papers.push(Paper { lives: false, ..paper });
+            self.papers.push(Paper { presence: Presence::Ended, ..paper });
             (self.papers.len() - 1) as Number
         });
         let slot = &mut self.papers[number as usize];
@@ -159,7 +181,7 @@ impl Plan {
         let generation = paper.generation;
         match due {
             Some(Due { operation, ends: true, .. }) => {
-                self.ends.push(Reverse((operation, number, generation)))
+                self.ends.push(Reverse((operation, number, generation)));
             }
             Some(Due { operation, operand, .. }) => {
                 self.uses.push(Reverse((operation, operand, number, generation)));
@@ -199,11 +221,9 @@ impl Plan {
             let number = operands[*n].unwrap_or_else(|| {
                 self.enter(Paper {
                     generation: 0,
-                    lives: true,
+                    presence: Presence::Away,
                     bytes: operand.bytes,
-                    here: false,
-                    defined: !operand.is_new,
-                    dirty: false,
+                    contents: if operand.is_new { Contents::Nothing } else { Contents::Copied },
                     pinned: false,
                     due: None,
                     used: now,
@@ -220,8 +240,9 @@ impl Plan {
             let Some(number) = operands[*n] else { continue };
             let paper = &mut self.papers[number as usize];
             paper.name = Name::Operand(now, *n);
-            paper.defined |= operand.written;
-            paper.dirty |= operand.written;
+            if operand.written {
+                paper.contents = Contents::OnDeviceAlone;
+            }
             self.expect(number, operand.due);
         }
         self.operands = operands;
@@ -239,13 +260,12 @@ impl Plan {
         {
             self.ends.pop();
             let paper = &mut self.papers[number as usize];
-            let due = Some(Due { operation, operand: 0, ends: true });
             if paper.generation == generation
-                && paper.lives
-                && paper.due.is_some_and(|is| is.ends && Some(is.operation) == due.map(|due| due.operation))
+                && paper.presence != Presence::Ended
+                && paper.due.is_some_and(|due| due.ends && due.operation == operation)
             {
-                self.resident -= if paper.here { paper.bytes } else { 0 };
-                (paper.lives, paper.here) = (false, false);
+                self.resident -= if paper.presence == Presence::OnDevice { paper.bytes } else { 0 };
+                paper.presence = Presence::Ended;
                 self.unused.push(number);
             }
         }
@@ -253,7 +273,7 @@ impl Plan {
 
     fn bring(&mut self, number: Number, memory: u64) {
         let paper = self.papers[number as usize];
-        if paper.here {
+        if paper.presence == Presence::OnDevice {
             return;
         }
         while self.resident + paper.bytes > memory {
@@ -261,8 +281,8 @@ impl Plan {
             self.leave(victim);
         }
         self.resident += paper.bytes;
-        self.papers[number as usize].here = true;
-        if paper.defined && paper.name != Name::Operand(u64::MAX, 0) {
+        self.papers[number as usize].presence = Presence::OnDevice;
+        if paper.contents != Contents::Nothing && paper.name != Name::Operand(u64::MAX, 0) {
             self.returned += paper.bytes;
             self.returns.push_back(Return { by: self.upto, name: paper.name, until: self.returned });
         }
@@ -292,7 +312,10 @@ impl Plan {
         let by = self.upto;
         let paper = &mut self.papers[number as usize];
         self.resident -= paper.bytes;
-        (paper.here, paper.dirty) = (false, false);
+        paper.presence = Presence::Away;
+        if paper.contents == Contents::OnDeviceAlone {
+            paper.contents = Contents::Copied;
+        }
         let (after, bytes) = (paper.used, paper.bytes);
         let kept = by.saturating_sub(self.levels.kept());
         self.levels.add((after + 1).max(kept)..by, -(bytes as i64));
@@ -338,5 +361,5 @@ fn id(number: Number, papers: &[Paper]) -> BlockId {
 fn resident(papers: &[Paper], id: BlockId, now: u64) -> Option<Resident> {
     let paper = papers.get(id.index as usize).filter(|paper| paper.generation == id.generation)?;
     let standing = paper.standing(now);
-    (paper.lives && paper.here).then_some(Resident { id, bytes: paper.bytes, standing })
+    (paper.presence == Presence::OnDevice).then_some(Resident { id, bytes: paper.bytes, standing })
 }
