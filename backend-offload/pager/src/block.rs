@@ -59,6 +59,11 @@ impl Place {
         matches!(self, Self::Device { .. })
     }
 
+    /// Whether the block is on its way to the device.
+    pub fn is_returning(self) -> bool {
+        matches!(self, Self::Returning { .. })
+    }
+
     /// Whether the contents exist on the device and in a tier.
     pub fn is_clean(self) -> bool {
         matches!(self, Self::Device { clean: Some(_) })

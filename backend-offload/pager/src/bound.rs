@@ -106,7 +106,7 @@ impl Program {
                 numbers.push(self.blocks.len());
                 self.blocks.push(Instance { bytes, ..Instance::default() });
             }
-            Event::Operation { first, count } => {
+            Event::Operation { first, count, .. } => {
                 let mut operands = Vec::new();
                 for operand in &recording.operands[first..first + count] {
                     let number = numbers[operand.block];

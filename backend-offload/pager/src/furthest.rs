@@ -14,7 +14,7 @@
 //! is, and entered anew if it has changed. That makes an entry cheap to add, which is what every operation does, and
 //! an order right when it is asked for. Nobody asks while everything fits, and then nothing is kept.
 
-use crate::block::{Block, BlockId};
+use crate::block::BlockId;
 use crate::limit::Limit;
 use crate::planner::Future;
 use std::cmp::Reverse;
@@ -28,19 +28,19 @@ const NEAR: u64 = 4;
 pub(crate) enum Standing {
     /// It costs nothing.
     Free,
-    /// Nothing is known of its future. It was used last by this operation.
-    Unknown { used: u64 },
+    /// Nothing is known of its future. The less `recent`, the earlier it leaves.
+    Unknown { recent: u64 },
     /// It is used or let go by operation `due`, and takes as many `copies`: one or two.
     Known { due: u64, copies: u64 },
 }
 
 impl Standing {
-    pub fn of(block: &Block, future: Future, now: u64, used: u64) -> Self {
-        let out = u64::from(block.needs_copy());
+    pub fn of(defined: bool, dirty: bool, future: Future, now: u64, recent: u64) -> Self {
+        let out = u64::from(dirty);
         let (due, back) = match future {
-            Future::Unknown if block.defined => return Self::Unknown { used },
+            Future::Unknown if defined => return Self::Unknown { recent },
             Future::Unknown => return Self::Free,
-            Future::Used(after) => (now + after, u64::from(block.defined)),
+            Future::Used(after) => (now + after, u64::from(defined)),
             Future::Freed(after) => (now + after, 0),
         };
         match out + back {
@@ -54,7 +54,7 @@ impl Standing {
         let index = Reverse(index);
         match self {
             Self::Free => (3, bytes, 0, 0, index),
-            Self::Unknown { used } => (2, now - used, 0, bytes, index),
+            Self::Unknown { recent } => (2, u64::MAX - recent, 0, bytes, index),
             Self::Known { due, copies } => {
                 let after = due - now;
                 let gained = 2 * after / copies;
@@ -148,7 +148,7 @@ impl Furthest {
         let entry = |key| Entry { key, bytes, index: Reverse(id.index), generation: id.generation };
         match standing {
             Standing::Free => self.heaps[FREE].push(entry(bytes)),
-            Standing::Unknown { used } => self.heaps[UNKNOWN].push(entry(u64::MAX - used)),
+            Standing::Unknown { recent } => self.heaps[UNKNOWN].push(entry(u64::MAX - recent)),
             Standing::Known { due, copies } => {
                 if bytes > self.limit {
                     if !self.large.contains(&id) {
@@ -219,7 +219,7 @@ impl Furthest {
             let Some(resident) = look(id) else { continue };
             let (true_heap, true_key) = match resident.standing {
                 Standing::Free => (FREE, resident.bytes),
-                Standing::Unknown { used } => (UNKNOWN, u64::MAX - used),
+                Standing::Unknown { recent } => (UNKNOWN, u64::MAX - recent),
                 Standing::Known { due, copies } => (UNKNOWN + copies as usize, due),
             };
             if (true_heap, true_key) != (heap, entry.key) {

@@ -14,6 +14,13 @@ impl Pager {
         self.recorder = Some(Box::new(Recorder::new()));
     }
 
+    /// Tells a recording how many floating-point operations the operation begun last takes.
+    pub fn takes(&mut self, flops: u64) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.takes(flops);
+        }
+    }
+
     /// Ends the recording, and forgets what was not taken of it.
     pub fn stop_recording(&mut self) {
         self.recorder = None;
@@ -80,6 +87,6 @@ impl Pager {
         self.counters.diverged += u64::from(matches!(course, Course::Elsewhere { lost: true, .. }));
         let anew = matches!(course, Course::Elsewhere { found: true, .. });
         self.enter_operands(anew);
-        self.expect_returns(anew);
+        self.plan_goes_on(course);
     }
 }

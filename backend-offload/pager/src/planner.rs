@@ -10,6 +10,7 @@
 //! used since is then set anew: a block that lived in that earlier time is used next when it was used next then.
 
 use crate::block::BlockId;
+use crate::heirs::Heirs;
 use crate::trace::{CONTEXT, Named, Next, Trace};
 
 /// The expected future of one block.
@@ -20,10 +21,16 @@ pub(crate) struct Outlook {
     born: u64,
     /// The operation that used it last; 0 for none.
     used: u64,
-    /// Where in the trace that was.
+    /// The operation of this step that used it first, or the block whose place it took.
+    first: u64,
+    /// It took the place of another block.
+    inherits: bool,
+    /// Where in the trace it was used last.
     place: u64,
     /// The operation before which it is used or freed; 0 if unknown.
     due: u64,
+    /// Which operand of it the block is.
+    operand: usize,
     /// It is freed then, and not used.
     ends: bool,
 }
@@ -39,13 +46,26 @@ pub(crate) enum Future {
     Freed(u64),
 }
 
-/// An operation still to come, in bytes.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Coming {
-    /// Device memory for new blocks.
-    pub takes: u64,
-    /// All operands together: about as many as its time.
-    pub handles: u64,
+/// The operation before which a block is used or freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Due {
+    pub operation: u64,
+    /// Which operand of it the block is.
+    pub operand: usize,
+    /// It is freed, and not used.
+    pub ends: bool,
+}
+
+/// An operand of an operation still to come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Foreseen {
+    pub bytes: u64,
+    /// It has no memory anywhere before.
+    pub is_new: bool,
+    /// The operation changes it.
+    pub written: bool,
+    /// Its next use or its end, if that is known.
+    pub due: Option<Due>,
 }
 
 /// How the operation that begins goes on from those before it.
@@ -74,6 +94,10 @@ pub(crate) struct Planner {
     /// Operations of the past that may be looked through to set expectations anew. Each operation earns a few, so that a
     /// program that turns back and forth pays no more for it than one that does not.
     credit: u64,
+    /// The operation before the first one of this step, by its mark.
+    began: u64,
+    /// The operation with which a marked step began and expectations were set anew, latest.
+    anchored: u64,
 }
 
 const BEGINNINGS: usize = 8;
@@ -88,6 +112,8 @@ impl Planner {
             beginnings: std::array::from_fn(|n| u64::from(n == BEGINNINGS - 1)),
             marked: false,
             credit: 0,
+            anchored: 0,
+            began: 0,
         }
     }
 
@@ -114,23 +140,53 @@ impl Planner {
         }
     }
 
-    /// The operation `after` from now, as expected; `None` where the past does not reach. Tells `lets_go` of each block
-    /// that it uses last: how many operations from now the last one runs before the memory is free, and how much that is.
-    pub fn coming(&self, after: i64, mut lets_go: impl FnMut(i64, u64)) -> Option<Coming> {
-        let past = self.cursor?.checked_add_signed(after)?;
-        if past > self.now() {
-            return None;
-        }
-        let mut coming = Coming::default();
-        for place in self.trace.uses(past) {
+    /// How many operations ago the program was where it is now.
+    pub fn period(&self) -> Option<u64> {
+        Some(self.now() - self.cursor?)
+    }
+
+    /// The next dealing with a block, as far as it is known.
+    pub fn due(&self, id: BlockId) -> Option<Due> {
+        let now = self.now();
+        let outlook = self.outlook(id).filter(|outlook| outlook.due > now)?;
+        Some(Due { operation: outlook.due, operand: outlook.operand, ends: outlook.ends })
+    }
+
+    /// The operands of an operation a period from a `past` one, as expected. None before the past was over.
+    pub fn foreseen(&self, past: u64) -> impl Iterator<Item = Foreseen> {
+        let period = self.period().unwrap_or(0);
+        let past = if past < self.now() { past } else { 0 };
+        self.trace.uses(past).map(move |place| {
             let (bytes, is_new) = self.trace.size(place);
-            coming.takes += if is_new { bytes } else { 0 };
-            coming.handles += bytes;
-            if let Next::Freed(later) = self.trace.next(place) {
-                lets_go(after.saturating_add_unsigned(later), bytes);
-            }
+            let due = match self.trace.next(place) {
+                Next::Used(after) => Some((past + after, self.trace.operand(place), false)),
+                Next::Freed(after) => Some((past + after + 1, 0, true)),
+                // The block has not been used since. What is expected of it will be of the one that comes in its place.
+                Next::Unknown => self
+                    .trace
+                    .block(place)
+                    .and_then(|id| self.outlook(id))
+                    .filter(|outlook| outlook.place == place && outlook.due > 0)
+                    .map(|outlook| (outlook.due, outlook.operand, outlook.ends)),
+            };
+            let due = due.map(|(then, operand, ends)| Due { operation: then + period, operand, ends });
+            Foreseen { bytes, is_new, written: self.trace.is_written(place), due }
+        })
+    }
+
+    /// The block that was this operand of an operation.
+    pub fn operand(&self, number: u64, operand: usize) -> Option<BlockId> {
+        self.trace.block(self.trace.uses(number).nth(operand)?)
+    }
+
+    /// The operation that runs changed a block.
+    pub fn wrote(&mut self, id: BlockId) {
+        let now = self.now();
+        if let Some(place) =
+            self.outlook(id).filter(|outlook| outlook.used == now).map(|outlook| outlook.place)
+        {
+            self.trace.write(place);
         }
-        Some(coming)
     }
 
     /// The operation that used the block last, or before which it was born.
@@ -146,16 +202,42 @@ impl Planner {
         self.outlooks[index] = Outlook { generation: id.generation, born: self.now(), ..Outlook::default() };
     }
 
+    /// How recent a block counts whose future is unknown: as used last, and as much later as it has been in use. What is
+    /// used throughout a step is used early in the next one.
+    pub fn recent(&self, id: BlockId) -> u64 {
+        self.outlook(id).map_or(0, |outlook| {
+            let used = outlook.used.max(outlook.born);
+            used + used.saturating_sub(outlook.first.max(1))
+        })
+    }
+
     pub fn freed(&mut self, id: BlockId) {
         let now = self.now();
-        if let Some(outlook) = self.outlook(id).filter(|outlook| outlook.used > 0) {
-            let (place, after) = (outlook.place, now - outlook.used);
-            self.trace.learn(place, Next::Freed(after));
+        if let Some(outlook) = self.outlook(id).copied().filter(|outlook| outlook.used > 0) {
+            self.trace.learn(outlook.place, Next::Freed(now - outlook.used), 0);
+            self.pass_on(&outlook);
+        }
+    }
+
+    /// The block born in the operation that used another one of its size last takes the place of that.
+    fn pass_on(&mut self, freed: &Outlook) {
+        let (bytes, _) = self.trace.size(freed.place);
+        for place in self.trace.uses(freed.used) {
+            let Some(heir) = self.trace.block(place).filter(|_| self.trace.size(place) == (bytes, true))
+            else {
+                continue;
+            };
+            let outlook = &mut self.outlooks[heir.index as usize];
+            if outlook.generation == heir.generation && !outlook.inherits && outlook.used >= freed.used {
+                (outlook.first, outlook.inherits) = (freed.first, true);
+                return;
+            }
         }
     }
 
     pub fn mark_step(&mut self) {
         self.marked = true;
+        self.began = self.now();
     }
 
     /// The program runs an operation over these blocks.
@@ -167,18 +249,22 @@ impl Planner {
         for (n, Named { block: id, .. }) in operands.clone().enumerate() {
             let Some(outlook) = self.outlooks.get_mut(id.index as usize) else { continue };
             if outlook.used > 0 {
-                self.trace.learn(outlook.place, Next::Used(number - outlook.used));
+                self.trace.learn(outlook.place, Next::Used(number - outlook.used), n);
             }
             (outlook.used, outlook.place) = (number, place + n as u64);
+            if outlook.first <= self.began {
+                outlook.first = number;
+            }
             (outlook.due, outlook.ends) = (0, false);
         }
         let expected = self.cursor.map(|cursor| cursor + 1);
-        let found = self.find(number, expected, context);
+        let begins = std::mem::take(&mut self.marked);
+        let found = self.find(number, expected, context, begins);
         self.cursor = found;
         let foretold = found == expected;
         if let Some(cursor) = found {
             if !foretold {
-                self.anchor(number, cursor);
+                self.anchor(number, cursor, begins);
             }
             self.expect(number, cursor);
         }
@@ -190,9 +276,15 @@ impl Planner {
     }
 
     /// The past operation that corresponds to this one.
-    fn find(&mut self, number: u64, expected: Option<u64>, context: Option<u64>) -> Option<u64> {
+    fn find(
+        &mut self,
+        number: u64,
+        expected: Option<u64>,
+        context: Option<u64>,
+        begins: bool,
+    ) -> Option<u64> {
         let fits = |past: &u64| self.trace.look_alike(*past, number);
-        if std::mem::take(&mut self.marked) {
+        if begins {
             let known = expected.is_some_and(|expected| self.beginnings.contains(&expected));
             let begun = self.beginnings.iter().rev().copied().filter(|begun| *begun > 0).find(fits);
             self.beginnings.rotate_left(1);
@@ -213,6 +305,7 @@ impl Planner {
             if outlook.generation != id.generation || outlook.place != here {
                 continue;
             }
+            outlook.operand = self.trace.operand(there);
             (outlook.due, outlook.ends) = match next {
                 Next::Unknown => (0, false),
                 Next::Used(after) => (number + after, false),
@@ -222,20 +315,35 @@ impl Planner {
     }
 
     /// The program has been found at another place: sets anew what is expected of blocks used before.
-    fn anchor(&mut self, number: u64, past: u64) {
+    fn anchor(&mut self, number: u64, past: u64, begins: bool) {
         let period = number - past;
-        if self.credit >= period {
-            self.credit -= period;
+        // A marked step is looked through for itself, whatever guesses within it have cost.
+        let pays = begins && period <= number - self.anchored;
+        if pays || self.credit >= period {
+            if pays {
+                self.anchored = number;
+            } else {
+                self.credit -= period;
+            }
+            let mut heirs = Heirs::new(self.trace.uses(past + 1).start..self.trace.uses(number).start);
             // Backwards, so that the earliest use is the one that stays.
             for then in (past + 1..number).rev() {
+                heirs.look_at(&self.trace, then);
                 for place in self.trace.uses(then) {
-                    let Some(id) = self.trace.block(place) else { continue };
+                    let Some(id) = heirs.at(place) else { continue };
                     let outlook = &mut self.outlooks[id.index as usize];
-                    if outlook.generation == id.generation {
-                        outlook.ends = false;
-                        let persists = outlook.born <= past;
-                        outlook.due = if persists { then } else { outlook.used } + period;
+                    if outlook.generation != id.generation {
+                        continue;
                     }
+                    let persists = if self.trace.block(place) == Some(id) {
+                        outlook.born <= past
+                    } else {
+                        heirs.inherits(place) || !self.trace.size(place).1
+                    };
+                    let (at, place) = if persists { (then, place) } else { (outlook.used, outlook.place) };
+                    outlook.ends = false;
+                    outlook.due = at + period;
+                    outlook.operand = place.saturating_sub(self.trace.uses(at).start) as usize;
                 }
             }
         }

@@ -7,7 +7,8 @@
 //! beginning and lies in the host tier, and what it leaves alive takes the places of what it found.
 //!
 //! The file is a magic number and then events, each one byte for its kind and varints: 7 bits a byte, low ones first.
-//! Operands are written as the number of births since their own, which is small for most.
+//! Operands are written as the number of births since their own, which is small for most. Operations whose arithmetic is
+//! known are of a kind of their own, so files from before anybody told it are read as they were.
 
 use crate::block::Arena;
 use std::fmt;
@@ -30,6 +31,8 @@ pub enum Event {
         first: usize,
         /// How many there are.
         count: usize,
+        /// Floating-point operations it takes, as far as whoever recorded it could tell; 0 where it could not.
+        flops: u64,
     },
     /// The block changed outside of any operation that names it.
     Written(usize),
@@ -159,13 +162,14 @@ impl Writer {
     fn event(&mut self, event: Event, operands: &[Operand]) {
         let kind = match event {
             Event::Born { .. } => 0,
-            Event::Operation { .. } => 1,
+            Event::Operation { flops: 0, .. } => 1,
             Event::Written(_) => 2,
             Event::WrittenInTier(_) => 3,
             Event::Freed(_) => 4,
             Event::Step => 5,
             Event::Begin => 6,
             Event::Carried { .. } => 7,
+            Event::Operation { .. } => 8,
         };
         self.bytes.push(kind);
         match event {
@@ -174,7 +178,10 @@ impl Writer {
                 self.varint(u64::from(arena.0.wrapping_add(1)));
                 self.born += 1;
             }
-            Event::Operation { first, count } => {
+            Event::Operation { first, count, flops } => {
+                if flops > 0 {
+                    self.varint(flops);
+                }
                 self.varint(count as u64);
                 for operand in &operands[first..first + count] {
                     self.varint(((self.born - operand.block) as u64) << 1 | u64::from(operand.written));
@@ -219,14 +226,15 @@ impl Reader<'_> {
                     .ok()
                     .map(|arena| Event::Born { bytes, arena: Arena(arena.wrapping_sub(1)) })
             }
-            1 => {
+            kind @ (1 | 8) => {
+                let flops = if kind == 8 { self.varint()? } else { 0 };
                 let (first, count) = (operands.len(), self.varint()?);
                 for _ in 0..count {
                     let operand = self.varint()?;
                     let Some(block) = self.number(operand >> 1) else { return Ok(None) };
                     operands.push(Operand { block, written: operand & 1 == 1 });
                 }
-                Some(Event::Operation { first, count: operands.len() - first })
+                Some(Event::Operation { first, count: operands.len() - first, flops })
             }
             2 => self.block()?.map(Event::Written),
             3 => self.block()?.map(Event::WrittenInTier),
@@ -277,7 +285,7 @@ pub(crate) struct Recorder {
     /// The blocks' numbers, by their index in the pager.
     numbers: Vec<usize>,
     /// The operands of the operation begun last: what it writes is known only after it has run.
-    open: Option<Vec<Operand>>,
+    open: Option<(Vec<Operand>, u64)>,
 }
 
 impl Recorder {
@@ -307,12 +315,19 @@ impl Recorder {
     pub fn operation(&mut self, indices: impl Iterator<Item = u32>) {
         self.close();
         let operand = |index: u32| Operand { block: self.numbers[index as usize], written: false };
-        self.open = Some(indices.map(operand).collect());
+        self.open = Some((indices.map(operand).collect(), 0));
+    }
+
+    pub fn takes(&mut self, flops: u64) {
+        if let Some((_, sum)) = &mut self.open {
+            *sum = flops;
+        }
     }
 
     pub fn wrote(&mut self, index: u32) {
         let block = self.numbers[index as usize];
-        let open = self.open.iter_mut().flatten().find(|operand| operand.block == block);
+        let open = self.open.iter_mut().flat_map(|(operands, _)| operands);
+        let open = open.into_iter().find(|operand| operand.block == block);
         match open {
             Some(operand) => operand.written = true,
             None => self.tell(Event::Written(block)),
@@ -337,8 +352,8 @@ impl Recorder {
     }
 
     fn close(&mut self) {
-        if let Some(operands) = self.open.take() {
-            self.writer.event(Event::Operation { first: 0, count: operands.len() }, &operands);
+        if let Some((operands, flops)) = self.open.take() {
+            self.writer.event(Event::Operation { first: 0, count: operands.len(), flops }, &operands);
         }
     }
 }

@@ -271,7 +271,6 @@ impl Pager {
             }
             all_here &= self.block(id)?.place.is_on_device();
         }
-        self.ahead.handled = self.ahead.handled.wrapping_add(wanted);
         let arrived = if all_here { named.len() } else { 0 };
         self.operation.target = Target::Operands { blocks: named, arrived };
         Ok((wanted, all_here))
@@ -359,7 +358,6 @@ impl Pager {
                 let tier = copy.or(self.block(block)?.place.tier());
                 self.ledger.post(posting.departs())?;
                 self.set(block, tier.map_or(Place::Nowhere, Place::Away), None)?;
-                self.expect_return(block);
                 match copy {
                     Some(_) => self.counters.evictions += 1,
                     None => self.counters.clean_drops += 1,
@@ -439,6 +437,9 @@ impl Pager {
         }
         if let Some(recorder) = &mut self.recorder {
             recorder.wrote(id.index);
+        }
+        if let Some(planner) = &mut self.planner {
+            planner.wrote(id);
         }
         let block = self.block_mut(id)?;
         block.defined = true;

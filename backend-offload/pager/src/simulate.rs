@@ -149,7 +149,7 @@ impl<'r> Replay<'r> {
                 let block = self.pager.insert(bytes, arena);
                 self.blocks.push(Some(block));
             }
-            Event::Operation { first, count } => {
+            Event::Operation { first, count, flops } => {
                 let operands = &self.recording.operands[first..first + count];
                 self.operands.clear();
                 for operand in operands {
@@ -158,7 +158,7 @@ impl<'r> Replay<'r> {
                 if !self.pager.begin(&self.operands)? {
                     self.take_steps()?;
                 }
-                self.operate()?;
+                self.operate(flops)?;
                 for (operand, block) in operands.iter().zip(&self.operands) {
                     if operand.written {
                         self.pager.wrote(*block)?;
@@ -221,10 +221,9 @@ impl<'r> Replay<'r> {
     }
 
     /// Starts what is worth starting beside the operation, and lets its time pass.
-    fn operate(&mut self) -> Result<(), Stop> {
+    fn operate(&mut self, flops: u64) -> Result<(), Stop> {
         let Some(timeline) = &mut self.timeline else { return Ok(()) };
         timeline.waits_for(&self.operands);
-        self.pager.set_pace(timeline.pace());
         self.land()?;
         loop {
             let rooms = self.rooms();
@@ -233,7 +232,7 @@ impl<'r> Replay<'r> {
         }
         let bytes = self.operands.iter().filter_map(|id| self.pager.get(*id)).map(|block| block.bytes).sum();
         if let Some(timeline) = &mut self.timeline {
-            timeline.operates(bytes);
+            timeline.operates(flops, bytes);
         }
         Ok(())
     }

@@ -52,9 +52,10 @@ impl Recording {
             (Event::Born { .. }, Event::Born { .. }) | (Event::Step, Event::Step) => {
                 (mine == theirs).then(Vec::new)
             }
-            (Event::Operation { first: mine, count }, Event::Operation { first: theirs, count: as_many })
-                if count == as_many =>
-            {
+            (
+                Event::Operation { first: mine, count, flops },
+                Event::Operation { first: theirs, count: as_many, flops: just_so },
+            ) if (count, flops) == (as_many, just_so) => {
                 let (mine, theirs) =
                     (&self.operands[mine..mine + count], &self.operands[theirs..theirs + count]);
                 let alike = mine.iter().zip(theirs).all(|(mine, theirs)| mine.written == theirs.written);
@@ -87,13 +88,13 @@ impl Recording {
                     born += 1;
                     *event
                 }
-                Event::Operation { first, count } => {
+                Event::Operation { first, count, flops } => {
                     let operands = self.operands[first..first + count].iter();
                     let first = cut.operands.len();
                     cut.operands.extend(
                         operands.map(|operand| Operand { block: numbers[&operand.block], ..*operand }),
                     );
-                    Event::Operation { first, count }
+                    Event::Operation { first, count, flops }
                 }
                 Event::Written(block) => Event::Written(numbers[&block]),
                 Event::WrittenInTier(block) => Event::WrittenInTier(numbers[&block]),

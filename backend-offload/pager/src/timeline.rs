@@ -8,13 +8,16 @@
 use crate::block::{BlockId, Token};
 use std::collections::{HashMap, VecDeque};
 
-/// The speeds that a replay goes by, in bytes per second.
+/// The speeds that a replay goes by, in bytes per second where nothing else is said. An operation takes the longer of the
+/// times for its arithmetic and for its operands.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine {
     /// Over the link, in each direction.
     pub link: f64,
-    /// Operands that operations get through.
-    pub arithmetic: f64,
+    /// Operands that operations get through, whatever they compute.
+    pub memory: f64,
+    /// Floating-point operations per second, for operations whose arithmetic is on record.
+    pub flops: f64,
 }
 
 /// How long one step of a program took, in seconds.
@@ -94,15 +97,10 @@ impl Timeline {
         }
     }
 
-    pub fn operates(&mut self, bytes: u64) {
-        let takes = bytes as f64 / self.machine.arithmetic;
+    pub fn operates(&mut self, flops: u64, bytes: u64) {
+        let takes = (flops as f64 / self.machine.flops).max(bytes as f64 / self.machine.memory);
         self.now += takes;
         self.step.arithmetic += takes;
-    }
-
-    /// Bytes that a copy moves while operations get through [`PACE_BYTES`](crate::PACE_BYTES) bytes.
-    pub fn pace(&self) -> u64 {
-        (self.machine.link / self.machine.arithmetic * crate::ahead::PACE_BYTES as f64) as u64
     }
 
     pub fn ends_step(&mut self) {

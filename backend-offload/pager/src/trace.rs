@@ -82,6 +82,16 @@ struct Use {
     block: BlockId,
     next: PackedNext,
     size: PackedSize,
+    /// Which operand of its next operation the block is.
+    operand: u16,
+    /// The operation changed it.
+    written: bool,
+}
+
+impl Use {
+    fn of(block: BlockId, size: PackedSize) -> Self {
+        Self { block, next: PackedNext::default(), size, operand: 0, written: false }
+    }
 }
 
 /// A block's size in units of 512 bytes, rounded up, and whether it was new. Sizes beyond a terabyte count as that.
@@ -120,12 +130,11 @@ const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Trace {
     pub fn new() -> Self {
-        let nobody = BlockId { index: u32::MAX, generation: 0 };
         Self {
             operations: Ring::new(MOST_OPERATIONS, Operation::default()),
             uses: Ring::new(
                 MOST_USES,
-                Use { block: nobody, next: PackedNext::default(), size: PackedSize::default() },
+                Use::of(BlockId { index: u32::MAX, generation: 0 }, PackedSize::default()),
             ),
             latest: Vec::new(),
         }
@@ -148,7 +157,7 @@ impl Trace {
         for Named { block, bytes, is_new } in operands {
             look = (look ^ bytes).wrapping_mul(BASE).rotate_left(29);
             let size = PackedSize::of(bytes, is_new);
-            self.uses.push(Use { block, next: PackedNext::default(), size });
+            self.uses.push(Use::of(block, size));
         }
         let before = self.operation(number - 1).map_or(0, |operation| operation.context);
         let leaving = self.operation(number.saturating_sub(CONTEXT)).map_or(0, |operation| operation.look);
@@ -212,11 +221,36 @@ impl Trace {
         self.uses.get(place).map_or((0, false), |used| (used.size.bytes(), used.size.is_new()))
     }
 
-    /// Notes what became of the block at a place.
-    pub fn learn(&mut self, place: u64, next: Next) {
+    /// Notes what became of the block at a place: used next as the `operand` of this number, or freed.
+    pub fn learn(&mut self, place: u64, next: Next, operand: usize) {
         if let Some(used) = self.uses.get_mut(place) {
-            used.next = PackedNext::of(next);
+            let operand = u16::try_from(operand);
+            used.next = operand.map_or_else(|_| PackedNext::default(), |_| PackedNext::of(next));
+            used.operand = operand.unwrap_or(0);
         }
+    }
+
+    /// Which operand of its next operation the block at a place is.
+    pub fn operand(&self, place: u64) -> usize {
+        self.uses.get(place).map_or(0, |used| usize::from(used.operand))
+    }
+
+    /// Notes that the operation of a place changed the block there.
+    pub fn write(&mut self, place: u64) {
+        if let Some(used) = self.uses.get_mut(place) {
+            used.written = true;
+        }
+    }
+
+    /// Whether the operation of a place changed the block there.
+    pub fn is_written(&self, place: u64) -> bool {
+        self.uses.get(place).is_some_and(|used| used.written)
+    }
+
+    /// The place at which the block of an operation's place is used next, if it was.
+    pub fn next_place(&self, number: u64, place: u64) -> Option<u64> {
+        let Next::Used(after) = self.next(place) else { return None };
+        self.uses(number + after).nth(self.operand(place))
     }
 }
 

@@ -21,7 +21,7 @@ impl Pager {
     /// rather see leave than the others.
     pub(crate) fn victim(&mut self, room: Limit) -> Option<BlockId> {
         if self.is_planning()
-            && let Some(planned) = self.planned_victim(room)
+            && let Some(planned) = self.leaves_by_plan(room).or_else(|| self.planned_victim(room))
         {
             return Some(planned);
         }
@@ -35,12 +35,17 @@ impl Pager {
         Some(BlockId { index, generation: self.slots[index as usize].generation })
     }
 
+    /// As [`may_leave`](Self::may_leave), with `room` for its contents, and nothing has failed.
+    pub(crate) fn is_able(&self, block: &Block, room: Limit) -> bool {
+        is_able(block, self.operation.number, room)
+    }
+
     fn able(&self, room: Limit) -> impl Iterator<Item = (BlockId, &Block)> + Clone {
         let now = self.operation.number;
         self.live().filter(move |(_, block)| is_able(block, now, room))
     }
 
-    pub(crate) fn planned_victim(&mut self, room: Limit) -> Option<BlockId> {
+    fn planned_victim(&mut self, room: Limit) -> Option<BlockId> {
         if self.hinted > 0 {
             let foremost = self.able(room).map(|(_, block)| block.preference).min()?;
             let able = self.able(room).filter(|(_, block)| block.preference == foremost);
@@ -126,7 +131,13 @@ fn find(slots: &[Slot], id: BlockId) -> Option<&Block> {
 }
 
 fn resident(planner: &Planner, id: BlockId, block: &Block) -> Resident {
-    let standing = Standing::of(block, planner.future(id), planner.now(), planner.used(id));
+    let standing = Standing::of(
+        block.defined,
+        block.needs_copy(),
+        planner.future(id),
+        planner.now(),
+        planner.recent(id),
+    );
     Resident { id, bytes: block.bytes, standing }
 }
 

@@ -3,7 +3,6 @@
 use super::side::SideCopies;
 use cubecl_core::server::Handle;
 use std::convert::Infallible;
-use std::time::Duration;
 
 /// Side copies of a runtime that copies in line with its work: none.
 #[derive(Debug, Default)]
@@ -42,7 +41,7 @@ impl<S> SideCopies<S> for InLine {
         match *copy {}
     }
 
-    fn wait(&self, copy: &Infallible) -> Result<Duration, String> {
+    fn wait(&self, copy: &Infallible) -> Result<(), String> {
         match *copy {}
     }
 }

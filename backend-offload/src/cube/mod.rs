@@ -41,7 +41,6 @@ mod in_line;
 mod io;
 mod launch;
 mod logical;
-mod pace;
 mod precision;
 mod profile;
 mod room;

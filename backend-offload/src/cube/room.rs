@@ -269,13 +269,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
     }
 
     fn looks_ahead(&mut self) -> bool {
-        if self.profile.is_sampling() {
-            return false;
-        }
-        if let Some(pace) = self.pace.measure(self.pager.handled(), self.copies.rate()) {
-            self.pager.set_pace(pace);
-        }
-        true
+        !self.profile.is_sampling()
     }
 
     fn waited(&mut self, time: Duration) {

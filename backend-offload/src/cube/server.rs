@@ -4,7 +4,6 @@
 use super::door::{key, prepare};
 use super::failures::{Failures, together};
 use super::launch::Operands;
-use super::pace::Pace;
 use super::precision::forget_tf32;
 use super::profile::ProfileWatch;
 use super::runtime::InnerRuntime;
@@ -49,7 +48,6 @@ pub struct OffloadServer<R: InnerRuntime> {
     pub(super) visibility: Visibility,
     pub(super) streams: Streams,
     pub(super) copies: Copies<R>,
-    pub(super) pace: Pace,
     pub(super) failures: Failures,
     pub(super) profile: ProfileWatch,
     pub(super) journal: Journal,
@@ -135,7 +133,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
             visibility: Visibility::default(),
             streams: Streams::new(),
             copies: Copies::default(),
-            pace: Pace::default(),
             failures: Failures::default(),
             profile: ProfileWatch::default(),
             journal: Journal::new(settings.trace.clone()),

@@ -5,7 +5,6 @@
 //! device. Until a copy is done its host memory is kept here, and the device memory of one that
 //! leaves, whatever becomes of the buffer.
 
-use super::pace::Rate;
 use super::runtime::InnerRuntime;
 use crate::tiers::{Draft, Lease};
 use cubecl_common::stream_id::StreamId;
@@ -14,7 +13,6 @@ use cubecl_runtime::memory_management::ManagedMemoryHandle;
 use pager::Token;
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Debug;
-use std::time::Duration;
 
 /// A runtime's way to copy beside its own work.
 #[doc(hidden)]
@@ -58,8 +56,8 @@ pub trait SideCopies<S>: Debug + Default + Send {
     /// Whether the copy has ended.
     fn has_ended(&self, copy: &Self::End) -> Result<bool, String>;
 
-    /// Waits for the end, and tells how long the copy itself took.
-    fn wait(&self, copy: &Self::End) -> Result<Duration, String>;
+    /// Waits for the end.
+    fn wait(&self, copy: &Self::End) -> Result<(), String>;
 }
 
 /// Names a copy for as long as anybody may ask for it.
@@ -70,7 +68,6 @@ pub(super) struct CopyId(u64);
 struct Copying<E> {
     end: E,
     host: Host,
-    bytes: u64,
 }
 
 #[derive(Debug)]
@@ -94,7 +91,6 @@ pub(super) struct Copies<R: InnerRuntime> {
     /// Off the device and done, until the pager has said what becomes of the contents.
     landed: HashMap<Token, Draft>,
     started: u64,
-    rate: Rate,
 }
 
 impl<R: InnerRuntime> Default for Copies<R> {
@@ -106,7 +102,6 @@ impl<R: InnerRuntime> Default for Copies<R> {
             back: VecDeque::new(),
             landed: HashMap::new(),
             started: 0,
-            rate: Rate::default(),
         }
     }
 }
@@ -120,11 +115,6 @@ impl<R: InnerRuntime> Copies<R> {
         self.side.serves(index)
     }
 
-    /// Bytes that the link moves in a second, once that is known.
-    pub fn rate(&self) -> Option<f64> {
-        self.rate.known()
-    }
-
     pub fn start_out(
         &mut self,
         server: &mut R::Server,
@@ -136,7 +126,7 @@ impl<R: InnerRuntime> Copies<R> {
         let handle = Handle::from_memory(device.clone(), stream, bytes);
         // SAFETY: both memories are kept in `copying`.
         let end = unsafe { self.side.start_out(server, handle, index, &mut draft) }?;
-        let id = self.keep(end, Host::Target(token, draft, device.clone()), bytes);
+        let id = self.keep(end, Host::Target(token, draft, device.clone()));
         self.out.push_back(id);
         Ok(id)
     }
@@ -151,16 +141,16 @@ impl<R: InnerRuntime> Copies<R> {
         let handle = Handle::from_memory(device.clone(), stream, bytes);
         // SAFETY: both memories are kept in `copying`.
         let end = unsafe { self.side.start_back(server, handle, index, copy.bytes()) }?;
-        let id = self.keep(end, Host::Source { _copy: copy }, bytes);
+        let id = self.keep(end, Host::Source { _copy: copy });
         self.back.push_back(id);
         self.let_go_of_sources();
         Ok(id)
     }
 
-    fn keep(&mut self, end: End<R>, host: Host, bytes: u64) -> CopyId {
+    fn keep(&mut self, end: End<R>, host: Host) -> CopyId {
         self.started += 1;
         let id = CopyId(self.started);
-        self.copying.insert(id, Copying { end, host, bytes });
+        self.copying.insert(id, Copying { end, host });
         id
     }
 
@@ -192,9 +182,9 @@ impl<R: InnerRuntime> Copies<R> {
 
     /// Waits for one of the copies off the device, and takes it off the list.
     fn finish(&mut self, position: usize) -> Option<(Token, Result<(), String>)> {
-        let Copying { end, host, bytes } = self.copying.remove(&self.out.remove(position)?)?;
+        let Copying { end, host } = self.copying.remove(&self.out.remove(position)?)?;
         let Host::Target(token, draft, _device) = host else { return None };
-        let end = self.side.wait(&end).map(|time| self.rate.learn(bytes, time));
+        let end = self.side.wait(&end);
         if end.is_ok() {
             self.landed.insert(token, draft);
         }

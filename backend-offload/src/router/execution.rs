@@ -41,6 +41,7 @@ impl<B: SharedStorage> State<B> {
             } else {
                 Room::New
             },
+            flops: operation::flops(operation),
         };
         if self.dry && work.room != Room::OfInput {
             return self.produce(&work, |_, _| Ok(outputs.iter().map(B::blank).collect()));
@@ -56,7 +57,13 @@ impl<B: SharedStorage> State<B> {
         work: &mut dyn FnMut(&mut [&mut [f32]]),
     ) -> Result<(), Failure> {
         self.counts.launches += 1;
-        let asked = Work { name: &|| "a change in place".to_owned(), inputs, outputs, room: Room::OfShared };
+        let asked = Work {
+            name: &|| "a change in place".to_owned(),
+            inputs,
+            outputs,
+            room: Room::OfShared,
+            flops: 0,
+        };
         self.produce(&asked, |state, handles| {
             if state.dry {
                 return Ok(outputs.iter().map(B::blank).collect());
@@ -85,6 +92,7 @@ impl<B: SharedStorage> State<B> {
             inputs: &[],
             outputs: std::slice::from_ref(tensor),
             room: Room::New,
+            flops: 0,
         };
         let (device, dry) = (self.device.clone(), self.dry);
         let make = || catch_unwind(AssertUnwindSafe(|| if dry { B::blank(tensor) } else { make(&device) }));
@@ -183,6 +191,7 @@ impl<B: SharedStorage> State<B> {
         }
         operands.extend(&rooms);
         let ran = self.make_resident(&operands, work.name).and_then(|()| {
+            self.pager.takes(work.flops);
             let (handles, consumed) = self.hand_over(work.inputs);
             let outputs = run(self, handles).map_err(|panic| self.panic_reported(panic, work.name));
             let outputs = match outputs {

@@ -3,7 +3,7 @@
 use crate::error::OffloadError;
 use burn_backend::DType;
 use burn_backend::tensor::IndexingUpdateOp;
-use burn_ir::{BaseOperationIr, FloatOperationIr, OperationIr};
+use burn_ir::{BaseOperationIr, FloatOperationIr, IntOperationIr, ModuleOperationIr, OperationIr, TensorIr};
 
 /// Family and name as Burn's intermediate representation has them: `Float::Matmul`, `BaseInt::Reshape`.
 pub fn name(operation: &OperationIr) -> String {
@@ -16,6 +16,35 @@ pub fn name(operation: &OperationIr) -> String {
         [.., name, _arguments] => format!("{family}::{name}"),
         _ => family.to_owned(),
     }
+}
+
+/// Floating-point operations of a product of matrices or a convolution. 0 for all others: their time is that of their
+/// operands' bytes.
+pub fn flops(operation: &OperationIr) -> u64 {
+    use ModuleOperationIr as Module;
+    let product = |lhs: &TensorIr, out: &TensorIr| {
+        2 * out.shape.num_elements() * lhs.shape.last().copied().unwrap_or(0)
+    };
+    // Each number of the one side meets all weights of its channel, whichever of the three is the result.
+    let convolution = |weight: &TensorIr, out: &TensorIr| {
+        2 * out.shape.num_elements() * weight.shape.num_elements()
+            / weight.shape.first().map_or(1, |n| (*n).max(1))
+    };
+    let flops = match operation {
+        OperationIr::Float(_, FloatOperationIr::Matmul(op)) => product(&op.lhs, &op.out),
+        OperationIr::Int(IntOperationIr::Matmul(op)) => product(&op.lhs, &op.out),
+        OperationIr::Module(Module::Conv1d(op)) => convolution(&op.weight, &op.out),
+        OperationIr::Module(Module::Conv2d(op)) => convolution(&op.weight, &op.out),
+        OperationIr::Module(Module::Conv3d(op)) => convolution(&op.weight, &op.out),
+        OperationIr::Module(Module::Conv1dXBackward(op)) => convolution(&op.weight, &op.output_grad),
+        OperationIr::Module(Module::Conv2dXBackward(op)) => convolution(&op.weight, &op.output_grad),
+        OperationIr::Module(Module::Conv3dXBackward(op)) => convolution(&op.weight, &op.output_grad),
+        OperationIr::Module(Module::Conv1dWeightBackward(op)) => convolution(&op.weight, &op.output_grad),
+        OperationIr::Module(Module::Conv2dWeightBackward(op)) => convolution(&op.weight, &op.output_grad),
+        OperationIr::Module(Module::Conv3dWeightBackward(op)) => convolution(&op.weight, &op.output_grad),
+        _ => 0,
+    };
+    flops as u64
 }
 
 /// Why the operation cannot run, if it cannot.
@@ -61,7 +90,7 @@ fn unsupported(operation: String, reason: &'static str) -> OffloadError {
 mod tests {
     use super::*;
     use burn_backend::Shape;
-    use burn_ir::{BinaryOpIr, CustomOpIr, NumericOperationIr, ShapeOpIr, TensorId, TensorIr};
+    use burn_ir::{BinaryOpIr, CustomOpIr, MatmulOpIr, NumericOperationIr, ShapeOpIr, TensorId, TensorIr};
 
     fn tensor(n: u64) -> TensorIr {
         TensorIr::uninit(TensorId::new(n), Shape::from([2, 3]), DType::F32)
@@ -76,6 +105,15 @@ mod tests {
         let add = OperationIr::NumericFloat(DType::F32, NumericOperationIr::Add(add));
         assert_eq!(name(&add), "NumericFloat::Add");
         assert!(refusal(&add).is_none());
+        assert_eq!(flops(&add), 0);
+    }
+
+    #[test]
+    fn a_product_of_matrices_has_two_operations_for_each_pair_of_numbers() {
+        let sized = |n, shape: &[usize]| TensorIr::uninit(TensorId::new(n), Shape::from(shape), DType::F32);
+        let (lhs, rhs, out) = (sized(0, &[4, 5, 7]), sized(1, &[1, 7, 3]), sized(2, &[4, 5, 3]));
+        let product = OperationIr::Float(DType::F32, FloatOperationIr::Matmul(MatmulOpIr { lhs, rhs, out }));
+        assert_eq!(flops(&product), 2 * 4 * 5 * 7 * 3);
     }
 
     #[test]

@@ -15,7 +15,13 @@ impl<B: SharedStorage> State<B> {
     /// The contents of a tensor. Where the host has them they are read there, without taking device memory.
     pub fn read(&mut self, tensor: &TensorIr) -> Result<TensorData, ExecutionError> {
         let name = || "a read".to_owned();
-        let work = Work { name: &name, inputs: std::slice::from_ref(tensor), outputs: &[], room: Room::New };
+        let work = Work {
+            name: &name,
+            inputs: std::slice::from_ref(tensor),
+            outputs: &[],
+            room: Room::New,
+            flops: 0,
+        };
         let on_host = match self.table.tensor(tensor.id) {
             Some(Tensor::Away { block, view }) => Some((*block, view.clone())),
             Some(Tensor::Here { handle, block: Some(block) }) if self.is_clean(*block) => {
@@ -45,6 +51,7 @@ impl<B: SharedStorage> State<B> {
             inputs: std::slice::from_ref(tensor),
             outputs: &[],
             room: Room::New,
+            flops: 0,
         })
     }
 

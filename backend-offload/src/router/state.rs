@@ -44,6 +44,8 @@ pub(super) struct Work<'w> {
     pub inputs: &'w [TensorIr],
     pub outputs: &'w [TensorIr],
     pub room: Room,
+    /// Floating-point operations it takes, where they are worth telling.
+    pub flops: u64,
 }
 
 /// Where an operation's outputs are.

@@ -34,7 +34,7 @@ fn fewest(
             next[block] = At::Gone;
             best = fewest(recording, sizes, budget, n + 1, &next, known);
         }
-        Event::Operation { first, count } => {
+        Event::Operation { first, count, .. } => {
             let operands = &recording.operands[first..first + count];
             for leaving in 0..1u32 << blocks.len() {
                 let (mut next, mut cost) = (blocks.to_vec(), 0);

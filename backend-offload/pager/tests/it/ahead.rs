@@ -13,7 +13,10 @@ const LINK: f64 = 25e9;
 
 fn played(step: &Recording, budget: u64, arithmetic: f64) -> Replay<'_> {
     let replay = Replay::new(step, Limit::bytes(budget), Policy::Planned);
-    replay.on(Machine { link: LINK, arithmetic }).run(ROUNDS).expect("every operation fits")
+    replay
+        .on(Machine { link: LINK, memory: arithmetic, flops: f64::INFINITY })
+        .run(ROUNDS)
+        .expect("every operation fits")
 }
 
 /// Time of the last two steps together: what stays on the device at the end of one may leave in the next.
@@ -41,7 +44,7 @@ fn handled(step: &Recording, peak: u64) -> f64 {
 fn copies_run_beside_arithmetic_and_cost_the_very_bytes_on_record() {
     let mut table =
         String::from("step,residency,in,out,least_in,least_out,waited,waited_without_looking_ahead\n");
-    for name in ["toy", "gpt-124m"] {
+    for name in ["toy", "gpt-124m", "gpt-1.5b"] {
         let (step, peak) = recorded(name);
         let handled = handled(&step, peak);
         for share in [75, 50, 25] {
@@ -59,6 +62,8 @@ fn copies_run_beside_arithmetic_and_cost_the_very_bytes_on_record() {
             let without = serial / elapsed.arithmetic;
             assert!(waited < 0.6 * without, "{name} at {share} %: waited {waited:.3}, without {without:.3}");
             let [bytes_in, bytes_out] = moved(&ahead);
+            let (moved, least_moved) = (bytes_in + bytes_out, 2 * least.total());
+            assert!(moved * 10 <= least_moved * 11, "{name} at {share} %: {moved} of at least {least_moved}");
             let bytes = [bytes_in, bytes_out, 2 * least.bytes_in, 2 * least.bytes_out];
             let bytes = bytes.map(|bytes| bytes.to_string()).join(",");
             writeln!(table, "{name},{share}%,{bytes},{waited:.3},{without:.3}").expect("a string");

@@ -11,7 +11,6 @@ use cubecl_cuda::CudaRuntime;
 use cudarc::driver::{DriverError, result, sys};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
-use std::time::Duration;
 
 /// A launch uploads some bytes of its own, through the engine that brings blocks back: it waits for a piece, not for a
 /// block.
@@ -38,15 +37,9 @@ struct Streams {
     back: Stream,
 }
 
-/// The beginning and the end of one copy.
+/// A point in a stream's work: the end of one copy.
 #[derive(Debug)]
-pub struct Ends {
-    begin: Event,
-    end: Event,
-}
-
-#[derive(Debug)]
-struct Event(sys::CUevent);
+pub struct Event(sys::CUevent);
 
 // SAFETY: as for streams.
 unsafe impl Send for Event {}
@@ -96,26 +89,23 @@ impl CudaCopies {
         index: usize,
         choose: fn(Streams) -> Stream,
         copy: impl FnOnce(Stream) -> Result<(), DriverError>,
-    ) -> Result<Ends, String> {
+    ) -> Result<Event, String> {
         let owner = self.owner(index)?;
         let started = || {
             let stream = choose(self.streams()?);
             Event::record(owner)?.holds_up(stream)?;
-            let begin = Event::record(stream)?;
-            copy(stream).and_then(|()| Event::record(stream)).map(|end| Ends { begin, end }).inspect_err(
-                |_| {
-                    // Part of it may be under way, into memory that is about to go.
-                    // SAFETY: the stream lives.
-                    let _idle = unsafe { result::stream::synchronize(stream.0) };
-                },
-            )
+            copy(stream).and_then(|()| Event::record(stream)).inspect_err(|_| {
+                // Part of it may be under way, into memory that is about to go.
+                // SAFETY: the stream lives.
+                let _idle = unsafe { result::stream::synchronize(stream.0) };
+            })
         };
         started().map_err(|error: DriverError| format!("a copy could not start: {error}"))
     }
 }
 
 impl SideCopies<Server> for CudaCopies {
-    type End = Ends;
+    type End = Event;
 
     fn watch(&mut self, server: &mut Server, index: usize, begin: &mut dyn FnMut(&mut Server)) {
         let before = named(server);
@@ -136,7 +126,7 @@ impl SideCopies<Server> for CudaCopies {
         device: Handle,
         index: usize,
         host: &mut [u8],
-    ) -> Result<Ends, String> {
+    ) -> Result<Event, String> {
         let from = pointer(server, device)?;
         let copy = |stream: Stream| {
             let mut pieces = host.chunks_mut(PIECE).zip((from..).step_by(PIECE));
@@ -152,7 +142,7 @@ impl SideCopies<Server> for CudaCopies {
         device: Handle,
         index: usize,
         host: &[u8],
-    ) -> Result<Ends, String> {
+    ) -> Result<Event, String> {
         let to = pointer(server, device)?;
         let copy = |stream: Stream| {
             let mut pieces = host.chunks(PIECE).zip((to..).step_by(PIECE));
@@ -162,26 +152,22 @@ impl SideCopies<Server> for CudaCopies {
         self.start(index, |streams| streams.back, copy)
     }
 
-    fn order(&mut self, index: usize, copy: &Ends) -> Result<(), String> {
-        copy.end.holds_up(self.owner(index)?).map_err(said)
+    fn order(&mut self, index: usize, copy: &Event) -> Result<(), String> {
+        copy.holds_up(self.owner(index)?).map_err(said)
     }
 
-    fn has_ended(&self, copy: &Ends) -> Result<bool, String> {
+    fn has_ended(&self, copy: &Event) -> Result<bool, String> {
         // SAFETY: the event lives.
-        match unsafe { result::event::query(copy.end.0) } {
+        match unsafe { result::event::query(copy.0) } {
             Ok(()) => Ok(true),
             Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
             Err(error) => Err(said(error)),
         }
     }
 
-    fn wait(&self, copy: &Ends) -> Result<Duration, String> {
-        // SAFETY: both events live, and both have been recorded.
-        let milliseconds = unsafe {
-            result::event::synchronize(copy.end.0).map_err(said)?;
-            result::event::elapsed(copy.begin.0, copy.end.0).map_err(said)?
-        };
-        Ok(Duration::from_secs_f32(milliseconds.max(0.0) / 1e3))
+    fn wait(&self, copy: &Event) -> Result<(), String> {
+        // SAFETY: the event lives, and it has been recorded.
+        unsafe { result::event::synchronize(copy.0) }.map_err(said)
     }
 }
 

@@ -530,8 +530,6 @@ impl Mover for FakeDoor {
     }
 
     fn looks_ahead(&mut self) -> bool {
-        // Any pace is a hint.
-        self.pager.set_pace(self.chance >> 40);
         true
     }
 
