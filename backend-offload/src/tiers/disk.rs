@@ -3,22 +3,21 @@
 //! Nothing is left of it when the process ends, however it ends. Reads and writes go around the system's cache where the
 //! file system allows it: what is cached there would take the memory that the host budget leaves to others.
 
-use super::alternation::{BUFFERS, by_turns};
+use super::alternation::by_turns;
+use super::bounce::{Bounce, Means, PIECE};
 use super::checksum::Checksum;
 use super::extents::{ALIGNMENT, Extents};
+use super::system;
+use super::transfer::{Direction, Transfer};
 use crate::error::OffloadError;
 use crate::journal::TARGET;
 use pager::Limit;
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-
-/// Bytes of one read or write, through buffers that are aligned as the disk wants.
-const PIECE: usize = 4 << 20;
 
 /// Panic message where a buffer is neither spare nor in use.
 const ALL_UNDER_WAY: &str = "every other buffer is under way";
@@ -59,29 +58,6 @@ pub(crate) struct DiskUsage {
     pub len: u64,
 }
 
-struct Bounce(Box<[Page]>);
-
-#[derive(Clone)]
-#[repr(C, align(4096))]
-struct Page([u8; ALIGNMENT as usize]);
-
-impl Bounce {
-    fn buffers(&mut self) -> [&mut [u8]; BUFFERS] {
-        // SAFETY: pages are plain bytes without padding, and `&mut self` makes the access exclusive.
-        let bytes = unsafe {
-            std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.0.len() * size_of::<Page>())
-        };
-        let mut buffers = bytes.chunks_exact_mut(PIECE);
-        std::array::from_fn(|_| buffers.next().expect("as many as there are"))
-    }
-}
-
-impl fmt::Debug for Bounce {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Bounce")
-    }
-}
-
 /// Bytes per second that blocks sink at to a folder's disk, and are raised.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DiskSpeed {
@@ -114,6 +90,10 @@ pub(crate) fn free_on(folder: &Path) -> Option<u64> {
 impl Disk {
     /// Takes `len` bytes of the disk that `folder` is on.
     pub(crate) fn open(folder: &Path, len: u64) -> Result<Arc<Self>, OffloadError> {
+        Self::open_by(folder, len, Means::RingIfAny)
+    }
+
+    fn open_by(folder: &Path, len: u64, means: Means) -> Result<Arc<Self>, OffloadError> {
         let failed = |attempted: &'static str| {
             move |error: io::Error| OffloadError::Disk {
                 attempted: attempted.to_owned(),
@@ -141,9 +121,7 @@ impl Disk {
             #[cfg(test)]
             broken: 0.into(),
             books: Mutex::new(Books { extents: Extents::new(len), peak: 0 }),
-            bounce: Mutex::new(Bounce(
-                vec![Page([0; ALIGNMENT as usize]); BUFFERS * PIECE / ALIGNMENT as usize].into(),
-            )),
+            bounce: Mutex::new(Bounce::new(means)),
         }))
     }
 
@@ -172,8 +150,8 @@ impl Disk {
             taken.ok_or_else(|| self.failed("finding room for", bytes.len(), "all of it is in use"))?;
         let mut sunk = Sunk { disk: self.clone(), parts, len: bytes.len(), checksum: 0 };
         let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
-        let write = |piece: &mut [u8], place| self.attempt(|| system::write(&self.file, piece, place));
-        let written = by_turns(bounce.buffers(), &write, |mut turns| {
+        let transfer = self.transfer(Direction::Write);
+        let written = by_turns(&mut bounce, &transfer, |turns| {
             let (mut rest, mut last) = (bytes, bytes);
             let mut checksum = Checksum::default();
             for (place, len) in sunk.pieces() {
@@ -201,17 +179,13 @@ impl Disk {
         Ok(sunk)
     }
 
-    #[cfg(not(test))]
-    #[expect(clippy::unused_self, reason = "a test breaks the disk it is about")]
-    fn attempt(&self, transfer: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        transfer()
-    }
-
-    #[cfg(test)]
-    fn attempt(&self, transfer: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        use std::sync::atomic::Ordering::Relaxed;
-        let broken = self.broken.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
-        if broken { Err(io::Error::other("broken on purpose")) } else { transfer() }
+    fn transfer(&self, direction: Direction) -> Transfer<'_> {
+        Transfer {
+            file: &self.file,
+            direction,
+            #[cfg(test)]
+            broken: &self.broken,
+        }
     }
 
     /// Does it as if nothing were broken on purpose.
@@ -238,8 +212,8 @@ impl Sunk {
     pub(super) fn read(&self, into: &mut [u8]) -> Result<(), OffloadError> {
         let disk = &self.disk;
         let mut bounce = disk.bounce.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = |piece: &mut [u8], place| disk.attempt(|| system::read(&disk.file, piece, place));
-        let found = by_turns(bounce.buffers(), &read, |mut turns| {
+        let transfer = disk.transfer(Direction::Read);
+        let found = by_turns(&mut bounce, &transfer, |turns| {
             let mut landing = Landing { into, at: 0, checksum: Checksum::default() };
             for (place, len) in self.pieces() {
                 let buffer = if let Some(buffer) = turns.spare() {
@@ -309,85 +283,6 @@ impl Drop for Sunk {
     }
 }
 
-#[cfg(target_os = "linux")]
-mod system {
-    use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstatfs, open as open_file, statvfs};
-    use std::fs::File;
-    use std::io;
-    use std::os::unix::fs::FileExt;
-    use std::path::Path;
-
-    /// A file that has no name, read and written around the cache where that is possible.
-    pub(super) fn open(folder: &Path) -> io::Result<File> {
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        let file =
-            open_file(folder, flags | OFlags::DIRECT, mode).or_else(|_| open_file(folder, flags, mode));
-        Ok(File::from(file?))
-    }
-
-    pub(super) fn free_on(folder: &Path) -> Option<u64> {
-        let facts = statvfs(folder).ok()?;
-        Some(facts.f_bavail * facts.f_frsize)
-    }
-
-    pub(super) fn reserve(file: &File, len: u64) -> io::Result<()> {
-        Ok(fallocate(file, FallocateFlags::empty(), 0, len)?)
-    }
-
-    /// The kind of file system the file lies on, if that is memory or another machine.
-    pub(super) fn no_disk(file: &File) -> Option<&'static str> {
-        match fstatfs(file).ok()?.f_type as u64 & 0xffff_ffff {
-            0x0102_1994 | 0x8584_58f6 => Some("a file system in memory"),
-            0x6969 | 0xff53_4d42 | 0xfe53_4d42 => Some("a network mount"),
-            _ => None,
-        }
-    }
-
-    pub(super) fn write(file: &File, bytes: &[u8], place: u64) -> io::Result<()> {
-        file.write_all_at(bytes, place)
-    }
-
-    pub(super) fn read(file: &File, bytes: &mut [u8], place: u64) -> io::Result<()> {
-        file.read_exact_at(bytes, place)
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-mod system {
-    use std::fs::File;
-    use std::io;
-    use std::path::Path;
-
-    fn unsupported() -> io::Error {
-        io::Error::other("files without a name are known on Linux only")
-    }
-
-    pub(super) fn open(_: &Path) -> io::Result<File> {
-        Err(unsupported())
-    }
-
-    pub(super) fn free_on(_: &Path) -> Option<u64> {
-        None
-    }
-
-    pub(super) fn reserve(_: &File, _: u64) -> io::Result<()> {
-        Err(unsupported())
-    }
-
-    pub(super) fn no_disk(_: &File) -> Option<&'static str> {
-        None
-    }
-
-    pub(super) fn write(_: &File, _: &[u8], _: u64) -> io::Result<()> {
-        Err(unsupported())
-    }
-
-    pub(super) fn read(_: &File, _: &mut [u8], _: u64) -> io::Result<()> {
-        Err(unsupported())
-    }
-}
-
 /// A disk of so many pages in memory, if there can be one: tests of what becomes of blocks wait for no drive.
 #[cfg(test)]
 pub(crate) fn in_memory(pages: u64) -> Option<Arc<Disk>> {
@@ -398,12 +293,25 @@ pub(crate) fn in_memory(pages: u64) -> Option<Arc<Disk>> {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use super::super::bounce::Page;
     use super::*;
 
     fn disk(len: u64) -> (tempfile::TempDir, Arc<Disk>) {
+        disk_by(Means::RingIfAny, len)
+    }
+
+    fn disk_by(means: Means, len: u64) -> (tempfile::TempDir, Arc<Disk>) {
         let folder = tempfile::tempdir().expect("a folder");
-        let disk = Disk::open(folder.path(), len).expect("there is room");
+        let disk = Disk::open_by(folder.path(), len, means).expect("there is room");
         (folder, disk)
+    }
+
+    /// Runs a test by threads and, if the kernel has one, by a ring.
+    fn by_each_means(len: u64, test: impl Fn(&Path, &Arc<Disk>)) {
+        for means in [Means::Threads, Means::RingIfAny] {
+            let (folder, disk) = disk_by(means, len);
+            test(folder.path(), &disk);
+        }
     }
 
     fn contents(len: usize, seed: usize) -> Vec<u8> {
@@ -412,7 +320,10 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back_whatever_its_size() {
-        let (folder, disk) = disk(128 << 20);
+        by_each_means(128 << 20, sinks_and_raises_any_size);
+    }
+
+    fn sinks_and_raises_any_size(folder: &Path, disk: &Arc<Disk>) {
         let sizes =
             [1, 4095, 4096, 4097, PIECE, PIECE + 1, 2 * PIECE + 4096 * 3 + 5, 5 * PIECE, 6 * PIECE + 77];
         let sunk: Vec<_> = sizes.map(|len| disk.write(&contents(len, len)).expect("room")).into();
@@ -421,7 +332,7 @@ mod tests {
             sunk.read(&mut read).expect("as it was written");
             assert_eq!(read, contents(len, len));
         }
-        let names = std::fs::read_dir(folder.path()).expect("a folder").count();
+        let names = std::fs::read_dir(folder).expect("a folder").count();
         assert_eq!(names, 0, "the file has no name");
         let used: u64 = sizes.into_iter().map(|len| (len as u64).next_multiple_of(ALIGNMENT)).sum();
         assert_eq!((disk.usage().in_use, disk.usage().peak), (used, used));
@@ -448,7 +359,10 @@ mod tests {
     /// The disk transfers some pieces while others are copied, so that one that fails is not the last one started.
     #[test]
     fn a_piece_that_fails_fails_its_block_and_takes_no_room() {
-        let (_folder, disk) = disk(64 << 20);
+        by_each_means(64 << 20, |_, disk| a_failed_piece_fails_its_block(disk));
+    }
+
+    fn a_failed_piece_fails_its_block(disk: &Arc<Disk>) {
         let fails = |times: u8| disk.broken.store(times, std::sync::atomic::Ordering::Relaxed);
         let block = contents(6 * PIECE + 77, 5);
         fails(1);
@@ -463,6 +377,32 @@ mod tests {
         fails(0);
         sunk.read(&mut read).expect("as it was written");
         assert!(read == block);
+    }
+
+    /// The kernel may take entries at first and refuse them later, while it still has pieces to move.
+    #[test]
+    fn a_ring_that_takes_no_more_leaves_the_rest_to_threads() {
+        let (_folder, disk) = disk(64 << 20);
+        let block = contents(6 * PIECE + 77, 5);
+        let sunk = disk.write(&block).expect("room");
+        let refuse = |after| {
+            let mut bounce = disk.bounce.lock().expect("nobody panicked");
+            bounce.ring().is_some_and(|ring| {
+                ring.takes = after;
+                ring.is_of_use()
+            })
+        };
+        let had_ring = refuse(Some(2));
+        let mut read = vec![0; block.len()];
+        sunk.read(&mut read).expect("as it was written");
+        assert!(read == block);
+        assert!(!refuse(None), "it was refused once");
+        let again = disk.write(&block).expect("room");
+        again.read(&mut read).expect("as it was written");
+        assert!(read == block);
+        if !had_ring {
+            eprintln!("this kernel has no ring: nothing was tested but threads");
+        }
     }
 
     #[test]

@@ -12,13 +12,21 @@
 
 mod alternation;
 mod books;
+mod bounce;
 mod checksum;
 mod copies;
 mod disk;
 mod extents;
 mod machine;
 mod pool;
+#[cfg(target_os = "linux")]
+mod ring;
+#[cfg(not(target_os = "linux"))]
+#[path = "no_ring.rs"]
+mod ring;
 mod slab;
+mod system;
+mod transfer;
 
 pub(crate) use copies::{Below, Share, Tiers};
 #[cfg(test)]
