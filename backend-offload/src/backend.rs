@@ -8,8 +8,8 @@ use crate::registry::DeviceFacts;
 use crate::stats::Stats;
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn_backend::Backend;
-use burn_backend::tensor::FloatTensor;
+use burn_backend::tensor::{FloatTensor, IntTensor};
+use burn_backend::{Backend, DType, Shape};
 use pager::{Limit, Preference};
 
 /// Backend `B` with its memory spilling to the host: `type B = Autodiff<Offload<Cuda>>`.
@@ -30,6 +30,39 @@ pub trait Offloadable: Managed {
 pub trait Managed: Backend + sealed::Sealed {
     #[doc(hidden)]
     type Door: Door<Device = Self::Device>;
+
+    /// The numbers that tiles of bytes stand for, by one kernel; `None` on a backend that has none for it.
+    #[doc(hidden)]
+    fn decode_tiles(
+        _codes: IntTensor<Self>,
+        _scales: FloatTensor<Self>,
+        _decoding: &Decoding,
+    ) -> Option<FloatTensor<Self>> {
+        None
+    }
+}
+
+/// How tiles of bytes become numbers. Codes are a byte each, in whole tiles; each tile has one scale in f32.
+#[doc(hidden)]
+#[derive(Debug, Clone)]
+pub struct Decoding {
+    /// Numbers that share a scale, a multiple of four.
+    pub tile: usize,
+    /// Whether codes are floating-point numbers (e4m3) and not whole ones.
+    pub floating: bool,
+    /// Shape of the numbers.
+    pub shape: Shape,
+    /// Type of the numbers.
+    pub kind: DType,
+}
+
+impl Decoding {
+    /// Whether so many bytes of codes and so many scales are those of this shape.
+    #[cfg(feature = "cube")]
+    pub(crate) fn fits(&self, code_bytes: usize, scales: usize) -> bool {
+        let tiles = self.shape.num_elements().div_ceil(self.tile);
+        tiles > 0 && code_bytes == tiles * self.tile && scales == tiles
+    }
 }
 
 /// An offloaded backend, with or without automatic differentiation: one whose tensors take hints.

@@ -111,6 +111,8 @@ mod stats;
 mod tiers;
 mod trace_file;
 
+#[doc(hidden)]
+pub use backend::Decoding;
 pub use backend::{
     Door, Managed, Offload, Offloadable, Spilling, host_memory, largest_holders, mark_step, probe, ready,
     reset_peaks, set_device_budget, stats, trim, with_device_budget,

@@ -245,8 +245,9 @@ impl GptConfig {
                 wrong.push(ConfigError::OddHeadWidth { head_dim });
             }
         }
-        let positive = |value: f64| value.is_finite() && value > 0.0;
-        let above_zero = "a finite number above 0";
+        // The network computes in f32, which makes 0 or infinity of what lies outside.
+        let positive = |value: f64| value > 0.0 && (value as f32).is_normal();
+        let above_zero = "a finite number above 0, from 1.2e-38 to 3.4e38";
         for (key, value) in [
             ("rope_theta", Some(self.rope_theta)),
             ("layer_norm_epsilon", Some(self.layer_norm_epsilon)),
@@ -262,8 +263,8 @@ impl GptConfig {
             ("resid_pdrop", self.resid_pdrop),
             ("match_pdrop", self.match_pdrop),
         ] {
-            if !(0.0..1.0).contains(&value) {
-                wrong.push(ConfigError::OutOfRange { key, value, expected: "in [0, 1)" });
+            if !(0.0..1.0).contains(&(value as f32)) {
+                wrong.push(ConfigError::OutOfRange { key, value, expected: "in [0, 1), in f32 too" });
             }
         }
         if self.attn_pdrop != 0.0 {

@@ -149,13 +149,18 @@ impl Footprint {
         }
     }
 
-    /// Most bytes that the chunks of attention and loss take while they are computed, on top of everything else.
-    pub fn working_bytes(&self, batch: usize, time: usize, chunks: Chunks) -> u64 {
+    /// Most bytes that a chunk of attention, and one of the loss, take while they are computed, on top of everything else.
+    pub fn working_bytes(&self, batch: usize, time: usize, chunks: Chunks) -> [u64; 2] {
+        self.chunk_bytes(batch, time, chunks).map(|bytes| bytes.saturating_mul(TENSORS_PER_CHUNK))
+    }
+
+    /// Bytes of the scores of one chunk of attention, and of the logits of one chunk of the loss.
+    pub fn chunk_bytes(&self, batch: usize, time: usize, chunks: Chunks) -> [u64; 2] {
         let queries = chunks.queries(time) as u64;
         let all = batch.saturating_mul(time);
         let tokens = chunks.tokens(all, self.width as usize, self.vocabulary as usize) as u64;
         let scores = (batch as u64).saturating_mul(self.heads * queries).saturating_mul(time as u64);
-        scores.max(tokens * self.vocabulary).saturating_mul(TENSORS_PER_CHUNK * WIDE)
+        [scores, tokens.saturating_mul(self.vocabulary)].map(|numbers| numbers.saturating_mul(WIDE))
     }
 
     fn segment(&self, every: usize) -> u64 {

@@ -25,6 +25,24 @@ impl<B: Backend> Gpt<B> {
         }
         self
     }
+
+    /// The same model with `longest_match`, of whose matches training hides this share. Where it had none it gets a table of
+    /// zeros for what is looked up, so that it computes what it did until the table has learned something.
+    ///
+    /// # Panics
+    /// Where the model was narrowed for inference.
+    #[must_use]
+    pub fn with_longest_match(mut self, match_pdrop: f64) -> Self {
+        assert!(self.narrow_head.is_none(), "a model narrowed for inference learns nothing more");
+        if self.followers.is_none() {
+            let (rows, width) = (self.config.vocab_size + 1, self.config.n_embd);
+            let table = Tensor::zeros([rows, width], &self.wte.val().device());
+            self.followers = Some(Param::from_tensor(table));
+            self.config.longest_match = true;
+        }
+        self.config.match_pdrop = match_pdrop;
+        self
+    }
 }
 
 /// As many `more` rows behind the first `known` ones, and what stands for no token after them.

@@ -10,7 +10,7 @@ use tokenizer::IndexProblem;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     Done,
-    /// Asked to stop; a checkpoint was saved.
+    /// Asked to stop. A checkpoint was saved, if there was a run to save.
     Interrupted,
     /// Too many steps in a row without a usable gradient; a checkpoint of the last good weights was saved.
     Diverged,
@@ -45,8 +45,14 @@ impl Ending {
     }
 }
 
-/// 2 where the user can put it right, otherwise 1.
+/// 2 where the user can put it right, that of [`Ending::Interrupted`] where the user asked to stop, otherwise 1.
 pub(crate) fn code_of(error: &anyhow::Error) -> ExitCode {
+    let is_interrupted = |cause: &(dyn std::error::Error + 'static)| {
+        matches!(cause.downcast_ref(), Some(tokenizer::Error::Interrupted))
+    };
+    if error.chain().any(is_interrupted) {
+        return Ending::Interrupted.code();
+    }
     ExitCode::from(if is_bad_input(error) { 2 } else { 1 })
 }
 

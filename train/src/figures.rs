@@ -25,3 +25,18 @@ pub(crate) fn duration(seconds: f64) -> String {
         _ => format!("{} d {} h", whole / 86_400, whole % 86_400 / 3600),
     }
 }
+
+/// Three digits and a decimal prefix.
+pub(crate) fn si(value: f64, unit: &str) -> String {
+    let mut value = value;
+    let mut prefixes = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"].iter();
+    let mut prefix = prefixes.next().unwrap_or(&"");
+    while value >= 999.5
+        && let Some(next) = prefixes.next()
+    {
+        value /= 1000.0;
+        prefix = next;
+    }
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$} {prefix}{unit}")
+}

@@ -4,7 +4,7 @@ use std::{path::Path, time::Instant};
 
 use anyhow::Context;
 use backend_offload::{
-    Budget, Bytes, Offload, Offloadable, available_host_memory, disk_speed, reset_peaks, stats,
+    Budget, Bytes, Offload, Offloadable, available_host_memory, disk_speed, reset_peaks, stats, trim,
 };
 use burn::tensor::{FloatDType, Tensor, TensorData, backend::Backend};
 use durable::free_bytes;
@@ -15,15 +15,17 @@ use runs::device::Place;
 
 use crate::plan::Machine;
 
-/// Sides of the square matrices that are multiplied and bytes copied there and back, where memory allows. A small product
-/// cannot occupy a fast GPU, and a large one takes minutes on a slow device: the larger side is only tried where the
-/// smaller is done in no time. A CPU needs less to show its speed.
-const ON_A_GPU: ([usize; 2], usize) = ([1024, 4096], 64 << 20);
-const ON_THE_CPU: ([usize; 2], usize) = ([384, 384], 0);
+/// Sides of the square matrices that are multiplied, and bytes copied there and back, where memory allows. A small product
+/// cannot occupy a fast GPU, and a large one takes minutes on a slow device: a larger side is only tried where the one before
+/// it is done in no time.
+const ON_A_GPU: (&[usize], usize) = (&[256, 1024, 4096], 64 << 20);
+const ON_THE_CPU: (&[usize], usize) = (&[384, 1024], 0);
 /// Long enough for one wait not to count, and for a clock to be exact.
 const MEASURED: f64 = 0.05;
 /// Products queued before the one wait, at most.
 const QUEUED: f64 = 64.0;
+/// Measurements of each side: other programs disturb some of them.
+const ATTEMPTS: usize = 5;
 
 /// Asks the operating system, and the device by a short product and a short copy. The run is shared by `ranks`, of whom
 /// `ranks_here` share this host.
@@ -37,16 +39,18 @@ pub(crate) fn survey<I: Offloadable>(
     let room = place.budget.unwrap_or(u64::MAX);
     let (sides, copied) = if place.shares_host { ON_THE_CPU } else { ON_A_GPU };
     let most = ((room / 32) as f64).sqrt() as usize;
-    let sides = sides.map(|side| side.min(most).max(16));
+    let mut sides: Vec<usize> = sides.iter().map(|side| (*side).min(most).max(16)).collect();
+    sides.dedup();
     let copied = (copied as u64).min(room / 4) as usize;
     let link_bytes_per_second =
         if place.shares_host { Some(host_copy()) } else { link::<Offload<I>>(device, copied) };
-    let flops_per_second = arithmetic::<Offload<I>>(device, sides, config.model.compute);
+    let flops_per_second = arithmetic::<Offload<I>>(device, &sides, config.model.compute);
     let disk_taken = stats::<I>(device).disk.budget.filter(|taken| *taken > 0);
     let disk_budget = disk_taken.map_or_else(|| disk_to_take(config, ranks_here), Ok)?;
     // A measurement that did not fit is no number, and no error for the run to trip over.
     let _told = Offload::<I>::sync(device);
-    // The run's own peaks are what its plan is compared with.
+    // The run's own peaks are what its plan is compared with, and what was taken here is nobody's any more.
+    trim::<I>(device);
     reset_peaks::<I>(device);
     Ok(Machine {
         device: place.name.clone(),
@@ -102,22 +106,31 @@ fn free_disk(path: &Path) -> Option<u64> {
     path.ancestors().find(|folder| folder.exists()).and_then(|folder| free_bytes(folder).ok())
 }
 
-/// The most of three attempts, each of many products that are queued together and waited for once.
-fn arithmetic<B: Backend>(device: &B::Device, sides: [usize; 2], compute: Compute) -> Option<f64> {
-    let [small, large] = sides;
-    // The first product of a shape waits for its kernel to be chosen and compiled.
-    products::<B>(device, small, compute, 1)?;
-    let mut seconds = products::<B>(device, small, compute, 1)?;
-    let mut side = small;
-    if large > small && seconds * (large as f64 / small as f64).powi(3) < MEASURED {
-        products::<B>(device, large, compute, 1)?;
-        seconds = products::<B>(device, large, compute, 1)?;
-        side = large;
+/// The most FLOP/s that products of any side reach. Many are queued together and waited for once, in the run's own type.
+fn arithmetic<B: Backend>(device: &B::Device, sides: &[usize], compute: Compute) -> Option<f64> {
+    let mut reached: Option<f64> = None;
+    let mut smaller = None;
+    for side in sides.iter().copied() {
+        let foretold = smaller.map_or(0.0, |(smaller, seconds)| seconds * work(side) / work(smaller));
+        if foretold > MEASURED {
+            break;
+        }
+        // The first product of a shape waits for its kernel to be chosen and compiled.
+        let once = || products::<B>(device, side, compute, 1);
+        let Some(seconds) = once().and_then(|_| once()) else { break };
+        let queued = (MEASURED / seconds.max(1e-9)).clamp(1.0, QUEUED) as usize;
+        let attempts = (0..ATTEMPTS).map_while(|_| products::<B>(device, side, compute, queued));
+        let best = attempts.fold(seconds * queued as f64, f64::min);
+        let speed = work(side) * queued as f64 / best;
+        reached = Some(reached.map_or(speed, |smaller| smaller.max(speed)));
+        smaller = Some((side, seconds));
     }
-    let queued = (MEASURED / seconds.max(1e-9)).clamp(1.0, QUEUED) as usize;
-    let attempts = (0..3).map(|_| products::<B>(device, side, compute, queued));
-    let best = attempts.collect::<Option<Vec<_>>>()?.into_iter().fold(f64::INFINITY, f64::min);
-    Some(2.0 * (side as f64).powi(3) * queued as f64 / best)
+    reached
+}
+
+/// Floating-point operations of a product of two square matrices.
+fn work(side: usize) -> f64 {
+    2.0 * (side as f64).powi(3)
 }
 
 /// Seconds of `count` products, each of which needs the one before.

@@ -31,7 +31,7 @@ use budget::Budget;
 use limits::Limits;
 use record::Record;
 use simulation::Simulation;
-use suite::{Optimizer, Place};
+use suite::{Crossing, Optimizer, Place, Turns};
 use trainer::Trainer;
 
 pub(crate) use readme_table::fault as readme_fault;
@@ -56,6 +56,9 @@ pub(crate) struct BenchVram {
     /// Where the optimizer is, by turns; by default where each configuration has it
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     optimizer: Vec<Optimizer>,
+    /// How matrices and gradients cross the link to an optimizer on the host, by turns; by default as each configuration has it
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "optimizer")]
+    crossing: Vec<Crossing>,
     /// Host memory for spilled tensors of cells with a device budget
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["max_params", "peer", "simulate"])]
     host_budget: Option<Budget>,
@@ -125,7 +128,7 @@ impl BenchVram {
         if let Some(peer::Peer::Pytorch) = self.peer {
             return self.beside_pytorch(&place);
         }
-        let models = suite::models(&self.configs, self.steps, &self.optimizer, &self.settings, &place);
+        let models = suite::models(&self.configs, self.steps, self.turns(), &self.settings, &place);
         let limits = || {
             Limits::begin(Duration::from_secs(self.seconds_per_cell), Duration::from_secs(60 * self.minutes))
         };
@@ -153,6 +156,10 @@ impl BenchVram {
         Ok(())
     }
 
+    fn turns(&self) -> Turns<'_> {
+        Turns { optimizers: &self.optimizer, crossings: &self.crossing }
+    }
+
     /// Changes to the configuration of every cell with a device budget.
     fn below_the_device(&self) -> Result<Vec<String>> {
         let host = self.host_budget.map(|budget| match budget {
@@ -170,7 +177,7 @@ impl BenchVram {
 
     fn beside_pytorch(&self, place: &Place) -> Result<()> {
         let steps = self.steps.unwrap_or(PEER_STEPS);
-        let models = suite::models(&self.configs, Some(steps), &self.optimizer, &self.settings, place);
+        let models = suite::models(&self.configs, Some(steps), self.turns(), &self.settings, place);
         peer::check(&models, place)?;
         let twin = peer::Twin::pytorch(&self.python, steps)?;
         let trainer = Trainer::get(self.train.as_deref(), &place.device)?;

@@ -1,51 +1,79 @@
-//! Bytes per second of a step in each format, beside a plain copy on the same threads in the same run.
+//! Bytes per second of a step in each format, and of tiles of eight bits made and read, beside a plain copy on the same
+//! threads in the same run.
 //!
-//! `cargo bench -p host-optim` prints one line per format: bytes read and written per parameter, and the step's bytes per
-//! second as a ratio to the copy's. The two alternate, so that whatever else the machine does hits both.
+//! `cargo bench -p host-optim` prints one line for each: bytes read and written per parameter, and its bytes per second as a
+//! ratio to the copy's. The two alternate, so that whatever else the machine does hits both.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use backend_offload::HostMemory;
 use half::bf16;
-use host_optim::{AdamW, Format, HostState, Stride, Values, ValuesMut};
+use host_optim::{
+    AdamW, Code, Format, HostState, Stride, TILE, Values, ValuesMut, decode_tiles, encode_tiles, tiles,
+};
 use rayon::prelude::*;
 
-/// Elements of the parameter: far more than any cache holds.
-const LEN: usize = 1 << 25;
-const ROUNDS: usize = 9;
+/// Elements of the parameter: more than a cache holds in any format, and a few milliseconds of work, so that some rounds run
+/// undisturbed on a machine that does other things too.
+const LEN: usize = 1 << 23;
+const ROUNDS: usize = 60;
 const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
 
 fn main() {
     println!("{LEN} parameters, {} threads", rayon::current_num_threads());
-    println!(
-        "{:<14} {:>15} {:>12} {:>12} {:>8}",
-        "format", "bytes/parameter", "step GB/s", "copy GB/s", "ratio"
-    );
-    let gradient = vec![bf16::from_f32(1e-3); LEN];
+    println!("{:<14} {:>15} {:>12} {:>12} {:>8}", "", "bytes/parameter", "GB/s", "copy GB/s", "ratio");
+    let gradient: Vec<bf16> =
+        (0..LEN).map(|n| bf16::from_f32(1e-3 * ((n as f32 * 0.754_877_7).fract() - 0.5))).collect();
     let mut weights = vec![bf16::ONE; LEN];
     for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
-        let bytes = format.step_bytes(LEN as u64, true) as usize / LEN;
+        let bytes = format.step_bytes(LEN as u64, true);
         let memory = HostMemory::unlimited();
         let mut state =
             HostState::new(&memory, "w", format, Values::Bf16(&weights)).expect("the machine has memory");
-        let source = vec![1u8; bytes * LEN / 2];
-        let mut target = vec![0u8; bytes * LEN / 2];
-        let mut best = [f64::INFINITY; 2];
-        for _ in 0..ROUNDS {
+        beside_a_copy(&format!("{format:?}"), bytes, || {
             state.arrive(Values::Bf16(&gradient)).expect("the machine has memory");
             let begun = Instant::now();
             state
-                .step(&RULE, Stride { lr: 1e-4, scale: 1.0 }, ValuesMut::Bf16(&mut weights))
+                .step(RULE, Stride { lr: 1e-4, scale: 1.0 }, ValuesMut::Bf16(&mut weights))
                 .expect("a gradient has arrived");
-            best[0] = best[0].min(begun.elapsed().as_secs_f64());
-            let begun = Instant::now();
+            begun.elapsed().as_secs_f64()
+        });
+    }
+    drop((gradient, weights));
+    let mut numbers: Vec<f32> = (0..LEN).map(|n| (n as f32 * 0.618).fract() - 0.5).collect();
+    let (mut codes, mut scales) = (vec![0; TILE * tiles(LEN)], vec![0.0; tiles(LEN)]);
+    let bytes = (size_of_val(&numbers[..]) + codes.len() + size_of_val(&scales[..])) as u64;
+    for code in [Code::Int8, Code::Fp8] {
+        beside_a_copy(&format!("{code:?} made"), bytes, || {
+            timed(|| encode_tiles(code, &numbers, &mut codes, &mut scales))
+        });
+        beside_a_copy(&format!("{code:?} read"), bytes, || {
+            timed(|| decode_tiles(code, &codes, &scales, &mut numbers))
+        });
+    }
+}
+
+fn timed(work: impl FnOnce()) -> f64 {
+    let begun = Instant::now();
+    work();
+    begun.elapsed().as_secs_f64()
+}
+
+/// Prints the speed of `work`, which touches so many bytes and says how many seconds it took.
+fn beside_a_copy(name: &str, bytes: u64, mut work: impl FnMut() -> f64) {
+    let source = vec![1u8; bytes as usize / 2];
+    let mut target = vec![0u8; bytes as usize / 2];
+    let mut best = [f64::INFINITY; 2];
+    for _ in 0..ROUNDS {
+        best[0] = best[0].min(work());
+        best[1] = best[1].min(timed(|| {
             let pieces = target.par_chunks_mut(1 << 20).zip(source.par_chunks(1 << 20));
             pieces.for_each(|(to, from)| to.copy_from_slice(from));
             black_box(&target);
-            best[1] = best[1].min(begun.elapsed().as_secs_f64());
-        }
-        let [step, copy] = best.map(|seconds| (bytes * LEN) as f64 / seconds / 1e9);
-        println!("{:<14} {bytes:>15} {step:>12.1} {copy:>12.1} {:>8.2}", format!("{format:?}"), step / copy);
+        }));
     }
+    let [speed, copy] = best.map(|seconds| bytes as f64 / seconds / 1e9);
+    let each = bytes as f64 / LEN as f64;
+    println!("{name:<14} {each:>15.2} {speed:>12.1} {copy:>12.1} {:>8.2}", speed / copy);
 }

@@ -51,6 +51,18 @@ impl AdamW {
     }
 }
 
+/// The factors of a step that takes one division an element. It is rounded elsewhere than [`Factors::step`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Folded {
+    keep: [f32; 2],
+    /// Factors of the gradient: in the first moment, and in the root of the second.
+    take: [f32; 2],
+    /// Learning rate by the corrections of both moments' beginning.
+    lr: f32,
+    epsilon: f32,
+    shrink: f32,
+}
+
 /// One element's weight and moments.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Element {
@@ -68,6 +80,29 @@ impl Factors {
         let second = second * self.keep[1] + gradient * gradient * self.take[1];
         let delta = first / self.unbias[0] / ((second / self.unbias[1]).sqrt() + self.epsilon);
         Element { weight: weight * self.shrink - delta * self.lr, first, second }
+    }
+
+    pub(crate) fn folded(&self) -> Folded {
+        let root = self.unbias[1].sqrt();
+        Folded {
+            keep: self.keep,
+            take: [self.scale * self.take[0], self.scale * self.take[1].sqrt()],
+            lr: self.lr * (root / self.unbias[0]),
+            epsilon: self.epsilon * root,
+            shrink: self.shrink,
+        }
+    }
+}
+
+impl Folded {
+    #[inline(always)]
+    pub(crate) fn step(&self, element: Element, gradient: f32) -> Element {
+        let Element { weight, first, second } = element;
+        let root = gradient * self.take[1];
+        let first = first * self.keep[0] + gradient * self.take[0];
+        let second = second * self.keep[1] + root * root;
+        let delta = first * self.lr / (second.sqrt() + self.epsilon);
+        Element { weight: weight * self.shrink - delta, first, second }
     }
 }
 
@@ -91,6 +126,22 @@ mod tests {
         let factors = rule.factors(Stride { lr: 0.5, scale: 1.0 }, 1);
         let after = factors.step(Element { weight: 2.0, first: 0.0, second: 0.0 }, 0.0);
         assert_eq!((after.weight, after.first, after.second), (1.9, 0.0, 0.0));
+    }
+
+    #[test]
+    fn folded_factors_step_alike_but_for_rounding() {
+        let rule = AdamW { betas: [0.9, 0.95], epsilon: 1e-3, weight_decay: 0.1 };
+        for time in 1..40 {
+            let factors = rule.factors(Stride { lr: 0.5, scale: 0.25 }, time);
+            for size in [1e-6, 1e-2, 7.0] {
+                let before = Element { weight: 2.0, first: -0.3 * size, second: 0.2 * size * size };
+                let (exact, folded) = (factors.step(before, size), factors.folded().step(before, size));
+                let near = |a: f32, b: f32| (a - b).abs() <= 4.0 * f32::EPSILON * a.abs();
+                assert!(near(exact.first, folded.first) && near(exact.second, folded.second));
+                let moved = [exact, folded].map(|element| 2.0 * 0.95 - element.weight);
+                assert!((moved[0] - moved[1]).abs() <= 1e-6, "{moved:?}");
+            }
+        }
     }
 
     #[test]

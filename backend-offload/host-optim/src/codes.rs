@@ -1,100 +1,169 @@
-//! Eight-bit codes of moments: floating-point numbers below a block's largest, with three bits of mantissa.
+//! Eight-bit codes of moments: floating-point numbers with three bits of mantissa, counted down from the largest of a block.
 //!
-//! A code counts the representable numbers from the smallest up to 1. Seven bits reach over 16 binary orders of
-//! magnitude, eight over 32. A second moment is a divisor, so one that is not zero never becomes zero: rounded up to the
-//! smallest code it makes its step shorter, never longer.
+//! A number cut to three bits of mantissa has a position among all such numbers: its upper bits. A code is a position less
+//! its block's base, which gives the largest of the block the highest code, and code 0 stands for zero. Coding and decoding
+//! take an addition and no division, and whatever was decoded has the same code again. Seven bits reach over 16 binary
+//! orders of magnitude, eight over 32. A second moment is a divisor: one with a position above 0 (from about 1e-39) never
+//! becomes zero. Rounded up to the smallest code it makes its step shorter, never longer.
 
 /// Bits of an f32 below the three that a code keeps of the mantissa.
 const CUT: u32 = 20;
-/// Position of 1 among all numbers with three bits of mantissa.
-const ONE: u32 = 1.0f32.to_bits() >> CUT;
+/// Bits of a [`rounded`] number below its position.
+const BELOW: u32 = CUT - 16;
+/// Sign of a number, in its upper half.
+const SIGN: u16 = 1 << 15;
+/// Highest code of a first moment, which has a sign beside it.
+const TOP_SIGNED: u16 = 0x7f;
+/// Highest code of a second moment.
+const TOP_POSITIVE: u16 = 0xff;
 
-/// The code of `share`, between 0 and 1, counted up to `top`, which stands for 1. It is rounded up where `noise`, 20 random
-/// bits, says so.
-#[inline(always)]
-fn encoded(share: f32, top: u32, noise: u32) -> u32 {
-    let position = (share.to_bits().wrapping_add(noise)) >> CUT;
-    (position.max(ONE - top) - (ONE - top)).min(top)
-}
-
-#[inline(always)]
-fn decoded(code: u32, top: u32) -> f32 {
-    let value = f32::from_bits((code + (ONE - top)) << CUT);
-    if code == 0 { 0.0 } else { value }
-}
-
-/// Half of the distance between two codes: as `noise` it rounds to the nearest.
+/// Half of the distance between two positions: as `noise` it rounds to the nearest.
 pub(crate) const NEAREST: u32 = 1 << (CUT - 1);
+/// Upper half of infinity; that of NaN is not below it.
+pub(crate) const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
+/// NaN, [`rounded`].
+pub(crate) const NAN: u16 = (f32::NAN.to_bits() >> 16) as u16;
 
-/// The random bits that round one element's moments, taken from the 32 drawn for it.
+/// The random bits that round one element's moments, taken from the 32 drawn for it. The two have bits in common, those that
+/// count least in the first and most in the second.
 #[inline(always)]
 pub(crate) fn noises(drawn: u32) -> [u32; 2] {
-    [(drawn >> 16) << 4, (drawn & 0xffff) << 4]
+    [drawn >> (32 - CUT), drawn & ((1 << CUT) - 1)]
 }
 
-/// A first moment as a share of the largest magnitude of its block: a sign and seven bits.
+/// The upper half of `value`: sign, position, and [`BELOW`] bits without meaning. The position is rounded up where `noise`,
+/// of 20 bits, says so. NaN keeps its position if no bits but the highest of its mantissa are set.
 #[inline(always)]
-pub(crate) fn encode_signed(share: f32, noise: u32) -> u8 {
-    let sign = (share.to_bits() >> 24) & 0x80;
-    (encoded(share.abs(), 127, noise) | sign) as u8
-}
-
-#[inline(always)]
-pub(crate) fn decode_signed(code: u8) -> f32 {
-    let code = u32::from(code);
-    f32::from_bits(decoded(code & 0x7f, 127).to_bits() | (code & 0x80) << 24)
-}
-
-/// A second moment as a share of the largest of its block: eight bits.
-#[inline(always)]
-pub(crate) fn encode_positive(share: f32, noise: u32) -> u8 {
-    let code = encoded(share, 255, noise);
-    (if share > 0.0 { code.max(1) } else { 0 }) as u8
+pub(crate) fn rounded(value: f32, noise: u32) -> u16 {
+    (value.to_bits().wrapping_add(noise) >> 16) as u16
 }
 
 #[inline(always)]
-pub(crate) fn decode_positive(code: u8) -> f32 {
-    decoded(u32::from(code), 255)
+pub(crate) fn position(rounded: u16) -> u16 {
+    (rounded & !SIGN) >> BELOW
+}
+
+/// The base of a block of first moments in which `largest` is the highest position.
+#[inline(always)]
+pub(crate) fn signed_base(largest: u16) -> u16 {
+    largest.saturating_sub(TOP_SIGNED)
+}
+
+/// The base of a block of second moments in which `largest` is the highest position.
+#[inline(always)]
+pub(crate) fn positive_base(largest: u16) -> u16 {
+    largest.saturating_sub(TOP_POSITIVE)
+}
+
+/// The code of a [`rounded`] first moment: a sign and seven bits. Zero has two codes.
+#[inline(always)]
+pub(crate) fn encode_signed(rounded: u16, base: u16) -> u8 {
+    (position(rounded).saturating_sub(base) | (rounded & SIGN) >> 8) as u8
+}
+
+/// The code of a [`rounded`] second moment: eight bits.
+#[inline(always)]
+pub(crate) fn encode_positive(rounded: u16, base: u16) -> u8 {
+    let position = position(rounded);
+    position.saturating_sub(base).max(position.min(1)) as u8
+}
+
+#[inline(always)]
+pub(crate) fn decode_signed(code: u8, base: u16) -> f32 {
+    // The sign of the code is extended over the sign of the number, and over the exponent, where it is removed.
+    let extended = (i32::from(code as i8) << CUT) as u32;
+    let magnitude = extended & u32::from(TOP_SIGNED) << CUT;
+    let number = (magnitude | extended & 1 << 31) + (u32::from(base) << CUT);
+    f32::from_bits(if magnitude == 0 { 0 } else { number })
+}
+
+#[inline(always)]
+pub(crate) fn decode_positive(code: u8, base: u16) -> f32 {
+    let number = (u32::from(code) + u32::from(base)) << CUT;
+    f32::from_bits(if code == 0 { 0 } else { number })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const ONE: u16 = (1.0f32.to_bits() >> CUT) as u16;
+    const MOST: u32 = (1 << CUT) - 1;
+
+    fn signed(value: f32, noise: u32, base: u16) -> u8 {
+        encode_signed(rounded(value, noise), base)
+    }
+
+    fn positive(value: f32, noise: u32, base: u16) -> u8 {
+        encode_positive(rounded(value, noise), base)
+    }
+
     #[test]
-    fn every_code_is_the_code_of_its_own_number() {
-        for code in 0..=255u8 {
-            let value = decode_positive(code);
-            for noise in [0, NEAREST, (1 << CUT) - 1] {
-                assert_eq!(encode_positive(value, noise), code, "{value}");
+    fn every_code_is_the_code_of_its_own_number_whatever_the_largest_of_its_block() {
+        for largest in [0, 1, 0x7f, 0xff, 0x100, ONE, (f32::MAX.to_bits() >> CUT) as u16] {
+            let base = positive_base(largest);
+            for code in (0..=255u8).filter(|code| u16::from(*code) + base <= largest) {
+                let value = decode_positive(code, base);
+                for noise in [0, NEAREST, MOST] {
+                    assert_eq!(positive(value, noise, base), code, "{value}");
+                }
             }
-            let value = decode_signed(code);
-            assert_eq!(encode_signed(value, NEAREST), code, "{value}");
+            let base = signed_base(largest);
+            for code in (0..=255u8).filter(|code| u16::from(code & 0x7f) + base <= largest && *code != 0x80) {
+                let value = decode_signed(code, base);
+                assert_eq!(value.is_sign_negative(), code > 0x80);
+                for noise in [0, NEAREST, MOST] {
+                    assert_eq!(signed(value, noise, base), code, "{value}");
+                }
+            }
         }
-        assert_eq!((decode_positive(255), decode_signed(127), decode_signed(255)), (1.0, 1.0, -1.0));
+        let (signed, positive) = (signed_base(ONE), positive_base(ONE));
+        let tops = (decode_positive(255, positive), decode_signed(127, signed), decode_signed(255, signed));
+        assert_eq!(tops, (1.0, 1.0, -1.0));
     }
 
     #[test]
     fn numbers_between_two_codes_become_either_and_keep_their_mean() {
         let share = 0.5 + 0.25 * 0.0625;
         let rounds = 1u32 << 10;
-        let sum: f32 = (0..rounds).map(|n| decode_positive(encode_positive(share, n << 10))).sum();
+        let base = positive_base(ONE);
+        let sum: f32 = (0..rounds).map(|n| decode_positive(positive(share, n << 10, base), base)).sum();
         assert!((sum / rounds as f32 - share).abs() < 1e-4, "{}", sum / rounds as f32);
+        let base = signed_base(ONE);
+        let sum: f32 = (0..rounds).map(|n| decode_signed(signed(-share, n << 10, base), base)).sum();
+        assert!((sum / rounds as f32 + share).abs() < 1e-4, "{}", sum / rounds as f32);
     }
 
     #[test]
     fn a_divisor_that_is_not_zero_stays_so() {
-        assert!(decode_positive(encode_positive(1e-30, 0)) > 0.0);
-        assert_eq!(encode_positive(0.0, (1 << CUT) - 1), 0);
-        assert_eq!(encode_signed(1e-30, 0), 0);
+        let base = positive_base(ONE);
+        for small in [1e-30, 1e-38] {
+            assert!(decode_positive(positive(small, 0, base), base) > 0.0);
+        }
+        assert_eq!(positive(0.0, MOST, base), 0);
+        assert_eq!(signed(1e-30, 0, signed_base(ONE)), 0);
     }
 
     #[test]
     fn the_relative_error_of_the_nearest_code_is_at_most_a_sixteenth() {
+        let base = signed_base(ONE);
         for n in 1..4000 {
             let share = n as f32 / 4000.0;
-            let error = (decode_signed(encode_signed(-share, NEAREST)) + share).abs() / share;
+            let error = (decode_signed(signed(-share, NEAREST, base), base) + share).abs() / share;
             assert!(error <= 1.0 / 16.0, "{share}: {error}");
+        }
+    }
+
+    #[test]
+    fn nan_and_infinity_stay_what_they_are() {
+        for noise in [0, NEAREST, MOST] {
+            let coded = |value: f32| {
+                let rounded = rounded(value, noise);
+                let base = signed_base(position(rounded));
+                decode_signed(encode_signed(rounded, base), base)
+            };
+            assert!(coded(f32::NAN).is_nan() && coded(-f32::NAN).is_nan());
+            assert_eq!((coded(f32::INFINITY), coded(f32::NEG_INFINITY)), (f32::INFINITY, f32::NEG_INFINITY));
         }
     }
 }

@@ -48,6 +48,14 @@ pub enum HostOptimError {
         /// The parameter.
         name: String,
     },
+    /// A state that keeps what another rule needs.
+    #[error("{name}: its state was not made for steps of {rule}")]
+    OtherRule {
+        /// The parameter.
+        name: String,
+        /// The rule of the step.
+        rule: &'static str,
+    },
     /// A record of an optimizer in another format.
     #[error(
         "{name}: the record's state is in the format {found:?} and this optimizer keeps {wanted:?}; configure the same"
@@ -64,6 +72,12 @@ pub enum HostOptimError {
     #[error("the optimizer's steps on the host ended early: {reason}")]
     Updates {
         /// The cause.
+        reason: String,
+    },
+    /// Gradients that a thread of their own could not take in.
+    #[error("gradients could not be taken to the host: {reason}")]
+    Gradients {
+        /// The failure, as the thread reported it.
         reason: String,
     },
     /// A tensor that cannot be read from its device.

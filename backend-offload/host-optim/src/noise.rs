@@ -1,5 +1,7 @@
 //! Random bits from a counter: the same for the same parameter, step and element, in whatever order they are drawn.
 
+use crate::format::BLOCK;
+
 /// The bits of one parameter in one step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Noise(u32);
@@ -7,17 +9,53 @@ pub(crate) struct Noise(u32);
 impl Noise {
     /// `parameter` tells parameters apart, `time` their steps.
     pub(crate) fn new(parameter: u32, time: u32) -> Self {
-        Self(mixed(parameter ^ mixed(time.wrapping_mul(0x9e37_79b9))))
+        Self(mixed(parameter ^ mixed(time.wrapping_mul(STRIDE))))
     }
 
     /// 32 bits for one element.
     #[inline(always)]
     pub(crate) fn of(self, element: u32) -> u32 {
         // Elements follow each other, so a compiler makes a sum of this product: one multiplication is left.
-        let x = self.0 ^ element.wrapping_mul(0x9e37_79b9);
-        let x = (x ^ (x >> 16)).wrapping_mul(0x21f0_aaad);
-        x ^ (x >> 15)
+        drawn(self.0 ^ element.wrapping_mul(STRIDE))
     }
+
+    /// The bits of the block that begins with this element.
+    #[inline(always)]
+    pub(crate) fn block(self, begin: u32) -> BlockNoise {
+        BlockNoise(self.of(begin))
+    }
+}
+
+/// The bits of one block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BlockNoise(u32);
+
+impl BlockNoise {
+    /// 32 bits for one element of the block.
+    #[inline(always)]
+    pub(crate) fn of(self, element: usize) -> u32 {
+        drawn(self.0 ^ STRIDES[element])
+    }
+}
+
+/// The golden section of 2³²: its multiples are far from each other.
+const STRIDE: u32 = 0x9e37_79b9;
+
+/// Its multiples, read by a vector at a time where multiplying takes as long as all the rest of a draw.
+static STRIDES: [u32; BLOCK] = {
+    let mut strides = [0; BLOCK];
+    let mut element = 1;
+    while element < BLOCK {
+        strides[element] = STRIDE.wrapping_add(strides[element - 1]);
+        element += 1;
+    }
+    strides
+};
+
+#[inline(always)]
+fn drawn(x: u32) -> u32 {
+    let x = (x ^ (x >> 16)).wrapping_mul(0x21f0_aaad);
+    x ^ (x >> 15)
 }
 
 /// An invertible mix of 32 bits.
@@ -36,7 +74,12 @@ mod tests {
     #[test]
     fn every_bit_is_set_half_of_the_time_and_neighbours_differ() {
         let noise = Noise::new(7, 3);
-        let drawn: Vec<u32> = (0..1 << 16).map(|n| noise.of(n)).collect();
+        are_random(&(0..1 << 16).map(|n| noise.of(n)).collect::<Vec<_>>());
+        let blocks = (0..1 << 16).step_by(BLOCK).map(|begin| noise.block(begin));
+        are_random(&blocks.flat_map(|block| (0..BLOCK).map(move |n| block.of(n))).collect::<Vec<_>>());
+    }
+
+    fn are_random(drawn: &[u32]) {
         for bit in 0..32 {
             let set = drawn.iter().filter(|x| *x >> bit & 1 == 1).count();
             assert!((32_000..33_536).contains(&set), "bit {bit} is set {set} times of 65,536");

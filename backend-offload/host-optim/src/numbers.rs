@@ -72,6 +72,11 @@ pub(crate) trait Number: Pod + Send + Sync {
     fn wide(self) -> f32;
     /// `value` in this type; one that does not fit is rounded up or down at random, by `noise`, to `value` on average.
     fn rounded(value: f32, noise: u32) -> Self;
+    /// Upper 16 bits of the f32, without its sign. Magnitudes are in their order, NaN and infinity above all.
+    #[inline(always)]
+    fn upper_magnitude(self) -> u16 {
+        (self.wide().to_bits() >> 16) as u16 & 0x7fff
+    }
 }
 
 impl Number for f32 {
@@ -126,6 +131,13 @@ pub(crate) fn split(master: f32) -> (bf16, i16) {
     (weight, master.to_bits().wrapping_sub(high) as i16)
 }
 
+/// [`split`], for a master that is a number, or NaN as arithmetic makes it.
+#[inline(always)]
+pub(crate) fn split_unless_nan(master: f32) -> (bf16, i16) {
+    let bits = master.to_bits();
+    (bf16::from_bits((bits.wrapping_add(0x8000) >> 16) as u16), bits as i16)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,7 +153,9 @@ mod tests {
             }
             let (weight, low) = split(master);
             assert_eq!(completed(weight, low).to_bits(), bits, "{master}");
+            assert_eq!(split_unless_nan(master), (weight, low), "{master}");
         }
+        assert!(split_unless_nan(f32::NAN).0.is_nan() && split_unless_nan(-f32::NAN).0.is_nan());
         for master in [0.0, -0.0, f32::MAX, f32::INFINITY, f32::NEG_INFINITY, f32::from_bits(0x3f80_8000)] {
             let (weight, low) = split(master);
             assert_eq!(completed(weight, low).to_bits(), master.to_bits(), "{master}");

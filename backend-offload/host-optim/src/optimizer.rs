@@ -289,7 +289,7 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Apply<'_> {
         };
         let (id, weights, mapper) = param.consume();
         let requires_grad = weights.is_require_grad();
-        let rule = &self.optimizer.config.rule;
+        let rule = self.optimizer.config.rule;
         match state.step_tensor(rule, self.stride, weights.clone().inner()) {
             Ok(stepped) => {
                 let stepped = Tensor::from_inner(stepped).set_require_grad(requires_grad);

@@ -9,12 +9,11 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use crate::adamw::{Element, Factors};
-use crate::codes::{decode_positive, decode_signed, encode_positive, encode_signed, noises};
-use crate::format::BLOCK;
 use crate::noise::Noise;
-use crate::numbers::{Number, completed, nearest, split};
+use crate::numbers::{Number, nearest};
+use crate::sgd::SgdFactors;
 
-/// Elements of one task. A multiple of [`BLOCK`]; six arrays of this length fit a second-level cache.
+/// Elements of one task. A multiple of a [block](crate::format::BLOCK); six arrays of this length fit a second-level cache.
 pub(crate) const PIECE: usize = 1 << 14;
 
 /// Runs `work` compiled for the vectors of this processor.
@@ -58,6 +57,36 @@ pub(crate) fn step_wide<G: Number, M: Number, W: Rounded>(
     });
 }
 
+/// [`step_wide`] along a velocity.
+pub(crate) fn step_velocity<G: Number, M: Number, W: Rounded>(
+    factors: SgdFactors,
+    noise: Noise,
+    masters: &mut [f32],
+    velocity: &mut [M],
+    gradient: &[G],
+    weights: &mut [W],
+) {
+    let outside = gradient.par_chunks(PIECE).zip(weights.par_chunks_mut(PIECE));
+    let pieces = masters.par_chunks_mut(PIECE).zip(velocity.par_chunks_mut(PIECE)).zip(outside);
+    pieces.enumerate().for_each(|(n, ((masters, velocity), (gradient, weights)))| {
+        let begin = (n * PIECE) as u32;
+        vectorised(
+            #[inline(always)]
+            || {
+                let len = masters.len();
+                let velocity = &mut velocity[..len];
+                let (gradient, weights) = (&gradient[..len], &mut weights[..len]);
+                for n in 0..len {
+                    let [weight, moved] = factors.step(masters[n], velocity[n].wide(), gradient[n].wide());
+                    masters[n] = weight;
+                    velocity[n] = M::rounded(moved, noise.of(begin.wrapping_add(n as u32)));
+                    weights[n] = W::from_master(weight);
+                }
+            },
+        );
+    });
+}
+
 /// A type that weights are given to a device in.
 pub(crate) trait Rounded: Copy + Send + Sync {
     fn from_master(master: f32) -> Self;
@@ -81,130 +110,6 @@ impl Rounded for bf16 {
     fn from_master(master: f32) -> Self {
         nearest(master)
     }
-}
-
-/// The parts of a parameter in the compact format.
-pub(crate) struct Compact<'a> {
-    /// Bits that complete the weights.
-    pub(crate) low: &'a mut [i16],
-    /// Codes of the first moments, with their sign.
-    pub(crate) first: &'a mut [u8],
-    pub(crate) second: &'a mut [u8],
-    /// Largest first and second moment of each block.
-    pub(crate) scales: &'a mut [[f32; 2]],
-}
-
-/// One step of a parameter whose masters are its bf16 `weights`, completed.
-pub(crate) fn step_compact<G: Number>(
-    factors: Factors,
-    noise: Noise,
-    Compact { low, first, second, scales }: Compact<'_>,
-    gradient: &[G],
-    weights: &mut [bf16],
-) {
-    let codes = first.par_chunks_mut(PIECE).zip(second.par_chunks_mut(PIECE));
-    let state = low.par_chunks_mut(PIECE).zip(codes).zip(scales.par_chunks_mut(PIECE / BLOCK));
-    let outside = gradient.par_chunks(PIECE).zip(weights.par_chunks_mut(PIECE));
-    state.zip(outside).enumerate().for_each(
-        |(n, (((low, (first, second)), scales), (gradient, weights)))| {
-            let begin = n * PIECE;
-            vectorised(
-                #[inline(always)]
-                || {
-                    let mut wide = WideBlock::ZERO;
-                    let codes = first.chunks_mut(BLOCK).zip(second.chunks_mut(BLOCK));
-                    let state = low.chunks_mut(BLOCK).zip(codes).zip(scales);
-                    let blocks = state.zip(gradient.chunks(BLOCK).zip(weights.chunks_mut(BLOCK)));
-                    for (n, (((low, (first, second)), scales), (gradient, weights))) in blocks.enumerate() {
-                        let begin = (begin + n * BLOCK) as u32;
-                        let drawn = |n: usize| noises(noise.of(begin.wrapping_add(n as u32)));
-                        let state = (low, first, second, scales);
-                        wide.step(&factors, drawn, state, gradient, weights);
-                    }
-                },
-            );
-        },
-    );
-}
-
-/// One block of the compact format, in f32.
-struct WideBlock {
-    masters: [f32; BLOCK],
-    gradients: [f32; BLOCK],
-    moments: [[f32; BLOCK]; 2],
-}
-
-impl WideBlock {
-    const ZERO: Self = Self { masters: [0.0; BLOCK], gradients: [0.0; BLOCK], moments: [[0.0; BLOCK]; 2] };
-
-    /// Each loop reads and writes few arrays, most of them this block's own: only so are all of them vectorised.
-    #[inline(always)]
-    fn step<G: Number>(
-        &mut self,
-        factors: &Factors,
-        noise: impl Fn(usize) -> [u32; 2],
-        (low, first, second, scales): (&mut [i16], &mut [u8], &mut [u8], &mut [f32; 2]),
-        gradient: &[G],
-        weights: &mut [bf16],
-    ) {
-        // At most a block, which the compiler has to be told: a check of each index keeps it from vectors.
-        let len = low.len().min(BLOCK);
-        let (low, first, second) = (&mut low[..len], &mut first[..len], &mut second[..len]);
-        let (gradient, weights) = (&gradient[..len], &mut weights[..len]);
-        let Self { masters, gradients, moments: [firsts, seconds] } = self;
-        let [of_first, of_second] = *scales;
-        for n in 0..len {
-            masters[n] = completed(weights[n], low[n]);
-        }
-        for n in 0..len {
-            firsts[n] = decode_signed(first[n]) * of_first;
-        }
-        for n in 0..len {
-            seconds[n] = decode_positive(second[n]) * of_second;
-        }
-        for n in 0..len {
-            gradients[n] = gradient[n].wide();
-        }
-        for n in 0..len {
-            let element = Element { weight: masters[n], first: firsts[n], second: seconds[n] };
-            let stepped = factors.step(element, gradients[n]);
-            masters[n] = stepped.weight;
-            (firsts[n], seconds[n]) = (stepped.first, stepped.second);
-        }
-        for n in 0..len {
-            (weights[n], low[n]) = split(masters[n]);
-        }
-        // The last block is shorter than the one before it.
-        firsts[len..].fill(0.0);
-        seconds[len..].fill(0.0);
-        *scales = encode_block(&self.moments, first, second, noise);
-    }
-}
-
-/// Codes a block's moments, padded with zeros; returns their scales. `noise` rounds both moments of an element.
-#[inline(always)]
-pub(crate) fn encode_block(
-    moments: &[[f32; BLOCK]; 2],
-    first: &mut [u8],
-    second: &mut [u8],
-    noise: impl Fn(usize) -> [u32; 2],
-) -> [f32; 2] {
-    // Magnitudes are in the order of their bits, and of integers a vector unit finds the largest.
-    let largest = |moment: &[f32; BLOCK]| {
-        f32::from_bits(moment.iter().fold(0, |most: u32, x| most.max(x.to_bits() & (u32::MAX >> 1))))
-    };
-    let scales = [largest(&moments[0]), largest(&moments[1])];
-    // A block of zeros has codes of zero, whatever they are a share of.
-    let divisors = scales.map(|scale| if scale > 0.0 { scale } else { 1.0 });
-    let len = first.len().min(BLOCK);
-    let (first, second) = (&mut first[..len], &mut second[..len]);
-    for n in 0..len {
-        first[n] = encode_signed(moments[0][n] / divisors[0], noise(n)[0]);
-    }
-    for n in 0..len {
-        second[n] = encode_positive(moments[1][n] / divisors[1], noise(n)[1]);
-    }
-    scales
 }
 
 /// The sum of squares, in an order that is always the same.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::HostOptimError;
 use crate::format::Format;
-use crate::state::{HostState, matching};
+use crate::state::{HostState, Moments, matching};
 
 /// State of a [`HostAdamW`](crate::HostAdamW), in its own format: precision settings do not apply. In the format `Compact`
 /// it completes the model's bf16 weights and belongs to the record of that model.
@@ -66,7 +66,7 @@ impl HostState {
         len: usize,
     ) -> Result<Self, HostOptimError> {
         matching(name, "the recorded state", len, parts.len)?;
-        let mut state = Self::blank(memory, name, parts.format, len, true)?;
+        let mut state = Self::blank(memory, name, (parts.format, Moments::Two), len, true)?;
         let sizes_agree =
             state.kept.parts().iter().map(|part| part.len()).eq(parts.bytes.iter().map(Vec::len));
         // An f32 parameter of an optimizer in the compact format is kept with moments in bf16.

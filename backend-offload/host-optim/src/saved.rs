@@ -3,12 +3,13 @@
 use backend_offload::{HostBuffer, HostMemory};
 use half::bf16;
 
-use crate::codes::{NEAREST, decode_positive, decode_signed};
+use crate::codes::{decode_positive, decode_signed};
+use crate::compact::encode_nearest;
 use crate::error::HostOptimError;
 use crate::format::{BLOCK, Format};
 use crate::numbers::{Number, Values, ValuesMut, completed, nearest, split};
-use crate::pieces::{convert, encode_block};
-use crate::state::{HostState, Kept, matching};
+use crate::pieces::convert;
+use crate::state::{HostState, Kept, Moments, matching};
 
 /// A state in full precision, for files.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,7 +18,7 @@ pub struct Saved {
     pub time: u32,
     /// Master weights.
     pub weights: Vec<f32>,
-    /// First and second moments.
+    /// First and second moments; a velocity and nothing where there is one.
     pub moments: [Vec<f32>; 2],
 }
 
@@ -36,14 +37,17 @@ impl HostState {
     ) -> Result<Self, HostOptimError> {
         let [first, second] = &saved.moments;
         let lengths = [("the saved weights", saved.weights.len()), ("the first moments", first.len())];
-        for (what, found) in lengths.into_iter().chain([("the second moments", second.len())]) {
+        let kept = if second.is_empty() { Moments::Velocity } else { Moments::Two };
+        let second = (kept == Moments::Two).then_some(("the second moments", second.len()));
+        for (what, found) in lengths.into_iter().chain(second) {
             matching(name, what, weights.len(), found)?;
         }
         match weights {
             ValuesMut::F32(weights) => weights.copy_from_slice(&saved.weights),
             ValuesMut::Bf16(weights) => convert(weights, &saved.weights, nearest),
         }
-        let mut state = Self::blank(memory, name, format, weights.len(), weights.values().is_narrow())?;
+        let mut state =
+            Self::blank(memory, name, (format, kept), weights.len(), weights.values().is_narrow())?;
         state.time = saved.time;
         match &mut state.kept {
             Kept::F32 { masters, moments } => {
@@ -58,16 +62,13 @@ impl HostState {
                     convert(bytemuck::cast_slice_mut::<u8, bf16>(kept), saved, nearest);
                 }
             }
-            Kept::Compact { low, codes: [first, second], scales } => {
+            Kept::Compact { low, codes: [first, second], bases } => {
                 convert(bytemuck::cast_slice_mut(low), &saved.weights, |master| split(master).1);
-                let scales: &mut [[f32; 2]] = bytemuck::cast_slice_mut(scales);
+                let bases: &mut [[u16; 2]] = bytemuck::cast_slice_mut(bases);
                 let saved = saved.moments[0].chunks(BLOCK).zip(saved.moments[1].chunks(BLOCK));
                 let codes = first.chunks_mut(BLOCK).zip(second.chunks_mut(BLOCK));
-                for ((saved, (first, second)), scales) in saved.zip(codes).zip(scales) {
-                    let mut moments = [[0.0; BLOCK]; 2];
-                    moments[0][..saved.0.len()].copy_from_slice(saved.0);
-                    moments[1][..saved.1.len()].copy_from_slice(saved.1);
-                    *scales = encode_block(&moments, first, second, |_| [NEAREST; 2]);
+                for ((saved, (first, second)), bases) in saved.zip(codes).zip(bases) {
+                    *bases = encode_nearest([saved.0, saved.1], first, second);
                 }
             }
         }
@@ -107,24 +108,24 @@ impl HostState {
         }
     }
 
-    /// Running means of the gradient.
+    /// Running means of the gradient, or the velocity.
     pub fn first_moments(&self) -> Vec<f32> {
-        self.moments(0, decode_signed)
+        self.wide_moments(0, decode_signed)
     }
 
-    /// Running means of its square.
+    /// Running means of its square; nothing where there is a velocity.
     pub fn second_moments(&self) -> Vec<f32> {
-        self.moments(1, decode_positive)
+        self.wide_moments(1, decode_positive)
     }
 
-    fn moments(&self, which: usize, decode: fn(u8) -> f32) -> Vec<f32> {
+    fn wide_moments(&self, which: usize, decode: fn(u8, u16) -> f32) -> Vec<f32> {
         match &self.kept {
             Kept::F32 { moments, .. } => wide::<f32>(&moments[which]),
             Kept::Bf16Moments { moments, .. } => wide::<bf16>(&moments[which]),
-            Kept::Compact { codes, scales, .. } => {
-                let scales: &[[f32; 2]] = bytemuck::cast_slice(scales);
+            Kept::Compact { codes, bases, .. } => {
+                let bases: &[[u16; 2]] = bytemuck::cast_slice(bases);
                 let numbered = codes[which].iter().enumerate();
-                numbered.map(|(n, code)| decode(*code) * scales[n / BLOCK][which]).collect()
+                numbered.map(|(n, code)| decode(*code, bases[n / BLOCK][which])).collect()
             }
         }
     }

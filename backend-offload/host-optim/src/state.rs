@@ -8,13 +8,15 @@
 use backend_offload::{HostBuffer, HostMemory};
 use half::bf16;
 
-use crate::adamw::{AdamW, Stride};
+use crate::adamw::Stride;
+use crate::compact::{Compact, step_compact};
 use crate::error::HostOptimError;
-use crate::format::{BLOCK, Format};
+use crate::format::{BASES, BLOCK, Format};
 use crate::gradient::Gradient;
 use crate::noise::Noise;
 use crate::numbers::{Number, Values, ValuesMut};
-use crate::pieces::{Compact, Rounded, convert, step_compact, step_wide};
+use crate::pieces::{Rounded, convert, step_velocity, step_wide};
+use crate::rule::Rule;
 use crate::tiles::{Code, TILE, encode, tiles};
 
 /// A parameter's state.
@@ -24,17 +26,28 @@ pub struct HostState {
     pub(crate) memory: HostMemory,
     pub(crate) len: usize,
     pub(crate) time: u32,
+    pub(crate) moments: Moments,
     pub(crate) kept: Kept,
     /// Number of the first share of the next gradient.
     first_share: u64,
     gradient: Option<Gradient>,
+    /// The sum of squares of what has arrived, where it was asked for since.
+    squares: Option<f64>,
+}
+
+/// Numbers that a rule keeps of each parameter beside its weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moments {
+    Two,
+    /// The first of them; of the second there is nothing.
+    Velocity,
 }
 
 #[derive(Debug)]
 pub(crate) enum Kept {
     F32 { masters: HostBuffer, moments: [HostBuffer; 2] },
     Bf16Moments { masters: HostBuffer, moments: [HostBuffer; 2] },
-    Compact { low: HostBuffer, codes: [HostBuffer; 2], scales: HostBuffer },
+    Compact { low: HostBuffer, codes: [HostBuffer; 2], bases: HostBuffer },
 }
 
 impl Kept {
@@ -51,7 +64,7 @@ impl Kept {
         match self {
             Self::F32 { masters, moments: [first, second] }
             | Self::Bf16Moments { masters, moments: [first, second] } => vec![masters, first, second],
-            Self::Compact { low, codes: [first, second], scales } => vec![low, first, second, scales],
+            Self::Compact { low, codes: [first, second], bases } => vec![low, first, second, bases],
         }
     }
 
@@ -59,7 +72,7 @@ impl Kept {
         match self {
             Self::F32 { masters, moments: [first, second] }
             | Self::Bf16Moments { masters, moments: [first, second] } => vec![masters, first, second],
-            Self::Compact { low, codes: [first, second], scales } => vec![low, first, second, scales],
+            Self::Compact { low, codes: [first, second], bases } => vec![low, first, second, bases],
         }
     }
 }
@@ -76,7 +89,29 @@ impl HostState {
         format: Format,
         weights: Values<'_>,
     ) -> Result<Self, HostOptimError> {
-        let mut state = Self::blank(memory, name, format, weights.len(), weights.is_narrow())?;
+        Self::begun(memory, name, (format, Moments::Two), weights)
+    }
+
+    /// The same, of a parameter that is stepped by [`Sgd`](crate::Sgd).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_velocity(
+        memory: &HostMemory,
+        name: &str,
+        format: Format,
+        weights: Values<'_>,
+    ) -> Result<Self, HostOptimError> {
+        Self::begun(memory, name, (format, Moments::Velocity), weights)
+    }
+
+    fn begun(
+        memory: &HostMemory,
+        name: &str,
+        kept: (Format, Moments),
+        weights: Values<'_>,
+    ) -> Result<Self, HostOptimError> {
+        let mut state = Self::blank(memory, name, kept, weights.len(), weights.is_narrow())?;
         match &mut state.kept {
             Kept::F32 { masters, .. } | Kept::Bf16Moments { masters, .. } => {
                 widen(bytemuck::cast_slice_mut(masters), weights);
@@ -91,7 +126,7 @@ impl HostState {
     pub(crate) fn blank(
         memory: &HostMemory,
         name: &str,
-        format: Format,
+        (format, kept): (Format, Moments),
         len: usize,
         is_narrow: bool,
     ) -> Result<Self, HostOptimError> {
@@ -102,13 +137,20 @@ impl HostState {
             })
         };
         let moments = |bytes: usize| -> Result<_, HostOptimError> {
-            Ok([zeros("the first moments", bytes)?, zeros("the second moments", bytes)?])
+            match kept {
+                Moments::Two => Ok([zeros("the first moments", bytes)?, zeros("the second moments", bytes)?]),
+                // A driver locks no pages of nothing.
+                Moments::Velocity => {
+                    Ok([zeros("the velocity", bytes)?, HostMemory::unlimited().take(0, "nothing")?])
+                }
+            }
         };
+        let moments_kept = kept;
         let kept = match format {
-            Format::Compact if is_narrow => Kept::Compact {
+            Format::Compact if is_narrow && kept == Moments::Two => Kept::Compact {
                 low: zeros("the low bits", 2 * len)?,
                 codes: moments(len)?,
-                scales: zeros("the scales", 8 * len.div_ceil(BLOCK))?,
+                bases: zeros("the bases", BASES * len.div_ceil(BLOCK))?,
             },
             Format::F32 => {
                 Kept::F32 { masters: zeros("the master weights", 4 * len)?, moments: moments(4 * len)? }
@@ -119,7 +161,17 @@ impl HostState {
             },
         };
         let (name, memory) = (name.to_owned(), memory.clone());
-        Ok(Self { name, memory, len, time: 0, kept, first_share: 0, gradient: None })
+        Ok(Self {
+            name,
+            memory,
+            len,
+            time: 0,
+            moments: moments_kept,
+            kept,
+            first_share: 0,
+            gradient: None,
+            squares: None,
+        })
     }
 
     /// The next gradients' shares are numbered from `first` on, where others have those before. Shares are added pairwise by
@@ -139,6 +191,7 @@ impl HostState {
     /// If the host tier has no room, or the length is another than the parameter's. Earlier shares are lost then.
     pub fn arrive(&mut self, share: Values<'_>) -> Result<(), HostOptimError> {
         matching(&self.name, "the gradient", self.len, share.len())?;
+        self.squares = None;
         let mut gradient = self.gradient.take().unwrap_or_else(|| Gradient::new(self.first_share));
         gradient.arrive(&self.memory, &self.name, share)?;
         self.gradient = Some(gradient);
@@ -164,10 +217,13 @@ impl HostState {
     /// # Errors
     /// If the host tier has no room to add them up. The gradient is lost then.
     pub fn squares(&mut self) -> Result<f64, HostOptimError> {
+        if let Some(squares) = self.squares {
+            return Ok(squares);
+        }
         let Some(mut gradient) = self.gradient.take() else { return Ok(0.0) };
         gradient.complete(&self.memory, &self.name)?;
         let squares = gradient.squares();
-        self.gradient = Some(gradient);
+        (self.gradient, self.squares) = (Some(gradient), Some(squares));
         Ok(squares)
     }
 
@@ -178,21 +234,23 @@ impl HostState {
 
     /// Forgets the gradient that has arrived.
     pub fn drop_gradient(&mut self) {
-        self.gradient = None;
+        (self.gradient, self.squares) = (None, None);
     }
 
     /// One step along the gradient that has arrived. `weights` become the new ones, rounded to their type; the compact
     /// format also reads the old ones there.
     ///
     /// # Errors
-    /// If no gradient has arrived, lengths differ, or the state completes bf16 weights and these are others; and if the host
-    /// tier has no room to add shares up, which are lost then. Weights and moments have not changed.
+    /// If no gradient has arrived, lengths differ, the state was made for another rule, or it completes bf16 weights and these are
+    /// others; and if the host tier has no room to add shares up, which are lost then. Weights and moments have not changed.
     pub fn step(
         &mut self,
-        rule: &AdamW,
+        rule: impl Into<Rule>,
         stride: Stride,
         weights: ValuesMut<'_>,
     ) -> Result<(), HostOptimError> {
+        let rule = &rule.into();
+        self.is_made_for(rule)?;
         matching(&self.name, "the parameter", self.len, weights.len())?;
         if matches!(self.kept, Kept::Compact { .. }) && !weights.values().is_narrow() {
             return Err(self.not_bf16());
@@ -208,7 +266,8 @@ impl HostState {
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    pub(crate) fn step_masters(&mut self, rule: &AdamW, stride: Stride) -> Result<(), HostOptimError> {
+    pub(crate) fn step_masters(&mut self, rule: &Rule, stride: Stride) -> Result<(), HostOptimError> {
+        self.is_made_for(rule)?;
         let gradient = self.take_gradient()?;
         // What is given to no one takes no room.
         let mut weights = vec![(); self.len];
@@ -219,33 +278,35 @@ impl HostState {
         Ok(())
     }
 
+    fn is_made_for(&self, rule: &Rule) -> Result<(), HostOptimError> {
+        match (rule, self.moments) {
+            (Rule::AdamW(_), Moments::Two) | (Rule::Sgd(_), Moments::Velocity) => Ok(()),
+            _ => Err(HostOptimError::OtherRule { name: self.name.clone(), rule: rule.name() }),
+        }
+    }
+
     /// The gradient that has arrived, added up, for the step that begins.
     fn take_gradient(&mut self) -> Result<Gradient, HostOptimError> {
         let Some(mut gradient) = self.gradient.take() else {
             return Err(HostOptimError::NoGradient { name: self.name.clone() });
         };
         gradient.complete(&self.memory, &self.name)?;
+        self.squares = None;
         self.time += 1;
         Ok(gradient)
     }
 
-    fn step_along<G: Number>(
-        &mut self,
-        rule: &AdamW,
-        stride: Stride,
-        gradient: &[G],
-        weights: ValuesMut<'_>,
-    ) {
+    fn step_along<G: Number>(&mut self, rule: &Rule, stride: Stride, gradient: &[G], weights: ValuesMut<'_>) {
         match weights {
             ValuesMut::F32(weights) => self.step_wide(rule, stride, gradient, weights),
-            ValuesMut::Bf16(weights) => match &mut self.kept {
-                Kept::Compact { low, codes: [first, second], scales } => {
+            ValuesMut::Bf16(weights) => match (&mut self.kept, rule) {
+                (Kept::Compact { low, codes: [first, second], bases }, Rule::AdamW(rule)) => {
                     let low = bytemuck::cast_slice_mut(low);
-                    let scales = bytemuck::cast_slice_mut(scales);
-                    let state = Compact { low, first, second, scales };
+                    let bases = bytemuck::cast_slice_mut(bases);
+                    let state = Compact { low, first, second, bases };
                     let (factors, noise) =
                         (rule.factors(stride, self.time), Noise::new(key(&self.name), self.time));
-                    step_compact(factors, noise, state, gradient, weights);
+                    step_compact(&factors, noise, state, gradient, weights);
                 }
                 _ => self.step_wide(rule, stride, gradient, weights),
             },
@@ -254,20 +315,21 @@ impl HostState {
 
     fn step_wide<G: Number, W: Rounded>(
         &mut self,
-        rule: &AdamW,
+        rule: &Rule,
         stride: Stride,
         gradient: &[G],
         weights: &mut [W],
     ) {
-        let (factors, noise) = (rule.factors(stride, self.time), Noise::new(key(&self.name), self.time));
+        let noise = Noise::new(key(&self.name), self.time);
+        let along = Along { rule, stride, time: self.time, noise };
         match &mut self.kept {
             Kept::F32 { masters, moments } => {
                 let moments = moments.each_mut().map(|moment| bytemuck::cast_slice_mut::<u8, f32>(moment));
-                step_wide(factors, noise, bytemuck::cast_slice_mut(masters), moments, gradient, weights);
+                along.step(bytemuck::cast_slice_mut(masters), moments, gradient, weights);
             }
             Kept::Bf16Moments { masters, moments } => {
                 let moments = moments.each_mut().map(|moment| bytemuck::cast_slice_mut::<u8, bf16>(moment));
-                step_wide(factors, noise, bytemuck::cast_slice_mut(masters), moments, gradient, weights);
+                along.step(bytemuck::cast_slice_mut(masters), moments, gradient, weights);
             }
             Kept::Compact { .. } => {
                 unreachable!("refused before: its weights are bf16, and its only masters")
@@ -302,6 +364,14 @@ impl HostState {
         encode(code, bytemuck::cast_slice(masters), codes, bytemuck::cast_slice_mut(scales));
     }
 
+    /// Moments that it keeps of each number of its parameter: 2, or 1 where it has a velocity.
+    pub fn moments(&self) -> usize {
+        match self.moments {
+            Moments::Two => 2,
+            Moments::Velocity => 1,
+        }
+    }
+
     /// Elements of the parameter.
     #[expect(clippy::len_without_is_empty, reason = "a parameter has elements")]
     pub fn len(&self) -> usize {
@@ -321,6 +391,35 @@ impl HostState {
 
     pub(crate) fn not_bf16(&self) -> HostOptimError {
         HostOptimError::NotBf16 { name: self.name.clone(), found: "f32" }
+    }
+}
+
+/// A step by either rule.
+struct Along<'a> {
+    rule: &'a Rule,
+    stride: Stride,
+    time: u32,
+    noise: Noise,
+}
+
+impl Along<'_> {
+    fn step<G: Number, M: Number, W: Rounded>(
+        self,
+        masters: &mut [f32],
+        moments: [&mut [M]; 2],
+        gradient: &[G],
+        weights: &mut [W],
+    ) {
+        match self.rule {
+            Rule::AdamW(rule) => {
+                let factors = rule.factors(self.stride, self.time);
+                step_wide(factors, self.noise, masters, moments, gradient, weights);
+            }
+            Rule::Sgd(rule) => {
+                let ([velocity, _nothing], factors) = (moments, rule.factors(self.stride));
+                step_velocity(factors, self.noise, masters, velocity, gradient, weights);
+            }
+        }
     }
 }
 

@@ -1,17 +1,52 @@
 //! A parameter's tensors on their device: read for its state, and made anew after a step.
 
-use backend_offload::HostMemory;
-use burn::tensor::{DType, DataError, Int, Tensor, TensorData, TensorPrimitive, backend::Backend};
+use backend_offload::{Decoding, HostMemory, Managed};
+use burn::tensor::{DType, DataError, Int, Shape, Tensor, TensorData, TensorPrimitive, backend::Backend};
 use half::bf16;
 
-use crate::adamw::{AdamW, Stride};
+use crate::adamw::Stride;
 use crate::error::HostOptimError;
 use crate::format::Format;
 use crate::numbers::{Values, ValuesMut, nearest};
 use crate::pieces::convert;
+use crate::rule::Rule;
 use crate::saved::Saved;
 use crate::state::{HostState, matching};
 use crate::tiles::{Code, TILE, decode, encoded_bytes, tiles};
+
+/// A gradient as it came from the device, or a share of one.
+#[derive(Debug)]
+pub struct Arrived(Form);
+
+#[derive(Debug)]
+enum Form {
+    Numbers(TensorData),
+    Tiles { codes: TensorData, scales: TensorData, narrow: bool },
+}
+
+impl Arrived {
+    /// Reads a share of the gradient of the parameter `name`. The tensor's device memory is free when this returns.
+    ///
+    /// # Errors
+    /// If the tensor cannot be read.
+    pub fn read<B: Backend, const D: usize>(name: &str, share: Tensor<B, D>) -> Result<Self, HostOptimError> {
+        Ok(Self(Form::Numbers(read(name, share)?)))
+    }
+
+    /// The same of a gradient that the device has brought to tiles of whole numbers. It waits for its step as f32, or as bf16
+    /// where it is `narrow`.
+    ///
+    /// # Errors
+    /// If a tensor cannot be read.
+    pub fn read_tiles<B: Backend>(
+        name: &str,
+        (codes, scales): TileTensors<B>,
+        narrow: bool,
+    ) -> Result<Self, HostOptimError> {
+        let codes = codes.try_into_data().map_err(|error| unreadable(name, error.to_string()))?;
+        Ok(Self(Form::Tiles { codes, scales: read(name, scales)?, narrow }))
+    }
+}
 
 impl HostState {
     /// The state before the first step of the parameter `weights`, whose numbers are read for it.
@@ -65,26 +100,34 @@ impl HostState {
         &mut self,
         share: Tensor<B, D>,
     ) -> Result<(), HostOptimError> {
-        let data = read(self.name(), share)?;
-        let data = if data.dtype == DType::BF16 { data } else { data.convert_dtype(DType::F32) };
-        let share = values(self.name(), &data)?;
-        self.arrive(share)
+        let share = Arrived::read(self.name(), share)?;
+        self.take_in(share)
     }
 
-    /// [`arrive_tensor`](Self::arrive_tensor) of a gradient that the device has brought to tiles of whole numbers. It waits as
-    /// f32, or as bf16 where it is `narrow`.
+    /// Takes in what was read of a gradient, or a further share of it.
     ///
     /// # Errors
-    /// As there.
-    pub fn arrive_tiles<B: Backend>(
+    /// If the host tier has no room, or the length is another than the parameter's.
+    pub fn take_in(&mut self, share: Arrived) -> Result<(), HostOptimError> {
+        match share.0 {
+            Form::Numbers(data) => {
+                let data = if data.dtype == DType::BF16 { data } else { data.convert_dtype(DType::F32) };
+                let share = values(self.name(), &data)?;
+                self.arrive(share)
+            }
+            Form::Tiles { codes, scales, narrow } => self.arrive_tiles(codes, scales, narrow),
+        }
+    }
+
+    fn arrive_tiles(
         &mut self,
-        (codes, scales): TileTensors<B>,
+        codes: TensorData,
+        scales: TensorData,
         narrow: bool,
     ) -> Result<(), HostOptimError> {
         let unusable = |error: DataError| unreadable(self.name(), format!("{error:?}"));
-        let codes = codes.try_into_data().map_err(|error| unreadable(self.name(), error.to_string()))?;
         let codes = codes.convert_dtype(DType::I8).into_vec::<i8>().map_err(unusable)?;
-        let scales = read(self.name(), scales)?.into_vec::<f32>().map_err(unusable)?;
+        let scales = scales.into_vec::<f32>().map_err(unusable)?;
         matching(self.name(), "the gradient", TILE * tiles(self.len()), codes.len())?;
         matching(self.name(), "the gradient's scales", tiles(self.len()), scales.len())?;
         let mut numbers = vec![0.0; self.len()];
@@ -119,7 +162,7 @@ impl HostState {
     /// As [`HostState::step`], and if the tensor is neither f32 nor bf16 or cannot be read where the format needs it.
     pub fn step_tensor<B: Backend, const D: usize>(
         &mut self,
-        rule: &AdamW,
+        rule: impl Into<Rule>,
         stride: Stride,
         weights: Tensor<B, D>,
     ) -> Result<Tensor<B, D>, HostOptimError> {
@@ -167,6 +210,20 @@ fn blank<B: Backend, const D: usize>(
 
 /// Codes, `[tiles, 128]` of a byte each, and scales, `[tiles, 1]`.
 pub type TileTensors<B> = (Tensor<B, 2, Int>, Tensor<B, 2>);
+
+/// The numbers of tiles, in this shape and type: one launch of one kernel, which takes no memory beside them. `None` on a backend
+/// that has no such kernel; those over CubeCL have it. The product of a code's number and its scale is rounded to f32, and that
+/// to `kind`.
+pub fn decoded_by_kernel<B: Managed, const D: usize>(
+    (codes, scales): TileTensors<B>,
+    code: Code,
+    shape: Shape,
+    kind: DType,
+) -> Option<Tensor<B, D>> {
+    let decoding = Decoding { tile: TILE, floating: code == Code::Fp8, shape, kind };
+    let numbers = B::decode_tiles(codes.into_primitive(), scales.into_primitive().tensor(), &decoding)?;
+    Some(Tensor::from_primitive(TensorPrimitive::Float(numbers)))
+}
 
 /// Puts what [`HostState::encode`] wrote on a device.
 pub(crate) fn tile_tensors<B: Backend>(encoded: &[u8], len: usize, device: &B::Device) -> TileTensors<B> {

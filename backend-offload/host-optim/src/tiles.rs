@@ -26,8 +26,7 @@ impl Code {
     /// Numbers that the 256 bytes stand for, in order. A byte that is not in use stands for NaN.
     pub fn values(self) -> [f32; 256] {
         std::array::from_fn(|byte| match self {
-            Self::Int8 if byte == 0x80 => f32::NAN,
-            Self::Int8 => f32::from(byte as u8 as i8),
+            Self::Int8 => value_of_int8(byte as u8),
             Self::Fp8 => value_of_fp8(byte as u8),
         })
     }
@@ -52,7 +51,10 @@ pub(crate) fn encoded_bytes(len: usize) -> usize {
 }
 
 /// The nearest codes of `numbers`, and their tiles' scales. `codes` are as many as whole tiles have; the last are zero.
-pub(crate) fn encode(code: Code, numbers: &[f32], codes: &mut [u8], scales: &mut [f32]) {
+///
+/// # Panics
+/// If codes or scales are not as many as [`tiles`] says.
+pub fn encode(code: Code, numbers: &[f32], codes: &mut [u8], scales: &mut [f32]) {
     assert_eq!((codes.len(), scales.len()), (TILE * tiles(numbers.len()), tiles(numbers.len())));
     let pieces = numbers.par_chunks(PIECE).zip(codes.par_chunks_mut(PIECE)).zip(scales.par_chunks_mut(TILES));
     pieces.for_each(|((numbers, codes), scales)| {
@@ -61,11 +63,14 @@ pub(crate) fn encode(code: Code, numbers: &[f32], codes: &mut [u8], scales: &mut
             || {
                 let tiles = numbers.chunks(TILE).zip(codes.as_chunks_mut::<TILE>().0).zip(scales);
                 for ((numbers, codes), scale) in tiles {
-                    let mut tile = [0.0; TILE];
-                    tile[..numbers.len()].copy_from_slice(numbers);
+                    let mut filled = [0.0; TILE];
+                    let tile = <&[f32; TILE]>::try_from(numbers).unwrap_or_else(|_| {
+                        filled[..numbers.len()].copy_from_slice(numbers);
+                        &filled
+                    });
                     *scale = match code {
-                        Code::Int8 => encode_tile(&tile, code.top(), codes, nearest_int8),
-                        Code::Fp8 => encode_tile(&tile, code.top(), codes, nearest_fp8),
+                        Code::Int8 => encode_tile(tile, code.top(), codes, nearest_int8),
+                        Code::Fp8 => encode_tile(tile, code.top(), codes, nearest_fp8),
                     };
                 }
             },
@@ -74,17 +79,38 @@ pub(crate) fn encode(code: Code, numbers: &[f32], codes: &mut [u8], scales: &mut
 }
 
 /// Decodes `codes` and their tiles' `scales` to `numbers`.
-pub(crate) fn decode(code: Code, codes: &[u8], scales: &[f32], numbers: &mut [f32]) {
+///
+/// # Panics
+/// As [`encode`].
+pub fn decode(code: Code, codes: &[u8], scales: &[f32], numbers: &mut [f32]) {
     assert_eq!((codes.len(), scales.len()), (TILE * tiles(numbers.len()), tiles(numbers.len())));
-    let values = code.values();
     let pieces = numbers.par_chunks_mut(PIECE).zip(codes.par_chunks(PIECE)).zip(scales.par_chunks(TILES));
     pieces.for_each(|((numbers, codes), scales)| {
-        for ((numbers, codes), scale) in numbers.chunks_mut(TILE).zip(codes.chunks(TILE)).zip(scales) {
-            for (number, code) in numbers.iter_mut().zip(codes) {
-                *number = values[usize::from(*code)] * scale;
-            }
-        }
+        vectorised(
+            #[inline(always)]
+            || {
+                let tiles = numbers.chunks_mut(TILE).zip(codes.as_chunks::<TILE>().0).zip(scales);
+                for ((numbers, codes), scale) in tiles {
+                    match code {
+                        Code::Int8 => decode_tile(codes, *scale, numbers, value_of_int8),
+                        Code::Fp8 => decode_tile(codes, *scale, numbers, value_of_fp8),
+                    }
+                }
+            },
+        );
     });
+}
+
+#[inline(always)]
+fn decode_tile(codes: &[u8; TILE], scale: f32, numbers: &mut [f32], value: impl Fn(u8) -> f32) {
+    // Whole tiles in a loop of a length that the compiler knows.
+    if let Ok(numbers) = <&mut [f32; TILE]>::try_from(&mut *numbers) {
+        for n in 0..TILE {
+            numbers[n] = value(codes[n]) * scale;
+        }
+    } else {
+        numbers.iter_mut().zip(codes).for_each(|(number, code)| *number = value(*code) * scale);
+    }
 }
 
 #[inline(always)]
@@ -130,14 +156,22 @@ fn nearest_fp8(share: f32) -> u8 {
     (code | sign) as u8
 }
 
+#[inline(always)]
+fn value_of_int8(byte: u8) -> f32 {
+    if byte == 0x80 { f32::NAN } else { f32::from(byte as i8) }
+}
+
+#[inline(always)]
 fn value_of_fp8(byte: u8) -> f32 {
-    let (exponent, mantissa) = (u32::from(byte >> 3 & 0xf), u32::from(byte & 7));
-    let magnitude = match (exponent, mantissa) {
-        (0xf, 7) => f32::NAN,
-        (0, _) => mantissa as f32 / STEPS,
-        _ => f32::from_bits((exponent + BIAS) << 23 | mantissa << CUT),
+    let magnitude = u32::from(byte & 0x7f);
+    let small = magnitude as f32 / STEPS;
+    let normal = f32::from_bits((magnitude + (BIAS << 3)) << CUT);
+    let magnitude = match magnitude {
+        0..8 => small,
+        0x7f => f32::NAN,
+        _ => normal,
     };
-    if byte & 0x80 == 0 { magnitude } else { -magnitude }
+    f32::from_bits(magnitude.to_bits() | u32::from(byte & 0x80) << 24)
 }
 
 #[cfg(test)]
@@ -172,6 +206,8 @@ mod tests {
             let largest = values.iter().copied().filter(|value| value.is_finite()).fold(0.0, f32::max);
             assert_eq!(largest.to_bits(), code.top().to_bits());
         }
+        let unused = |code: Code| (0..=255u8).filter(move |byte| code.values()[usize::from(*byte)].is_nan());
+        assert!(unused(Code::Int8).eq([0x80]) && unused(Code::Fp8).eq([0x7f, 0xff]));
         assert_eq!(Code::Fp8.values()[1].to_bits(), (1.0f32 / 512.0).to_bits());
     }
 

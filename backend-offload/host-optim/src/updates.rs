@@ -10,10 +10,11 @@ use burn::tensor::{DType, Element, Shape, Tensor, TensorData, backend::Backend};
 use bytemuck::Pod;
 use half::bf16;
 
-use crate::adamw::{AdamW, Stride};
+use crate::adamw::Stride;
 use crate::error::HostOptimError;
 use crate::numbers::ValuesMut;
 use crate::pieces::copy;
+use crate::rule::Rule;
 use crate::state::{HostState, matching};
 use crate::tensors::{TileTensors, made, missing_tiles, read, supported, tile_tensors};
 use crate::tiles::{Code, encoded_bytes};
@@ -22,7 +23,7 @@ use crate::tiles::{Code, encoded_bytes};
 #[derive(Debug)]
 pub struct Update {
     state: HostState,
-    rule: AdamW,
+    rule: Rule,
     stride: Stride,
     /// Where the step reads them.
     weights: Option<HostBuffer>,
@@ -49,10 +50,10 @@ impl Update {
                 state.encode(code, &mut weights);
             }
             Form::Numbers(DType::BF16) => {
-                state.step(&rule, stride, ValuesMut::Bf16(bytemuck::cast_slice_mut(&mut weights)))?;
+                state.step(rule, stride, ValuesMut::Bf16(bytemuck::cast_slice_mut(&mut weights)))?;
             }
             Form::Numbers(_) => {
-                state.step(&rule, stride, ValuesMut::F32(bytemuck::cast_slice_mut(&mut weights)))?;
+                state.step(rule, stride, ValuesMut::F32(bytemuck::cast_slice_mut(&mut weights)))?;
             }
         }
         // Nobody may be waiting: a program that ends needs no weights.
@@ -132,7 +133,7 @@ impl HostState {
     /// host. The state is lost then. What else can keep a step from being taken, [`Updates::finish`] tells.
     pub fn begin_tensor<B: Backend, const D: usize>(
         self,
-        rule: AdamW,
+        rule: impl Into<Rule>,
         stride: Stride,
         weights: Tensor<B, D>,
     ) -> Result<(Update, Updated<Tensor<B, D>>), HostOptimError> {
@@ -156,7 +157,7 @@ impl HostState {
             };
             made(data, &device)
         };
-        Ok(self.begin(rule, stride, weights, form, make))
+        Ok(self.begin(rule.into(), stride, weights, form, make))
     }
 
     /// The same of a parameter that the device has in tiles of eight bits.
@@ -165,7 +166,7 @@ impl HostState {
     /// If the format's masters are the device's weights, completed: tiles are none. The state is lost then.
     pub fn begin_tiles<B: Backend>(
         self,
-        rule: AdamW,
+        rule: impl Into<Rule>,
         stride: Stride,
         code: Code,
         device: &B::Device,
@@ -176,12 +177,12 @@ impl HostState {
             Some(encoded) => tile_tensors(&encoded, len, &device),
             None => missing_tiles(len, &device),
         };
-        Ok(self.begin(rule, stride, None, Form::Tiles(code), make))
+        Ok(self.begin(rule.into(), stride, None, Form::Tiles(code), make))
     }
 
     fn begin<T>(
         self,
-        rule: AdamW,
+        rule: Rule,
         stride: Stride,
         weights: Option<HostBuffer>,
         form: Form,
@@ -232,7 +233,84 @@ fn data<T: Element + Pod>(weights: Option<HostBuffer>, missing: T, shape: &Shape
 
 #[cfg(test)]
 mod tests {
+    use backend_offload::HostMemory;
+    use burn::backend::{Flex, flex::FlexDevice};
+
     use super::*;
+    use crate::{AdamW, Format, Saved, Values};
+
+    const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
+    const STRIDE: Stride = Stride { lr: 1e-2, scale: 1.0 };
+    const LEN: usize = 700;
+
+    /// A state whose second step is due, and the weights that go with it.
+    fn due(memory: &HostMemory, format: Format, seed: usize) -> (HostState, Vec<bf16>) {
+        let numbers = |seed: usize| -> Vec<bf16> {
+            (0..LEN).map(|n| bf16::from_f32(((n * 7 + seed) as f32 * 0.618).fract() - 0.5)).collect()
+        };
+        let mut weights = numbers(seed);
+        let name = format!("parameter {seed}");
+        let mut state = HostState::new(memory, &name, format, Values::Bf16(&weights)).expect("memory");
+        state.arrive(Values::Bf16(&numbers(seed + 1))).expect("memory");
+        state.step(RULE, STRIDE, ValuesMut::Bf16(&mut weights)).expect("it is due");
+        state.arrive(Values::Bf16(&numbers(seed + 2))).expect("memory");
+        (state, weights)
+    }
+
+    fn tensor(weights: &[bf16]) -> Tensor<Flex, 1> {
+        made(TensorData::new(weights.to_vec(), [LEN]), &FlexDevice)
+    }
+
+    fn numbers(updated: &Updated<Tensor<Flex, 1>>) -> Vec<f32> {
+        updated.wait().into_data().iter().collect()
+    }
+
+    #[test]
+    fn after_a_panic_in_a_step_no_old_weight_is_taken_for_a_new_one_and_what_was_saved_goes_on() {
+        for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
+            let memory = HostMemory::unlimited();
+            let due = |seed| due(&memory, format, seed);
+            let saved: Vec<Saved> = (0..3)
+                .map(due)
+                .map(|(state, weights)| state.save(Values::Bf16(&weights)).expect("its own weights"))
+                .collect();
+            let prepared = (0..3).map(|seed| {
+                let (state, weights) = due(seed);
+                state.begin_tensor(RULE, STRIDE, tensor(&weights)).expect("memory")
+            });
+            let (mut updates, updated): (Vec<_>, Vec<_>) = prepared.unzip();
+            let panicking = move || {
+                updates.remove(0).run()?;
+                let _begun = updates.remove(0);
+                panic!("the memory went away")
+            };
+            let updates = Updates::run(panicking).expect("a thread");
+            assert!(numbers(&updated[0]).iter().all(|x| x.is_finite()));
+            for failed in &updated[1..] {
+                assert!(numbers(failed).iter().all(|x| x.is_nan()), "{format:?}");
+            }
+            let told = updates.finish().expect_err("it panicked").to_string();
+            assert_eq!(told, "the optimizer's steps on the host ended early: the memory went away");
+            drop(updated);
+            assert_eq!(memory.usage().in_use, 0, "what the steps held is free");
+            for (seed, saved) in saved.iter().enumerate() {
+                let (mut undisturbed, mut expected) = due(seed);
+                undisturbed.step(RULE, STRIDE, ValuesMut::Bf16(&mut expected)).expect("it is due");
+                let mut weights = vec![bf16::ZERO; LEN];
+                let name = undisturbed.name().to_owned();
+                let mut again =
+                    HostState::restore(&memory, &name, format, saved, &mut ValuesMut::Bf16(&mut weights))
+                        .expect("memory");
+                let (gradient, _) = due(seed);
+                let Values::Bf16(gradient) = gradient.shares()[0] else { panic!("it came in bf16") };
+                again.arrive(Values::Bf16(gradient)).expect("memory");
+                again.step(RULE, STRIDE, ValuesMut::Bf16(&mut weights)).expect("it is due");
+                let stepped = [(&undisturbed, &expected), (&again, &weights)]
+                    .map(|(state, weights)| state.save(Values::Bf16(weights)).expect("its own weights"));
+                assert!(stepped[0] == stepped[1], "{format:?}: parameter {seed}");
+            }
+        }
+    }
 
     #[test]
     fn a_panic_in_a_step_is_reported_with_its_message() {

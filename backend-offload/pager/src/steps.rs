@@ -54,8 +54,12 @@ pub enum Step {
     Ready,
 }
 
-/// Below this, slack and dead bytes are not worth looking for.
+/// Below this, spare bytes are not worth giving back.
 const SLACK: u64 = 64 << 20;
+
+/// Dead bytes are looked for when they may be this part of what is on the device. A sweep looks at every block, so it costs as
+/// many looks as this per block of average size.
+const DEAD_PART: u64 = 32;
 
 impl Pager {
     /// The next step of the operation begun last. `rooms` tells the bytes left in the tiers below the device; it is
@@ -255,11 +259,11 @@ impl Pager {
     }
 
     /// Whether dead blocks may hold so much that looking for them pays, for a door that learns of drops only
-    /// by looking and is under no pressure. Dead bytes stay below those that were live at the last sweep plus
-    /// an eighth; a sweep costs a constant per insertion.
+    /// by looking and is under no pressure. What lives at once, a small part of it and one block is then the most that the
+    /// device holds; a sweep costs a constant per insertion of a block of average size.
     pub fn sweep_pays(&self) -> bool {
         let (blocks, bytes) = self.unswept;
-        blocks >= 64.max(self.live_blocks() / 8) || bytes >= SLACK.max(self.ledger.resident() / 8)
+        blocks >= 64.max(self.live_blocks() / 8) || bytes >= (self.ledger.resident() / DEAD_PART).max(1)
     }
 
     /// Whether the allocator hoards: it holds far more than this program ever used at once. Happens when

@@ -158,15 +158,37 @@ fn no_live_block_is_copied_out_before_dead_ones_were_looked_for() {
 }
 
 #[test]
-fn a_few_large_blocks_make_a_sweep_worth_while_as_many_small_ones_do() {
+fn dead_blocks_that_nobody_tells_of_take_little_beside_the_live_ones() {
+    let (mut pager, live) = written(Limit::NONE, Policy::Recency, 64);
+    let alive = 10 * live.len() as u64;
+    let (mut dead, mut sweeps) = (Vec::new(), 0);
+    for _ in 0..1000 {
+        if pager.sweep_pays() {
+            for block in dead.drain(..) {
+                pager.remove(block).expect("it is there");
+            }
+            pager.swept();
+            sweeps += 1;
+        }
+        let block = pager.insert(10, Arena(0));
+        operate(&mut pager, &[block]);
+        pager.wrote(block).expect("on the device");
+        dead.push(block);
+        let held = pager.ledger().resident();
+        assert!(held <= alive + alive / 32 + 10, "{held} bytes where {alive} live");
+    }
+    assert!(sweeps <= 500, "{sweeps} sweeps");
+}
+
+#[test]
+fn many_small_blocks_make_a_sweep_worth_while_too() {
     let mut pager = Pager::new(Limit::NONE, Policy::Recency, Oversized::Refuse);
-    pager.insert(63 << 20, Arena(0));
-    assert!(!pager.sweep_pays());
-    pager.insert(1 << 20, Arena(0));
-    assert!(pager.sweep_pays());
+    let large = pager.insert(1 << 30, Arena(0));
+    operate(&mut pager, &[large]);
     pager.swept();
+    (0..63).for_each(|_| _ = pager.insert(1, Arena(0)));
     assert!(!pager.sweep_pays());
-    (0..64).for_each(|_| _ = pager.insert(1, Arena(0)));
+    pager.insert(1, Arena(0));
     assert!(pager.sweep_pays());
 }
 

@@ -2,9 +2,10 @@
 
 use super::door::CubeDoor;
 use super::runtime::{InnerRuntime, OffloadRuntime};
-use crate::backend::{Managed, Offloadable, Spilling, sealed};
-use burn_backend::DeviceOps;
-use burn_backend::tensor::FloatTensor;
+use super::tiles;
+use crate::backend::{Decoding, Managed, Offloadable, Spilling, sealed};
+use burn_backend::tensor::{FloatTensor, IntTensor};
+use burn_backend::{DeviceOps, TensorMetadata};
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, FloatElement, IntElement};
 use burn_fusion::Fusion;
@@ -43,6 +44,15 @@ where
     B: BoolElement,
 {
     type Door = CubeDoor<R::Inner>;
+
+    fn decode_tiles(
+        codes: IntTensor<Self>,
+        scales: FloatTensor<Self>,
+        decoding: &Decoding,
+    ) -> Option<FloatTensor<Self>> {
+        let fits = decoding.fits(bytes(&codes), scales.shape().num_elements());
+        fits.then(|| tiles::decoded(codes, scales, decoding))
+    }
 }
 
 impl<R, F, I, B> Spilling for CubeBackend<OffloadRuntime<R>, F, I, B>
@@ -89,6 +99,19 @@ where
     B: BoolElement,
 {
     type Door = CubeDoor<R::Inner>;
+
+    fn decode_tiles(
+        codes: IntTensor<Self>,
+        scales: FloatTensor<Self>,
+        decoding: &Decoding,
+    ) -> Option<FloatTensor<Self>> {
+        let fits = decoding.fits(bytes(&codes), scales.shape().num_elements());
+        fits.then(|| tiles::decoded_behind_fusion::<CubeBackend<R, F, I, B>>(codes, scales, decoding))
+    }
+}
+
+fn bytes(tensor: &impl TensorMetadata) -> usize {
+    tensor.shape().num_elements() * tensor.dtype().size()
 }
 
 impl<R, F, I, B> Spilling for Fusion<CubeBackend<OffloadRuntime<R>, F, I, B>>

@@ -50,6 +50,7 @@ mod server;
 mod side;
 mod streams;
 mod table;
+mod tiles;
 mod transfer;
 mod unmeasured;
 mod visibility;

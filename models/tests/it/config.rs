@@ -33,6 +33,11 @@ fn each_bad_size_gives_one_clear_error() {
         (r#"{"preset": "gpt2", "n_kv_head": 5}"#, "`n_head` = 12 is not divisible by `n_kv_head` = 5"),
         (r#"{"preset": "llama-2-7b", "n_embd": 96}"#, "even head width, but `n_embd` / `n_head` = 3"),
         (r#"{"preset": "gpt2", "resid_pdrop": 1.0}"#, "`resid_pdrop` = 1 must be in [0, 1)"),
+        (r#"{"preset": "gpt2", "embd_pdrop": 0.99999999}"#, "`embd_pdrop` = 0.99999999 must be in [0, 1)"),
+        (
+            r#"{"preset": "gpt2", "layer_norm_epsilon": 1e-46}"#,
+            "must be a finite number above 0, from 1.2e-38 to 3.4e38",
+        ),
         (
             r#"{"preset": "gpt2", "attn_pdrop": 0.1}"#,
             "`attn_pdrop` = 0.1: dropout on attention weights is not supported",
@@ -132,6 +137,6 @@ fn everything_wrong_with_a_description_is_reported_at_once() {
     assert_eq!(
         message,
         "`n_layer` is 0, it must be at least 1; `n_head` is 0, it must be at least 1; \
-         `rope_theta` = -1 must be a finite number above 0"
+         `rope_theta` = -1 must be a finite number above 0, from 1.2e-38 to 3.4e38"
     );
 }

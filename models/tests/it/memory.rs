@@ -148,7 +148,8 @@ fn the_footprint_bounds_what_a_chunk_takes() {
         };
         let bare = step(Chunks::of(1, 1));
         let taken = step(chunks).saturating_sub(bare) as u64;
-        let bound = Footprint::of(&config).expect("small").working_bytes(1, time, chunks);
+        let [attention, loss] = Footprint::of(&config).expect("small").working_bytes(1, time, chunks);
+        let bound = attention.max(loss);
         assert!(
             (bound / 3..=bound).contains(&taken),
             "{taken} bytes more than without chunks, {bound} allowed"

@@ -6,4 +6,5 @@ mod client;
 
 mod answers;
 mod load;
+mod looking_up;
 mod models_at_work;

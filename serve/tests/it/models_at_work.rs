@@ -75,10 +75,15 @@ impl Matching for Next {
 }
 
 pub(crate) fn served(settings: Settings, batching: Batching) -> Served {
-    Served::start(settings, move |desk| work(desk, batching))
+    served_with(settings, batching, Arc::new(Next))
 }
 
-fn work(desk: Desk, batching: Batching) {
+/// The model with texts to look its own up in.
+pub(crate) fn served_with(settings: Settings, batching: Batching, lookup: Arc<dyn Lookup>) -> Served {
+    Served::start(settings, move |desk| work(desk, batching, lookup))
+}
+
+fn work(desk: Desk, batching: Batching, lookup: Arc<dyn Lookup>) {
     let model = model();
     let told = Model {
         id: "random".into(),
@@ -86,5 +91,5 @@ fn work(desk: Desk, batching: Batching) {
         context: config().n_positions,
         vocabulary: config().vocab_size,
     };
-    answer(desk, &model, tokenizer(), told, Box::new(Vec::new), batching, Some(Arc::new(Next)));
+    answer(desk, &model, tokenizer(), told, Box::new(Vec::new), batching, Some(lookup));
 }

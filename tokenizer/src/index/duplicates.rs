@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, Hasher},
     ops::Range,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use super::Corpora;
@@ -47,8 +48,14 @@ impl Corpora {
     /// Finds the documents of `dataset` that are, token for token, documents of an index; of an indexed split, those that
     /// are copies of one before. Reads the dataset and all indexed splits from end to end.
     pub fn duplicates(&self, dataset: &TokenDataset) -> Result<Duplicates, Error> {
+        self.duplicates_unless(dataset, &AtomicBool::new(false))
+    }
+
+    /// The same, or an error soon after `stop` is set.
+    pub fn duplicates_unless(&self, dataset: &TokenDataset, stop: &AtomicBool) -> Result<Duplicates, Error> {
+        let unless_stopped = || if stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) };
         let own = self.own_index(dataset)?;
-        let read = |range| dataset.read(range);
+        let read = |range| unless_stopped().and_then(|()| dataset.read(range));
         let split = Tokens { read, count: dataset.tokens(), bos: dataset.bos() };
         let hashes = ahash::RandomState::new();
         let mut classes: HashMap<u64, Vec<Class>> = HashMap::new();
@@ -68,7 +75,7 @@ impl Corpora {
         let indexed = own.map_or(self.indexes().len(), |own| own + 1);
         for number in 0..indexed {
             let text = self.indexes()[number].text();
-            let read = |range| self.read(number, range);
+            let read = |range| unless_stopped().and_then(|()| self.read(number, range));
             let text = Tokens { read, count: text.tokens(), bos: text.bos() };
             text.documents(&hashes, |document, hash| {
                 for class in classes.get_mut(&hash).into_iter().flatten().filter(|class| !class.settled) {

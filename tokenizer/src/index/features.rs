@@ -4,7 +4,14 @@
 //! in the indexes before and, in its own, among the positions before it; these the build has found. A position of any
 //! other split has matches in all indexes and in its own document before it.
 
-use std::{borrow::Borrow, ops::Range, sync::Arc};
+use std::{
+    borrow::Borrow,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use rayon::prelude::*;
 
@@ -43,10 +50,22 @@ impl<D: Borrow<TokenDataset>> Features<D> {
     /// The features of several windows, as [`window`](Self::window) gives them one by one. A document without an index is
     /// gone through once for all windows that lie in it.
     pub fn windows(&self, cursors: &[Cursor]) -> Result<Vec<Vec<Option<u32>>>, Error> {
+        self.windows_unless(cursors, &AtomicBool::new(false))
+    }
+
+    /// The same, or an error soon after `stop` is set.
+    pub fn windows_unless(
+        &self,
+        cursors: &[Cursor],
+        stop: &AtomicBool,
+    ) -> Result<Vec<Vec<Option<u32>>>, Error> {
         let mut order: Vec<usize> = (0..cursors.len()).collect();
         order.sort_by_key(|at| self.dataset().positions(cursors[*at]).start);
         let (mut windows, mut walk) = (vec![Vec::new(); cursors.len()], Walk::new());
         for at in order {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted);
+            }
             windows[at] = self.window_on(cursors[at], &mut walk)?;
         }
         Ok(windows)

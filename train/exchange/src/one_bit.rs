@@ -94,6 +94,11 @@ impl OneBit {
         Self { exact: Exact::default(), warm_up, len, state: None }
     }
 
+    /// Bytes of `len` elements as they are sent.
+    pub fn packed_bytes(len: usize) -> usize {
+        packed_len(len)
+    }
+
     /// Committed steps that are still to be exact.
     pub fn warm_up(&self) -> u64 {
         self.warm_up

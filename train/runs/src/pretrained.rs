@@ -29,6 +29,9 @@ pub struct Pretrained {
     forgets_indexes: bool,
 }
 
+/// Keys that the weights do not decide, although they are in a section that comes with the weights.
+const FREE: [&str; 4] = ["model.compute", "model.longest_match", "model.match_pdrop", "tokenizer.chat"];
+
 impl Pretrained {
     /// Finds the checkpoint at `path`, or the latest of the run there, and checks every byte of it.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
@@ -55,7 +58,8 @@ impl Pretrained {
             let path = self.checkpoint.path.display();
             return Err(BadInput(format!(
                 "`--set {fixed}` cannot change what {path} was trained with: the model and the vocabulary come with the \
-                 weights, but for `model.compute` and `tokenizer.chat`"
+                 weights, but for `{}`",
+                FREE.join("`, `")
             ))
             .into());
         }
@@ -68,6 +72,13 @@ impl Pretrained {
             format!("tokenizer.path={}", serde_json::json!(vocabulary)),
         ];
         let mut config = Config::load(name, &[&given, set].concat())?;
+        if self.model.longest_match && !config.model.longest_match {
+            return Err(BadInput(format!(
+                "{} was trained with `model.longest_match`, which cannot be taken from it; leave it true",
+                self.checkpoint.path.display()
+            ))
+            .into());
+        }
         // Shards were cut with the vocabulary that they name.
         if config.tokenizer.chat && config.data.source != DataSource::Shards {
             self = self.learn_to_converse()?;
@@ -120,7 +131,19 @@ impl Pretrained {
         }
         let stored = GptConfig { compute: wanted.compute, ..self.model.clone() };
         let gpt = weights::load::<B>(&self.checkpoint.path, &stored, device)?;
-        Ok(gpt.with_vocabulary(wanted.vocab_size))
+        let gpt = gpt.with_vocabulary(wanted.vocab_size);
+        if !wanted.longest_match {
+            return Ok(gpt);
+        }
+        if !self.looks_up() {
+            eprintln!("its model looks nothing up yet: what is found counts for nothing at first");
+        }
+        Ok(gpt.with_longest_match(wanted.match_pdrop))
+    }
+
+    /// Whether its model was trained with `longest_match`.
+    pub fn looks_up(&self) -> bool {
+        self.model.longest_match
     }
 
     /// The checkpoint's folder.
@@ -133,5 +156,5 @@ impl Pretrained {
 fn is_fixed(given: &str) -> bool {
     let key = given.split_once('=').map_or(given, |(key, _)| key).trim();
     let section = key.split('.').next().unwrap_or(key);
-    ["model", "tokenizer"].contains(&section) && !["model.compute", "tokenizer.chat"].contains(&key)
+    ["model", "tokenizer"].contains(&section) && !FREE.contains(&key)
 }

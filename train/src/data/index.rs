@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
+use backend_offload::available_host_memory;
 use runs::config::{Config, IndexEntry};
 use runs::{BadInput, Indexes, own_entry};
 use tokenizer::{IndexBuild, IndexManifest, IndexProgress, IndexStep, Split, TokenDataset, Tokenizer};
@@ -11,8 +12,13 @@ use tokenizer::{IndexBuild, IndexManifest, IndexProgress, IndexStep, Split, Toke
 use super::corpus::Data;
 use crate::progress::StepBar;
 
-/// Memory that the index of a run's own text is built in.
+/// The most memory that the index of a run's own text is built in.
 const MEMORY: u64 = 1 << 30;
+
+/// The same on a host with so much `free`, of which others need the larger part. How much it is changes no byte of an index.
+fn memory(free: Option<u64>) -> u64 {
+    free.map_or(MEMORY, |free| (free / 4).min(MEMORY))
+}
 
 /// Refuses listed indexes that cannot be used with this vocabulary, before anything is prepared for them.
 pub(super) fn check_listed(config: &Config, tokenizer: &Tokenizer) -> anyhow::Result<()> {
@@ -71,7 +77,7 @@ fn build_own(own: &IndexEntry, stop: &AtomicBool) -> anyhow::Result<()> {
         set: own.set.clone(),
         split: Split::Train,
         out: own.index.clone(),
-        memory: MEMORY,
+        memory: memory(available_host_memory()),
         chunk_tokens: None,
         threads: cores(),
     };
@@ -108,5 +114,16 @@ fn name(step: IndexStep) -> &'static str {
         IndexStep::Sort => "sorting",
         IndexStep::Merge => "merging",
         IndexStep::Match => "matching",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_is_built_in_a_quarter_of_what_is_free_and_in_a_gibibyte_at_most() {
+        assert_eq!([None, Some(64 << 30), Some(4 << 30)].map(memory), [MEMORY; 3]);
+        assert_eq!(memory(Some(400 << 20)), 100 << 20);
     }
 }

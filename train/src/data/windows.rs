@@ -4,7 +4,7 @@
 //! step's and gets what it would have got. Burn's `Dataset` has no errors: one that cannot be read ends early, and says
 //! why when asked.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicBool};
 
 use burn_dataset::Dataset;
 use runs::Indexes;
@@ -107,9 +107,9 @@ impl Sequences {
     }
 
     /// Followers of these sequences, one sequence behind the other.
-    fn followers(&self, cursors: &[Cursor]) -> Result<Option<Vec<i32>>, tokenizer::Error> {
+    fn followers(&self, cursors: &[Cursor], stop: &AtomicBool) -> Result<Option<Vec<i32>>, tokenizer::Error> {
         let Some(features) = &self.features else { return Ok(None) };
-        let found = features.windows(cursors)?.into_iter().flatten();
+        let found = features.windows_unless(cursors, stop)?.into_iter().flatten();
         Ok(Some(found.map(|id| id.map_or(self.none, |id| id as i32)).collect()))
     }
 
@@ -189,6 +189,11 @@ impl TrainingWindows {
         self.tokens().targets()
     }
 
+    /// Tokens of the text that sequences are cut from.
+    pub(crate) fn text_tokens(&self) -> u64 {
+        self.tokens().tokens()
+    }
+
     /// How often what is looked up is what comes next, in the first step.
     pub(crate) fn hits(&self) -> Option<f64> {
         let hits: Vec<f64> = self.get(0)?.micro_batches.iter().filter_map(MicroBatch::hits).collect();
@@ -204,10 +209,12 @@ impl TrainingWindows {
         let done = if self.only_first { 0 } else { step - 1 };
         let first = self.cursor(done);
         let rows = self.micro_batch as u64;
+        // A step that was begun is finished.
+        let go_on = AtomicBool::new(false);
         let micro_batch = |n: u64| {
             let cursors: Vec<_> =
                 (n * rows..(n + 1) * rows).map(|row| self.tokens().skip(first, row)).collect();
-            self.sequences.read(&cursors, self.sequences.followers(&cursors)?)
+            self.sequences.read(&cursors, self.sequences.followers(&cursors, &go_on)?)
         };
         let micro_batches = (0..self.accumulate as u64).map(micro_batch).collect::<Result<_, _>>()?;
         Ok(StepData { step, micro_batches })
@@ -243,21 +250,23 @@ pub(crate) struct ValidationWindows {
 }
 
 impl ValidationWindows {
-    /// The first `limit` sequences of a fixed order, or all, looked up in `indexes`.
+    /// The first `limit` sequences of a fixed order, or all, looked up in `indexes`; that may take long, and ends with an error
+    /// soon after `stop` is set.
     pub(crate) fn open(
         config: &Config,
         data: &Data,
         indexes: Option<&Indexes>,
         limit: Option<u64>,
+        stop: &AtomicBool,
     ) -> Result<Self, tokenizer::Error> {
         // A fixed order that is not the files': the first sequences of a file can be unlike the rest.
         let windows = Sequences::open(config, data, indexes, Split::Val, limit.is_some())?;
         // Without a token that opens documents there is one, and whether parts of it are copies cannot be told.
         let divided = indexes.filter(|_| data.tokenizer.bos().is_some());
-        let copies = divided.map(|indexes| indexes.corpora().duplicates(&windows.tokens));
+        let copies = divided.map(|indexes| indexes.corpora().duplicates_unless(&windows.tokens, stop));
         let sequences = limit.unwrap_or(u64::MAX).min(windows.tokens.windows());
         let all: Vec<_> = (0..sequences).map(Self::cursor).collect();
-        let followers = windows.followers(&all)?;
+        let followers = windows.followers(&all, stop)?;
         let rows = config.train.micro_batch;
         let copies = copies.transpose()?;
         Ok(Self { windows, copies, followers, sequences, rows, failure: Failure::default() })
@@ -357,13 +366,17 @@ mod tests {
             ["a river rises", "a river falls", "it rains", "so it goes", "a river falls", "it snows"];
         let (config, data, _folder) = opened(&documents);
         let windows =
-            ValidationWindows::open(&config, &data, data.indexes.as_ref(), None).expect("there are some");
+            ValidationWindows::open(&config, &data, data.indexes.as_ref(), None, &AtomicBool::new(false))
+                .expect("there are some");
         let (mut left_out, mut kept) = (Vec::new(), Vec::new());
         for (index, batch) in windows.iter().enumerate() {
             let fresh = windows.without_copies(index, &batch).unwrap_or_else(|| batch.clone());
             assert_eq!((&fresh.inputs, &fresh.followers), (&batch.inputs, &batch.followers));
             let cursors: Vec<_> = windows.cursors(index).collect();
-            assert_eq!(batch.followers, windows.windows.followers(&cursors).expect("reading"));
+            assert_eq!(
+                batch.followers,
+                windows.windows.followers(&cursors, &AtomicBool::new(false)).expect("reading")
+            );
             let weights = fresh.mask.unwrap_or_else(|| vec![1.0; batch.targets.len()]);
             for (target, weight) in batch.targets.iter().zip(weights) {
                 if weight > 0.0 { &mut kept } else { &mut left_out }.push(*target as u32);

@@ -1,7 +1,8 @@
 //! The part of the optimizer that is in host memory.
 //!
-//! A gradient goes out as soon as it is complete on the device and waits here for the step's verdict: the norm of all of
-//! them, and whether each is a number. Then parameters are stepped on a thread of their own, beside the next forward pass:
+//! A gradient is read as soon as it is complete on the device, and widened, added to earlier micro-batches' and squared on a thread
+//! of its own, beside the rest of the backward pass. It waits here for the step's verdict: the norm of all of them, and whether each
+//! is a number. Then parameters are stepped on a thread of their own, beside the next forward pass:
 //! in the order in which that comes to them, and it waits only for the weights that it comes to. With products in bf16 the
 //! device holds the matrices in bf16, and f32 is kept here alone.
 
@@ -14,9 +15,12 @@ use burn::tensor::{
     DType, FloatDType, Tensor,
     backend::{AutodiffBackend, Backend},
 };
-use host_optim::{AdamW, Format, HostOptimError, HostState, Saved, Update, Updated, Updates, Values};
+use host_optim::{
+    AdamW, Arrivals, Arrived, Arriving, Format, HostOptimError, HostState, Saved, Sgd, Update, Updated,
+    Updates, Values,
+};
 use models::{Compute, Gpt, OnDemand};
-use runs::config::{Config, PlacementKind, StateKind};
+use runs::config::{Config, OptimizerKind, PlacementKind, StateKind};
 
 use super::streamed::{Crossing, on_demand, placeholder};
 use super::{Rule, Stride, decay, rule};
@@ -28,8 +32,11 @@ pub(crate) struct HostPart {
     format: Format,
     config: Config,
     pub(super) crossing: Crossing,
-    /// None of those that are being stepped.
+    /// None of those that are being stepped or take a gradient in.
     pub(super) states: HashMap<ParamId, HostState>,
+    /// From the first gradient on.
+    arrivals: Option<Arrivals>,
+    arriving: HashMap<ParamId, Arriving>,
     stepping: Option<Stepping>,
     /// Why an update failed. Weights and states that it lost are nowhere else.
     failure: Option<String>,
@@ -59,7 +66,7 @@ pub(crate) fn format(state: StateKind) -> Format {
 pub(crate) fn is_on_host(config: &Config, name: &str, rank: usize) -> bool {
     let block = name.strip_prefix("blocks.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
     let stays = block.is_some_and(|block| block < config.memory.device_blocks);
-    !stays && rule(config.train.optimizer, name, rank) == Rule::AdamW
+    !stays && rule(config.train.optimizer, name, rank) != Rule::Muon
 }
 
 /// Whether the device computes with this parameter in bf16, its f32 kept on the host.
@@ -76,6 +83,8 @@ impl HostPart {
             crossing: Crossing::new(config),
             config: config.clone(),
             states: HashMap::new(),
+            arrivals: None,
+            arriving: HashMap::new(),
             stepping: None,
             failure: None,
             order: Vec::new(),
@@ -85,7 +94,10 @@ impl HostPart {
 
     /// Takes over the parameters of `gpt` that are stepped here, with their moments where a checkpoint had any. The model
     /// that comes back computes with them in the type the device is to have.
-    pub(crate) fn adopt<B: AutodiffBackend>(&mut self, gpt: Gpt<B>) -> anyhow::Result<Gpt<B>> {
+    pub(crate) fn adopt<B: AutodiffBackend<InnerBackend: Managed>>(
+        &mut self,
+        gpt: Gpt<B>,
+    ) -> anyhow::Result<Gpt<B>> {
         let mut adopt = Adopt { part: self, path: Vec::new(), on_demand: HashMap::new(), failure: None };
         let gpt = gpt.map(&mut adopt);
         let gpt = gpt.with_weights_on_demand(|id| adopt.on_demand.remove(&id));
@@ -100,6 +112,11 @@ impl HostPart {
         Ok(gpt)
     }
 
+    /// Whether parameters are stepped along a velocity, and not by AdamW.
+    fn keeps_velocity(&self) -> bool {
+        self.config.train.optimizer == OptimizerKind::Sgd
+    }
+
     /// Whether a parameter is to be stepped here.
     pub(crate) fn takes(&self, name: &str, rank: usize) -> bool {
         is_on_host(&self.config, name, rank)
@@ -107,25 +124,49 @@ impl HostPart {
 
     /// Whether gradients of this parameter come here.
     pub(crate) fn has(&self, id: ParamId) -> bool {
-        self.states.contains_key(&id)
+        self.states.contains_key(&id) || self.arriving.contains_key(&id)
     }
 
-    /// Takes in a gradient, or a further micro-batch's share. Its device memory is free when this returns.
+    /// Reads a gradient, or a further micro-batch's share, `is_last` where none follows; it is taken in beside what the program
+    /// does next. Its device memory is free when this returns.
     pub(crate) fn arrive<I: Backend, const D: usize>(
         &mut self,
         id: ParamId,
         gradient: Tensor<I, D>,
         weights: DType,
+        is_last: bool,
     ) -> Result<(), HostOptimError> {
-        let Some(gradient) = self.arrive_by_tiles(id, gradient)? else { return Ok(()) };
-        let Some(state) = self.states.get_mut(&id) else { return Ok(()) };
-        // As wide as the weights: what more of it there is was rounded away in the products that made it.
-        let gradient = if weights == DType::BF16 && gradient.dtype() != weights {
-            gradient.cast(FloatDType::BF16)
+        let crossing = self.crossing;
+        let Some(state) = self.state(id)? else { return Ok(()) };
+        let share = if crossing.gradient_leaves_in_tiles(state.name(), D) {
+            crossing.read(state, gradient)?
         } else {
-            gradient
+            // As wide as the weights: what more of it there is was rounded away in the products that made it.
+            let narrows = weights == DType::BF16 && gradient.dtype() != weights;
+            let gradient = if narrows { gradient.cast(FloatDType::BF16) } else { gradient };
+            Arrived::read(state.name(), gradient)?
         };
-        state.arrive_tensor(gradient)
+        let arrivals = self.arrivals.take().map_or_else(Arrivals::begin, Ok)?;
+        let state = self.states.remove(&id).expect("it is here");
+        self.arriving.insert(id, arrivals.take_in(state, share, is_last));
+        self.arrivals = Some(arrivals);
+        Ok(())
+    }
+
+    /// A parameter's state, once it has taken in what was read. A share that could not be taken in is told once.
+    pub(super) fn state(&mut self, id: ParamId) -> Result<Option<&mut HostState>, HostOptimError> {
+        if let Some(arriving) = self.arriving.remove(&id) {
+            let (state, outcome) = arriving.wait()?;
+            self.states.insert(id, state);
+            outcome?;
+        }
+        Ok(self.states.get_mut(&id))
+    }
+
+    /// Waits until every gradient that was read is taken in.
+    pub(crate) fn gather(&mut self) -> Result<(), HostOptimError> {
+        let outcomes: Vec<_> = self.order.clone().into_iter().map(|id| self.state(id).map(drop)).collect();
+        outcomes.into_iter().collect()
     }
 
     /// The number of this process's first micro-batch among those of all ranks.
@@ -139,7 +180,7 @@ impl HostPart {
         id: ParamId,
         sum: impl FnOnce(usize, Vec<Vec<f32>>) -> anyhow::Result<Vec<f32>>,
     ) -> anyhow::Result<()> {
-        let Some(state) = self.states.get_mut(&id) else { return Ok(()) };
+        let Some(state) = self.state(id)? else { return Ok(()) };
         let own = state.shares().into_iter().map(|share| match share {
             Values::F32(share) => share.to_vec(),
             Values::Bf16(share) => share.iter().map(|x| x.to_f32()).collect(),
@@ -150,6 +191,7 @@ impl HostPart {
 
     /// The sum of squares of everything that has arrived.
     pub(crate) fn squares(&mut self) -> Result<f64, HostOptimError> {
+        self.gather()?;
         let squares = self.order.iter().map(|id| match self.states.get_mut(id) {
             Some(state) => state.squares(),
             None => Ok(0.0),
@@ -157,7 +199,7 @@ impl HostPart {
         squares.sum()
     }
 
-    /// Forgets what has arrived.
+    /// Forgets what has arrived, once it was [gathered](Self::gather).
     pub(crate) fn withhold(&mut self) {
         self.states.values_mut().for_each(HostState::drop_gradient);
     }
@@ -174,12 +216,22 @@ impl HostPart {
         state.begin_tensor(rule, stride, weights)
     }
 
-    pub(super) fn rule_and_stride(&self, rank: usize, stride: Stride) -> (AdamW, host_optim::Stride) {
+    pub(super) fn rule_and_stride(
+        &self,
+        rank: usize,
+        stride: Stride,
+    ) -> (host_optim::Rule, host_optim::Stride) {
         let settings = &self.config.train;
-        let rule = AdamW {
-            betas: settings.betas.map(|beta| beta as f32),
-            epsilon: settings.epsilon as f32,
-            weight_decay: f64::from(decay(settings, rank) as f32),
+        let decay = decay(settings, rank);
+        let rule = if self.keeps_velocity() {
+            Sgd { momentum: settings.momentum as f32, weight_decay: decay }.into()
+        } else {
+            AdamW {
+                betas: settings.betas.map(|beta| beta as f32),
+                epsilon: settings.epsilon as f32,
+                weight_decay: f64::from(decay as f32),
+            }
+            .into()
         };
         (rule, host_optim::Stride { lr: settings.lr * stride.share, scale: stride.scale })
     }
@@ -214,12 +266,13 @@ impl HostPart {
 
     /// Bytes of all moments as a checkpoint holds them.
     pub(super) fn saved_bytes(&self) -> u64 {
-        self.states.values().map(|state| 2 * size_of::<f32>() as u64 * state.len() as u64).sum()
+        self.states.values().map(|state| (state.moments() * size_of::<f32>() * state.len()) as u64).sum()
     }
 
     /// States by the names of their parameters, once all are [settled](Self::settle).
     pub(crate) fn by_name(&self) -> anyhow::Result<HashMap<&str, &HostState>> {
         ensure!(self.stepping.is_none(), "parameters that are being stepped have no state to save");
+        ensure!(self.arriving.is_empty(), "parameters that take a gradient in have no state to save");
         ensure!(self.failure.is_none(), "the last update could not run, so there is nothing to save");
         Ok(self.states.values().map(|state| (state.name(), state)).collect())
     }
@@ -235,14 +288,14 @@ impl HostPart {
         let in_tiles = self.crossing.code(name, D).is_some();
         let narrow = !in_tiles && is_narrow(self.config.model.compute, name, D);
         let restored = self.restored.remove(name);
-        if restored.is_none() && !narrow {
+        if restored.is_none() && !narrow && !self.keeps_velocity() {
             return Ok((HostState::of_tensor(&self.memory, name, self.format, &weights)?, weights));
         }
         let masters = host_optim::read(name, weights.clone())?;
         let masters: Vec<f32> = masters.iter::<f32>().collect();
         let (time, moments) = restored.unwrap_or_else(|| {
-            let zeros = || vec![0.0; masters.len()];
-            (0, [zeros(), zeros()])
+            let zeros = |keeps: bool| vec![0.0; if keeps { masters.len() } else { 0 }];
+            (0, [zeros(true), zeros(!self.keeps_velocity())])
         });
         let saved = Saved { time: time as u32, weights: masters, moments };
         let kind = if narrow { DType::BF16 } else { DType::F32 };
@@ -259,7 +312,7 @@ struct Adopt<'a> {
 
 impl Adopt<'_> {
     /// Chooses a parameter's form on the device: its weights, or tiles of its masters with a placeholder for the weights.
-    fn in_tiles<I: Backend, const D: usize>(
+    fn in_tiles<I: Managed, const D: usize>(
         &mut self,
         id: ParamId,
         state: HostState,
@@ -275,7 +328,7 @@ impl Adopt<'_> {
     }
 }
 
-impl<B: AutodiffBackend> ModuleMapper<B> for Adopt<'_> {
+impl<B: AutodiffBackend<InnerBackend: Managed>> ModuleMapper<B> for Adopt<'_> {
     fn enter_module(&mut self, name: &str, _container: &str) {
         self.path.push(name.to_owned());
     }
@@ -312,14 +365,45 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_failed_update_is_reported_at_every_later_call_and_nothing_is_saved() {
+    fn tiny() -> (HostPart, Gpt<Autodiff<Offload<Flex>>>) {
         let text = r#"{"model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 4, "vocab_size": 264},
             "tokenizer": {"kind": "bytes"}, "memory": {"optimizer": "host"}}"#;
         let config = Config::from_text(text, "a tiny run", &[]).expect("valid");
         let gpt: Gpt<Autodiff<Offload<Flex>>> = Gpt::new(&config.model, 1, &FlexDevice).expect("valid");
         let mut part = HostPart::new::<Offload<Flex>>(&config, &FlexDevice).expect("it is on the host");
         let gpt = part.adopt(gpt).expect("there is room");
+        (part, gpt)
+    }
+
+    #[test]
+    fn gradients_are_taken_in_beside_the_program_and_all_count_in_the_norm() {
+        let (mut part, gpt) = tiny();
+        let (id, other) = (gpt.wte.id, gpt.wpe.as_ref().expect("positions are learned").id);
+        let rows = |rows: usize, value: f32| Tensor::<Offload<Flex>, 2>::full([rows, 8], value, &FlexDevice);
+        part.arrive(id, rows(264, 1.0), DType::F32, false).expect("it can be read");
+        assert!(part.arriving.contains_key(&id) && part.has(id), "nobody waited for it");
+        assert!(part.by_name().is_err(), "it is not to be saved without this parameter");
+        part.arrive(id, rows(264, 2.0), DType::F32, true).expect("the first was taken in");
+        part.arrive(other, rows(4, 2.0), DType::F32, true).expect("it can be read");
+        let squares = part.squares().expect("there is room");
+        assert_eq!(squares.to_bits(), f64::from(9 * 264 * 8 + 4 * 4 * 8).to_bits());
+        assert!(part.is_due(id) && part.is_due(other) && part.by_name().is_ok());
+    }
+
+    #[test]
+    fn a_gradient_that_cannot_be_taken_in_is_told_before_the_step_and_loses_no_state() {
+        let (mut part, gpt) = tiny();
+        let id = gpt.wte.id;
+        let short = Tensor::<Offload<Flex>, 1>::ones([3], &FlexDevice);
+        part.arrive(id, short, DType::F32, true).expect("it can be read");
+        let told = part.squares().expect_err("it is too short").to_string();
+        assert!(told.contains("wte: the gradient has 3 elements"), "{told}");
+        assert!(part.has(id) && !part.is_due(id) && part.by_name().is_ok());
+    }
+
+    #[test]
+    fn a_failed_update_is_reported_at_every_later_call_and_nothing_is_saved() {
+        let (mut part, gpt) = tiny();
         assert!(part.settle().is_ok() && part.by_name().is_ok());
         // No gradient has arrived, so that the step itself fails.
         let (id, weights) = (gpt.wte.id, gpt.wte.val().inner());

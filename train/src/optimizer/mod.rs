@@ -64,23 +64,23 @@ impl Stride {
     }
 }
 
-impl<I: Backend> Optimizer<I> {
+impl<I: Managed> Optimizer<I> {
     pub(crate) fn new(settings: &TrainSection) -> Self {
         let (moments, owners) = (BTreeMap::new(), Owners::default());
         Self { settings: settings.clone(), compute: Compute::default(), moments, host: None, owners }
     }
 
     /// As `config` has it, with the part that is to be on the host.
-    pub(crate) fn placed(config: &Config, device: &I::Device) -> Self
-    where
-        I: Managed,
-    {
+    pub(crate) fn placed(config: &Config, device: &I::Device) -> Self {
         let host = HostPart::new::<I>(config, device);
         Self { compute: config.model.compute, host, ..Self::new(&config.train) }
     }
 
     /// Takes over what is stepped on the host; returns the model as the device is to compute with it.
-    pub(crate) fn adopt<B: AutodiffBackend>(&mut self, model: Gpt<B>) -> anyhow::Result<Gpt<B>> {
+    pub(crate) fn adopt<B: AutodiffBackend<InnerBackend = I>>(
+        &mut self,
+        model: Gpt<B>,
+    ) -> anyhow::Result<Gpt<B>> {
         match &mut self.host {
             Some(host) => host.adopt(model),
             None => Ok(model),
@@ -231,7 +231,7 @@ struct Stepper<'o, I: Backend> {
     failure: Option<HostOptimError>,
 }
 
-impl<I: Backend> Stepper<'_, I> {
+impl<I: Managed> Stepper<'_, I> {
     /// Prepares the step of a parameter whose weights come in tiles; what stands for them stays.
     fn by_tiles(&mut self, id: ParamId, shape: Shape, device: &I::Device) {
         let host = self.optimizer.host.as_mut().expect("its parameter is due");
@@ -277,7 +277,7 @@ impl<I: Backend> Stepper<'_, I> {
     }
 }
 
-impl<B: AutodiffBackend<InnerBackend = I>, I: Backend> ModuleMapper<B> for Stepper<'_, I> {
+impl<B: AutodiffBackend<InnerBackend = I>, I: Managed> ModuleMapper<B> for Stepper<'_, I> {
     fn enter_module(&mut self, name: &str, _container: &str) {
         self.path.push(name.to_owned());
     }

@@ -3,9 +3,10 @@
 //! The device then has tiles of a matrix and never the matrix: each use decodes it. Its parameter keeps name, shape and place on
 //! the tape, and NaN for numbers, so that whoever reads it by mistake does not take them for weights.
 
+use backend_offload::Managed;
 use burn::module::ParamId;
 use burn::tensor::{DType, Shape, Tensor, backend::Backend};
-use host_optim::{Code, HostOptimError, TileTensors, Update};
+use host_optim::{Arrived, Code, HostOptimError, HostState, TileTensors, Update, decoded_by_kernel};
 use models::tiles::{self, Rounding, Tiles};
 use models::{Compute, OnDemand, random};
 use runs::BadInput;
@@ -45,10 +46,34 @@ impl Crossing {
     pub(super) fn code(self, name: &str, rank: usize) -> Option<Code> {
         self.weights.filter(|_| is_projection(name, rank))
     }
+
+    /// Whether this parameter's gradients leave in tiles.
+    pub(super) fn gradient_leaves_in_tiles(self, name: &str, rank: usize) -> bool {
+        self.gradients && is_projection(name, rank)
+    }
+
+    /// Brings a gradient to tiles and reads them.
+    pub(super) fn read<I: Backend, const D: usize>(
+        self,
+        state: &HostState,
+        gradient: Tensor<I, D>,
+    ) -> Result<Arrived, HostOptimError> {
+        // Who computes a share does not matter to its random bits, only which it is.
+        let place = [self.seed, u64::from(state.time()), state.next_share()];
+        let key = random::combine(
+            &place.into_iter().chain(state.name().bytes().map(u64::from)).collect::<Vec<_>>(),
+        );
+        let Tiles { codes, scales } = Tiles::encode(gradient, Rounding::Random { key });
+        Arrived::read_tiles(state.name(), (codes, scales), self.kind == DType::BF16)
+    }
 }
 
 /// Refuses eight bits on a device that has no bytes to compute with.
 pub(crate) fn check_eight_bits<I: Backend>(config: &Config, device: &I::Device) -> Result<(), BadInput> {
+    check_bytes(config, I::supports_dtype(device, DType::I8))
+}
+
+fn check_bytes(config: &Config, device_has_them: bool) -> Result<(), BadInput> {
     let memory = &config.memory;
     let used = [
         ("memory.stream", memory.stream != StreamKind::Computed),
@@ -56,7 +81,7 @@ pub(crate) fn check_eight_bits<I: Backend>(config: &Config, device: &I::Device) 
         ("memory.activations", memory.activations != CrossingKind::Computed),
     ];
     match used.iter().find(|(_, used)| *used) {
-        Some((key, _)) if !I::supports_dtype(device, DType::I8) => Err(BadInput(format!(
+        Some((key, _)) if !device_has_them => Err(BadInput(format!(
             "`{key}` in eight bits needs a device that computes with bytes, and this one does not; set it to \"computed\""
         ))),
         _ => Ok(()),
@@ -77,26 +102,29 @@ pub(super) fn placeholder<I: Backend, const D: usize>(
     Tensor::<I, D>::full([1; D], f32::NAN, (device, crossing.kind)).expand::<D, _>(shape)
 }
 
-/// Weights that are decoded for each use of what `waited` returns.
-pub(super) fn on_demand<I: Backend>(
+/// Weights that are decoded for each use of what `waited` returns: by one kernel where the device has it, elsewhere by operations
+/// that give the same bits.
+pub(super) fn on_demand<I: Managed>(
     crossing: Crossing,
     code: Code,
     shape: Shape,
     waited: impl Fn() -> TileTensors<I> + Send + Sync + 'static,
 ) -> OnDemand {
-    let code = match code {
+    let kind = crossing.kind;
+    let in_operations = match code {
         Code::Int8 => tiles::Code::Int8,
         Code::Fp8 => tiles::Code::Fp8,
     };
     OnDemand::new(move || {
         let (codes, scales) = waited();
-        Tiles { codes, scales }.decode::<2>(code, shape.clone(), crossing.kind)
+        decoded_by_kernel::<I, 2>((codes.clone(), scales.clone()), code, shape.clone(), kind)
+            .unwrap_or_else(|| Tiles { codes, scales }.decode::<2>(in_operations, shape.clone(), kind))
     })
 }
 
 impl HostPart {
     /// As [`prepare`](Self::prepare), of a parameter whose weights come in tiles.
-    pub(super) fn prepare_tiles<I: Backend>(
+    pub(super) fn prepare_tiles<I: Managed>(
         &mut self,
         id: ParamId,
         shape: Shape,
@@ -113,25 +141,6 @@ impl HostPart {
     /// Whether the weights of a parameter that is due come in tiles.
     pub(super) fn comes_in_tiles(&self, id: ParamId, rank: usize) -> bool {
         self.states.get(&id).is_some_and(|state| self.crossing.code(state.name(), rank).is_some())
-    }
-
-    /// Takes a gradient in by tiles, where gradients leave so; gives back one that does not.
-    pub(super) fn arrive_by_tiles<I: Backend, const D: usize>(
-        &mut self,
-        id: ParamId,
-        gradient: Tensor<I, D>,
-    ) -> Result<Option<Tensor<I, D>>, HostOptimError> {
-        let Crossing { gradients, kind, seed, .. } = self.crossing;
-        let state = self.states.get_mut(&id).filter(|state| gradients && is_projection(state.name(), D));
-        let Some(state) = state else { return Ok(Some(gradient)) };
-        // Who computes a share does not matter to its random bits, only which it is.
-        let place = [seed, u64::from(state.time()), state.next_share()];
-        let key = random::combine(
-            &place.into_iter().chain(state.name().bytes().map(u64::from)).collect::<Vec<_>>(),
-        );
-        let Tiles { codes, scales } = Tiles::encode(gradient, Rounding::Random { key });
-        state.arrive_tiles((codes, scales), kind == DType::BF16)?;
-        Ok(None)
     }
 }
 
@@ -179,6 +188,21 @@ mod tests {
                 assert!((decoded - masters[n]).abs() < 0.04, "{stream}: {decoded} for {}", masters[n]);
             }
         }
+    }
+
+    #[test]
+    fn eight_bits_are_refused_by_name_on_a_device_without_bytes() {
+        let text = r#"{"model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 4, "vocab_size": 264},
+            "tokenizer": {"kind": "bytes"}, "memory": {"optimizer": "host"}, "train": {"recompute": 1}}"#;
+        let config = |set: &[String]| Config::from_text(text, "a tiny run", set).expect("valid");
+        for key in ["memory.stream", "memory.gradients", "memory.activations"] {
+            let eight = config(&[format!("{key}=int8")]);
+            let refused = check_bytes(&eight, false).expect_err("it has none").to_string();
+            assert!(refused.contains(&format!("`{key}` in eight bits")), "{refused}");
+            assert!(check_bytes(&eight, true).is_ok());
+            assert!(check_eight_bits::<B>(&eight, &FlexDevice).is_ok(), "the CPU has bytes");
+        }
+        assert!(check_bytes(&config(&[]), false).is_ok(), "nobody asks for them");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! configuration: later budgets change nothing.
 
 use models::Footprint;
-use runs::config::{Config, OptimizerKind, PlacementKind, StateKind};
+use runs::config::{Config, PlacementKind, StateKind};
 
 use super::{Machine, Plan};
 
@@ -17,9 +17,6 @@ pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) 
     let mut on_device = config.clone();
     on_device.memory.optimizer = PlacementKind::Device;
     on_device.memory.optimizer_state = StateKind::F32;
-    if config.train.optimizer == OptimizerKind::Sgd {
-        return on_device;
-    }
     let on_host = |blocks: usize| {
         let mut on_host = config.clone();
         (on_host.memory.optimizer, on_host.memory.device_blocks) = (PlacementKind::Host, blocks);

@@ -12,16 +12,17 @@
 //! With weights, gradients and two moments alone, of which half or a quarter fits, this gives the bytes that
 //! furthest-next-use eviction moves in a simulation of the same step.
 
-use exchange::Share;
+use exchange::{OneBit, Share};
 use models::{Chunks, Footprint};
-use runs::config::{Config, CrossingKind, OptimizerKind};
+use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind};
 
+use super::operations::Operations;
 use super::placement::Placement;
 
 const WIDE: u64 = 4;
 
-/// Operands of a fused operation on activations.
-const TENSORS_PER_ELEMENTWISE: u64 = 4;
+/// Tensors as wide as the MLP that a pass takes beside its tape.
+const WIDE_IN_PASS: u64 = 4;
 
 /// Tensors that live and move alike.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +61,8 @@ pub(super) struct Exchanged {
     pub(super) sent: u64,
     pub(super) link_in: u64,
     pub(super) link_out: u64,
+    /// Bytes of host memory for residuals, beside the host budget.
+    pub(super) residuals: u64,
 }
 
 impl Exchanged {
@@ -68,8 +71,16 @@ impl Exchanged {
         let share = |all: u64| all.div_ceil(ranks as u64);
         let on_device = placement.on_device * WIDE;
         // Everybody adds up a share of every gradient and tells it to the others.
-        let sent = 2 * others * share(on_device + placement.on_host() * WIDE);
-        let gradients = Self { sent, link_in: on_device, link_out: sums * on_device };
+        let all = placement.on_device + placement.on_host();
+        let (part, residuals) = match config.ranks.exchange {
+            ExchangeKind::Exact => (share(all * WIDE), 0),
+            // As if all parameters were one buffer. Each residual is there twice until its step is made.
+            ExchangeKind::OneBit => {
+                (OneBit::packed_bytes(share(all) as usize) as u64, 2 * WIDE * (all + share(all)))
+            }
+        };
+        let sent = 2 * others * part;
+        let gradients = Self { sent, link_in: on_device, link_out: sums * on_device, residuals };
         if !config.memory.shard {
             return gradients;
         }
@@ -78,6 +89,7 @@ impl Exchanged {
             sent: gradients.sent + others * told,
             link_in: gradients.link_in + others * told,
             link_out: gradients.link_out + told,
+            residuals,
         }
     }
 }
@@ -86,40 +98,41 @@ impl Exchanged {
 const STREAMED: &str = "weights from the host";
 
 impl Demand {
-    /// At one of so many ranks: at any, since which one has most of a part differs from part to part.
-    pub(super) fn of(config: &Config, footprint: &Footprint, ranks: usize) -> Self {
+    /// At one of so many ranks: at any, since which one has most of a part differs from part to part. `fused` devices make one
+    /// kernel of several operations.
+    pub(super) fn of(config: &Config, footprint: &Footprint, ranks: usize, fused: bool) -> Self {
         let train = &config.train;
         let rounds = train.accumulate.div_ceil(ranks) as u64;
         let (batch, sequence) = (train.micro_batch, config.sequence());
         let of_tokens = |each: u64| (batch as u64).saturating_mul(sequence as u64).saturating_mul(each);
         let hidden = of_tokens(config.model.inner() as u64 * WIDE);
-        let chunks = footprint.working_bytes(batch, sequence, Chunks::default());
-        let operands_in_pass = hidden.saturating_mul(TENSORS_PER_ELEMENTWISE).max(chunks);
+        let operations = Operations::of(config, fused);
+        let [attention, loss] = footprint.working_bytes(batch, sequence, Chunks::default());
+        let beside_tape = hidden.saturating_mul(WIDE_IN_PASS).max(attention);
         let narrow = footprint.narrow_weight_bytes(train.recompute);
         let tape = of_tokens(footprint.activation_bytes_per_token(train.recompute));
         let (kept, kept_narrow, passing) = match train.recompute {
-            None => (tape, narrow, operands_in_pass),
+            None => (tape, narrow, beside_tape),
             Some(every) => {
                 let segment = of_tokens(footprint.segment_bytes_per_token(every));
                 let inputs = tape - segment;
                 let in_tiles = config.memory.activations != CrossingKind::Computed;
-                (
-                    if in_tiles { inputs_in_tiles(inputs) } else { inputs },
-                    0,
-                    operands_in_pass.saturating_add(segment).saturating_add(narrow),
-                )
+                let beside_segment = hidden.saturating_mul(operations.beside_block()).max(attention);
+                let kept = if in_tiles { inputs_in_tiles(inputs) } else { inputs };
+                (kept, 0, beside_segment.saturating_add(segment).saturating_add(narrow))
             }
         };
         let placement = Placement::of(config, footprint);
         // What is decoded for each use leaves no copy.
         let kept_narrow = if placement.tiles[0] { 0 } else { kept_narrow };
         let coding = placement.coding_bytes(config);
-        let passing = passing.saturating_add(placement.decoded_bytes(config)).max(coding);
+        // The loss is over when parameters are stepped.
+        let [passing, late] = [passing.max(loss), passing]
+            .map(|bytes| bytes.saturating_add(placement.decoded_bytes(config)).max(coding));
         let sums = sums_of_gradients(train.accumulate as u64, ranks);
         let largest = placement.largest_tensor(config, footprint);
-        let (operands, kept_operands) = update_tensors(train.optimizer);
         let stepped = placement.largest_on_device(config, footprint);
-        let stepping = (operands - kept_operands) * stepped;
+        let stepping = operations.beside_update() * stepped;
         let gradients = placement.on_device * WIDE;
         let streamed = placement.weight_bytes();
         let computed = placement.computed_bytes();
@@ -137,12 +150,24 @@ impl Demand {
         // Without recomputation a micro-batch's gradients exist as a whole before they are added up.
         let apart = if train.recompute.is_none() { accumulated } else { 0 };
 
+        let [scores, logits] = footprint.chunk_bytes(batch, sequence, Chunks::default());
+        let [of_scores, of_logits] = operations.of_chunk();
+        let in_pass = hidden
+            .saturating_mul(operations.of_mlp())
+            .max(scores.saturating_mul(of_scores))
+            .max(logits.saturating_mul(of_logits));
+        let rule = train.optimizer;
+        // Muon is for matrices of blocks alone.
+        let others = if rule == OptimizerKind::Muon { placement.largest_table_on_device(config) } else { 0 };
+        let of_parameters = (operations.of_update(rule) * stepped)
+            .max(operations.of_update(OptimizerKind::AdamW) * others)
+            .max(Operations::OF_SUM * largest);
         // Whole parameters are divided, so the largest one's are with somebody.
         let all = placement.device_state_bytes();
         let state = if config.memory.shard { all.div_ceil(ranks as u64).max(2 * stepped) } else { all };
         let part = |what, at, returns, leaves| Part { what, at, returns, leaves };
         let parts = vec![
-            part("working memory", [passing, passing.max(stepping)], rounds, rounds),
+            part("working memory", [passing, late.max(stepping)], rounds, rounds),
             part("rotary tables", [footprint.rotary_bytes(); 2], rounds, 0),
             part("weights", [placement.on_device * WIDE; 2], 2 * rounds + 1, 1),
             part(STREAMED, [streamed; 2], 2 * rounds, 0),
@@ -156,7 +181,7 @@ impl Demand {
         ];
         Self {
             parts: parts.into_iter().filter(|part| part.bytes() > 0).collect(),
-            largest_operation: (operands * stepped).max(ADDING * largest).max(operands_in_pass).max(coding),
+            largest_operation: of_parameters.max(in_pass).max(coding),
             least: largest.max(hidden).saturating_mul(2),
             placement,
             rounds,
@@ -229,17 +254,5 @@ pub(super) fn state_bytes(optimizer: OptimizerKind, footprint: &Footprint) -> u6
         OptimizerKind::AdamW => footprint.adamw_bytes(),
         OptimizerKind::Muon => footprint.adamw_bytes() - footprint.hidden_matrices * WIDE,
         OptimizerKind::Sgd => footprint.weight_bytes(),
-    }
-}
-
-/// Tensors of one parameter's size while two shares of its gradient are added.
-const ADDING: u64 = 3;
-
-/// Tensors of one parameter's size while it is stepped, and how many of these exist before and after too.
-fn update_tensors(optimizer: OptimizerKind) -> (u64, u64) {
-    match optimizer {
-        // Weight, gradient and moments, the new ones, and what is computed in between.
-        OptimizerKind::AdamW | OptimizerKind::Muon => (10, 4),
-        OptimizerKind::Sgd => (6, 3),
     }
 }

@@ -36,4 +36,9 @@ impl Machine {
     pub(crate) fn ranks(&self) -> usize {
         self.other_ranks + 1
     }
+
+    /// Whether the device makes one kernel of several operations, as all but the CPU do.
+    pub(crate) fn fuses(&self) -> bool {
+        !self.shares_host
+    }
 }

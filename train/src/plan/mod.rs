@@ -3,12 +3,16 @@
 //! A pure function: nothing here asks a device, so a plan for a machine that is not there is a plan all the same.
 //! Predictions err on the side of more memory; the table after the run puts them beside what was measured.
 
+mod checkpoints;
 mod choice;
 mod demand;
 mod elsewhere;
 mod machine;
 mod measured;
+mod operations;
 mod placement;
+#[cfg(test)]
+mod recorded;
 mod refusal;
 mod table;
 #[cfg(test)]
@@ -51,6 +55,11 @@ pub(crate) struct Plan {
     pub(crate) bytes_out_per_step: u64,
     /// Bytes that one rank sends to the others in a step.
     pub(crate) bytes_sent_per_step: u64,
+    /// Host memory for the residuals of a compressed exchange, which no budget counts.
+    pub(crate) residual_bytes: u64,
+    /// First steps of a compressed exchange that are exact, and send 4 bytes where later ones send a bit.
+    #[serde(skip)]
+    exact_steps: u64,
     /// A rank's share of a step at the machine's speed in matrix products, if nothing spilled.
     pub(crate) compute_seconds: Option<f64>,
     /// Times that, were all copies hidden behind arithmetic.
@@ -82,9 +91,14 @@ pub(crate) struct Plan {
     pub(crate) checkpoint_bytes: u64,
     /// The most that lie there at one time, one being written included.
     pub(crate) checkpoints: u64,
+    /// The most that the index of the training text takes beside its shards, where one is made of a text that is known.
+    pub(crate) index_bytes: Option<u64>,
+    /// Bytes of all of these.
     pub(crate) disk_bytes: u64,
     /// Known where the shards are there already.
     pub(crate) data: Option<Epoch>,
+    #[serde(skip)]
+    looks_up: bool,
     refusals: Vec<String>,
     notes: Vec<String>,
 }
@@ -97,11 +111,16 @@ pub(crate) struct Epoch {
     pub(crate) counted_targets: u64,
     /// Counted targets that lie in some sequence.
     pub(crate) seen_targets: u64,
+    /// Tokens of the text.
+    pub(crate) tokens: u64,
 }
 
+/// An index takes about seven, and never more.
+const INDEX_BYTES_PER_TOKEN: u64 = 8;
+
 impl Epoch {
-    pub(crate) fn of(sequences: u64, targets: tokenizer::Targets) -> Self {
-        Self { sequences, counted_targets: targets.counted, seen_targets: targets.seen }
+    pub(crate) fn of(sequences: u64, targets: tokenizer::Targets, tokens: u64) -> Self {
+        Self { sequences, counted_targets: targets.counted, seen_targets: targets.seen, tokens }
     }
 }
 
@@ -141,7 +160,7 @@ impl DiskTraffic {
 impl Plan {
     pub(crate) fn new(config: &Config, footprint: &Footprint, machine: &Machine) -> Self {
         let ranks = machine.ranks();
-        let demand = Demand::of(config, footprint, ranks);
+        let demand = Demand::of(config, footprint, ranks, machine.fuses());
         let budget = machine.device_budget.unwrap_or(u64::MAX);
         let spilled = demand.spilled(budget);
         let moved = |times: &dyn Fn(&demand::Part) -> u64| {
@@ -195,9 +214,9 @@ impl Plan {
         let waiting = times_compute(bytes_in.saturating_add(bytes_out)).map(|share| share + disk_share);
         let copies = if sinks > 0 { 0 } else { copies };
         let host_tier_bytes = (spills - sinks).saturating_add(copies).saturating_add(optimizer_host_bytes);
-        let host_bytes = host_tier_bytes + if machine.shares_host { stays } else { 0 };
+        let host_bytes = host_tier_bytes + exchanged.residuals + if machine.shares_host { stays } else { 0 };
         let checkpoint_bytes = footprint.weight_bytes() + state_bytes(train.optimizer, footprint);
-        let checkpoints = checkpoints(config);
+        let checkpoints = checkpoints::most(config);
 
         let mut plan = Self {
             machine: machine.clone(),
@@ -218,6 +237,8 @@ impl Plan {
             bytes_in_per_step: bytes_in,
             bytes_out_per_step: bytes_out,
             bytes_sent_per_step: exchanged.sent,
+            residual_bytes: exchanged.residuals,
+            exact_steps: config.ranks.warm_up,
             compute_seconds,
             slowdown_hidden: hidden.map(|share| share.max(1.0)),
             slowdown_waiting: waiting.map(|share| 1.0 + share),
@@ -234,14 +255,26 @@ impl Plan {
             host_bytes,
             checkpoint_bytes,
             checkpoints,
+            index_bytes: None,
             disk_bytes: checkpoint_bytes.saturating_mul(checkpoints),
             data: None,
+            looks_up: config.model.longest_match,
             refusals: Vec::new(),
             notes: Vec::new(),
         };
         plan.refusals = refusal::refusals(&plan, &demand, config, footprint);
         plan.notes = refusal::notes(&plan);
         plan
+    }
+
+    /// The plan with the size of the data, of which a model that looks things up has an index.
+    pub(crate) fn over(mut self, data: Option<Epoch>) -> Self {
+        self.data = data;
+        self.index_bytes = data.filter(|_| self.looks_up).map(|data| INDEX_BYTES_PER_TOKEN * data.tokens);
+        let index = self.index_bytes.unwrap_or_default();
+        self.disk_bytes = self.disk_bytes.saturating_add(index);
+        self.refusals.extend(refusal::of_an_index(&self, index));
+        self
     }
 
     /// Reasons why the run cannot work on this machine, each with what to change. Empty where nothing speaks against it.
@@ -254,23 +287,4 @@ impl Plan {
         let seconds = self.compute_seconds?;
         Some((seconds * self.slowdown_hidden?, seconds * self.slowdown_waiting?))
     }
-}
-
-/// The most checkpoints that exist at one time: the latest, the best, those kept for good, and one being written.
-fn checkpoints(config: &Config) -> u64 {
-    let (steps, rules) = (config.train.steps, &config.checkpoint);
-    if rules.every == 0 {
-        return 1;
-    }
-    let made = steps.div_ceil(rules.every);
-    let for_good = rules.keep_every.map_or(0, |keep| steps / lcm(rules.every, keep));
-    (rules.keep_last as u64).saturating_add(for_good).saturating_add(2).min(made)
-}
-
-fn lcm(a: u64, b: u64) -> u64 {
-    let (mut x, mut y) = (a, b);
-    while y > 0 {
-        (x, y) = (y, x % y);
-    }
-    (a / x).saturating_mul(b)
 }

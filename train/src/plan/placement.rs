@@ -22,6 +22,8 @@ pub(super) struct Placement {
     pub(super) wide: u64,
     /// Stepped on the host, in bf16 on the device.
     pub(super) narrow: u64,
+    /// Whether the optimizer keeps one velocity per parameter on the host, instead of two moments.
+    velocity: bool,
     /// Parameters on the host that are in the blocks' matrices, and bytes of one of them where the device computes with it.
     matrices: u64,
     computed: u64,
@@ -37,18 +39,17 @@ pub(super) fn in_tiles(numbers: u64) -> u64 {
 impl Placement {
     pub(super) fn of(config: &Config, footprint: &Footprint) -> Self {
         let (all, matrices) = (footprint.parameters, footprint.hidden_matrices);
-        let muons = match config.train.optimizer {
-            OptimizerKind::AdamW => 0,
-            OptimizerKind::Muon => matrices,
-            OptimizerKind::Sgd => all,
-        };
+        let velocity = config.train.optimizer == OptimizerKind::Sgd;
+        let muons = if config.train.optimizer == OptimizerKind::Muon { matrices } else { 0 };
         if config.memory.optimizer != PlacementKind::Host {
-            return Self { on_device: all, with_two_moments: all - muons, ..Self::default() };
+            let with_two_moments = if velocity { 0 } else { all - muons };
+            return Self { on_device: all, with_two_moments, ..Self::default() };
         }
         let (blocks, layers) = (config.memory.device_blocks as u64, config.model.n_layer as u64);
         let (kept, kept_matrices) = (blocks * footprint.per_block, blocks * (matrices / layers));
-        let with_two_moments = if muons > 0 { kept - kept_matrices } else { kept };
-        let on_device = muons + with_two_moments;
+        let beside_muon = if muons > 0 { kept - kept_matrices } else { kept };
+        let with_two_moments = if velocity { 0 } else { beside_muon };
+        let on_device = muons + beside_muon;
         let head = if config.model.tie_word_embeddings {
             0
         } else {
@@ -62,7 +63,7 @@ impl Placement {
         let memory = &config.memory;
         let tiles = [memory.stream != StreamKind::Computed, memory.gradients != CrossingKind::Computed];
         let wide = all - on_device - narrow;
-        Self { on_device, with_two_moments, wide, narrow, matrices, computed, tiles }
+        Self { on_device, with_two_moments, wide, narrow, velocity, matrices, computed, tiles }
     }
 
     /// Bytes of the moments of what is stepped on the device.
@@ -79,6 +80,12 @@ impl Placement {
             (_, 0) => 0,
             _ => in_blocks,
         }
+    }
+
+    /// Bytes of the largest table of embeddings, if those are stepped on the device.
+    pub(super) fn largest_table_on_device(&self, config: &Config) -> u64 {
+        let rows = config.model.vocab_size.max(config.model.n_positions) as u64;
+        if self.on_host() == 0 { WIDE * rows * config.model.n_embd as u64 } else { 0 }
     }
 
     pub(super) fn on_host(&self) -> u64 {
@@ -131,7 +138,7 @@ impl Placement {
         (all * NARROW).max((rows * model.n_embd as u64).min(all) * WIDE)
     }
 
-    /// Bytes of host memory: the states, and one gradient of each parameter that waits for its step. Blocks that share scales
+    /// Bytes of host memory: the states, and one gradient of each parameter that waits for its step. Blocks that share bases
     /// end with a tensor, which this leaves out.
     pub(super) fn host_bytes(&self, config: &Config, ranks: usize) -> u64 {
         let format = format(config.memory.optimizer_state);
@@ -143,7 +150,12 @@ impl Placement {
         // The sum of all ranks is in f32, too.
         let sums = if ranks > 1 { own_sums.max(1) } else { own_sums };
         let gradients = single + sums * self.on_host() * WIDE;
-        format.host_bytes(self.wide, false) + format.host_bytes(self.narrow, true) + gradients
+        let states = if self.velocity {
+            format.velocity_bytes(self.on_host())
+        } else {
+            format.host_bytes(self.wide, false) + format.host_bytes(self.narrow, true)
+        };
+        states + gradients
     }
 }
 
@@ -156,6 +168,9 @@ impl Placement {
     /// Bytes of host memory that the steps on the host read and write.
     pub(super) fn step_bytes(&self, config: &Config) -> u64 {
         let format = format(config.memory.optimizer_state);
+        if self.velocity {
+            return 2 * (self.computed_bytes() + format.velocity_bytes(self.on_host()));
+        }
         format.step_bytes(self.wide, false) + format.step_bytes(self.narrow, true)
     }
 }

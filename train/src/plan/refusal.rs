@@ -4,7 +4,7 @@
 
 use backend_offload::Bytes;
 use models::{Compute, Footprint};
-use runs::config::{Config, PlacementKind, StateKind, StreamKind};
+use runs::config::{Config, OptimizerKind, PlacementKind, StateKind, StreamKind};
 
 use super::Plan;
 use super::demand::Demand;
@@ -36,7 +36,8 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
     }
     // Copies of what is on the device can be given up.
     let held = plan.spills.saturating_add(plan.optimizer_host_bytes).saturating_sub(plan.sinks);
-    let needed = held.saturating_add(if machine.shares_host { plan.stays } else { 0 });
+    let needed = held.saturating_add(plan.residual_bytes);
+    let needed = needed.saturating_add(if machine.shares_host { plan.stays } else { 0 });
     let over_budget = machine.host_budget.filter(|limit| *limit < held);
     let over_free = machine.host_free.filter(|free| *free < needed);
     if over_budget.is_some() || over_free.is_some() {
@@ -58,6 +59,20 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
         ));
     }
     refusals
+}
+
+/// Refuses an index of so many bytes that has no room beside one checkpoint.
+pub(super) fn of_an_index(plan: &Plan, bytes: u64) -> Option<String> {
+    let needed = plan.checkpoint_bytes.saturating_add(bytes);
+    let free =
+        plan.machine.disk_free.filter(|free| bytes > 0 && (plan.checkpoint_bytes..needed).contains(free))?;
+    Some(format!(
+        "the index of the training text takes up to {} and a checkpoint {}, and {} are free on the disk; make room, choose \
+         another with --out, or train without `model.longest_match`",
+        Bytes(bytes),
+        Bytes(plan.checkpoint_bytes),
+        Bytes(free)
+    ))
 }
 
 pub(super) fn notes(plan: &Plan) -> Vec<String> {
@@ -116,20 +131,24 @@ fn remedies(plan: &Plan, config: &Config, footprint: &Footprint) -> Vec<String> 
         changes.push(("`model.compute` = \"bf16\"".to_owned(), narrow));
     }
     let memory = &config.memory;
+    let (narrowest, name) = match config.train.optimizer {
+        OptimizerKind::Sgd => (StateKind::Bf16, "bf16"),
+        OptimizerKind::AdamW | OptimizerKind::Muon => (StateKind::Compact, "compact"),
+    };
     if memory.optimizer == PlacementKind::Host
-        && memory.optimizer_state != StateKind::Compact
+        && memory.optimizer_state != narrowest
         && memory.stream == StreamKind::Computed
     {
-        let mut compact = config.clone();
-        compact.memory.optimizer_state = StateKind::Compact;
-        changes.push(("`memory.optimizer_state` = \"compact\"".to_owned(), compact));
+        let mut narrower = config.clone();
+        narrower.memory.optimizer_state = narrowest;
+        changes.push((format!("`memory.optimizer_state` = \"{name}\""), narrower));
     }
     let mut remedies = Vec::new();
     let all = plan.working_set.saturating_add(plan.optimizer_host_bytes);
     for (change, config) in changes {
         let footprint = Footprint::of(&config.model).unwrap_or(*footprint);
         let ranks = plan.machine.ranks();
-        let demand = Demand::of(&config, &footprint, ranks);
+        let demand = Demand::of(&config, &footprint, ranks, plan.machine.fuses());
         let left = demand.working_set().saturating_add(demand.placement.host_bytes(&config, ranks));
         if left < all {
             let (left, all) = (Bytes(left), Bytes(all));

@@ -4,8 +4,8 @@ use std::fmt;
 
 use backend_offload::Bytes;
 
-use super::{Epoch, Plan};
-use crate::figures::{duration, grouped};
+use super::{Epoch, INDEX_BYTES_PER_TOKEN, Plan};
+use crate::figures::{duration, grouped, si};
 
 /// Rows of cells, the first aligned to the left and the others to the right.
 #[derive(Debug, Default)]
@@ -139,14 +139,28 @@ impl Plan {
         lines.push((
             "disk",
             format!(
-                "{} for {} checkpoints of {}{}",
+                "{} for {} checkpoints of {}{}{}",
                 Bytes(self.disk_bytes),
                 self.checkpoints,
                 Bytes(self.checkpoint_bytes),
+                self.index(),
                 known(machine.disk_free, "free")
             ),
         ));
         lines
+    }
+
+    /// Bytes of an index on the disk beside checkpoints, where the model looks tokens up.
+    fn index(&self) -> String {
+        match self.index_bytes {
+            Some(bytes) => format!(" and an index of at most {}", Bytes(bytes)),
+            None if self.looks_up => {
+                format!(
+                    "; beside them an index of at most {INDEX_BYTES_PER_TOKEN} bytes per token of the training text"
+                )
+            }
+            None => String::new(),
+        }
     }
 
     fn optimizer(&self) -> (&'static str, String) {
@@ -168,9 +182,16 @@ impl Plan {
     fn ranks(&self) -> Option<(&'static str, String)> {
         let (ranks, sent) = (self.machine.ranks(), Bytes(self.bytes_sent_per_step));
         let (most, all) = (self.accumulate.div_ceil(ranks), self.accumulate);
+        let [after, residuals] = match self.residual_bytes {
+            0 => [String::new(), String::new()],
+            bytes => [
+                format!(" after {} exact steps", grouped(self.exact_steps)),
+                format!("; residuals take {} of host memory", Bytes(bytes)),
+            ],
+        };
         let text = format!(
-            "{ranks}, each with at most {most} of {all} micro-batches; {sent} sent by each per step, whose time is not known \
-             here"
+            "{ranks}, each with at most {most} of {all} micro-batches; {sent} sent by each per step{after}, whose time is not \
+             known here{residuals}"
         );
         (ranks > 1).then_some(("ranks", text))
     }
@@ -207,19 +228,4 @@ impl Plan {
 fn span(low: f64, high: f64, text: impl Fn(f64) -> String) -> String {
     let (low, high) = (text(low), text(high));
     if low == high { low } else { format!("{low} to {high}") }
-}
-
-/// Three digits and a decimal prefix.
-fn si(value: f64, unit: &str) -> String {
-    let mut value = value;
-    let mut prefixes = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"].iter();
-    let mut prefix = prefixes.next().unwrap_or(&"");
-    while value >= 999.5
-        && let Some(next) = prefixes.next()
-    {
-        value /= 1000.0;
-        prefix = next;
-    }
-    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
-    format!("{value:.digits$} {prefix}{unit}")
 }

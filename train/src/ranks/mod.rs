@@ -4,8 +4,11 @@
 //! gradients, losses and the wish to stop needs to be agreed on. Rank 0 leads: it alone evaluates, samples, saves and prints.
 
 mod launch;
+mod one_bit;
+mod residuals;
 
 pub(crate) use launch::{RankArgs, launch};
+pub(crate) use residuals::SavedAt;
 
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
@@ -15,10 +18,11 @@ use anyhow::{Context, bail, ensure};
 use exchange::launch::Place;
 use exchange::{Alone, Costs, Counted, Engine, Exact, Exchange, Pairwise, Share, Watchdog};
 use runs::BadInput;
-use runs::config::Config;
+use runs::config::{Config, ExchangeKind, RanksSection};
 use runs::directory::RunDirectory;
 
 use crate::exit::is_bad_input;
+use one_bit::OneBits;
 
 /// An engine that can be watched for ranks that do not arrive, where another process can fail to.
 trait Watched: Engine {
@@ -63,6 +67,8 @@ pub(crate) struct Ranks {
     /// Until it is left: see [`Ranks::end`].
     engine: ManuallyDrop<Box<dyn Metered>>,
     exact: Exact,
+    /// Exchanges of gradients where they are compressed.
+    one_bit: Option<OneBits>,
     /// Ranks on this host, which share its memory, and the number of this one among them.
     local: (usize, usize),
     watchdog: Option<Watchdog>,
@@ -76,7 +82,8 @@ impl Ranks {
 
     fn over(engine: impl Watched + 'static, local: (usize, usize)) -> Self {
         let engine: Box<dyn Metered> = Box::new(Counted::new(engine));
-        Self { engine: ManuallyDrop::new(engine), exact: Exact::default(), local, watchdog: None }
+        let engine = ManuallyDrop::new(engine);
+        Self { engine, exact: Exact::default(), one_bit: None, local, watchdog: None }
     }
 
     /// Leaves the others, once all have come to the end. A process that ends otherwise must not: it would wait for the others, who
@@ -176,6 +183,63 @@ impl Ranks {
             told(other)
         ))
         .into())
+    }
+
+    /// Sums gradients from here on as `settings` say.
+    pub(crate) fn exchange_by(&mut self, settings: &RanksSection) {
+        let compresses = settings.exchange == ExchangeKind::OneBit && !self.is_alone();
+        self.one_bit = compresses.then(|| OneBits::new(settings));
+    }
+
+    /// Whether ranks save something of their own with each checkpoint. The same on all of them.
+    pub(crate) fn have_residuals(&self) -> bool {
+        self.one_bit.is_some()
+    }
+
+    /// Begins the exchange of step `step`, counted from 1.
+    pub(crate) fn begin_step(&mut self, step: u64) {
+        if let Some(one_bit) = &mut self.one_bit {
+            one_bit.begin(step);
+        }
+    }
+
+    /// Ends the step: `committed` where its update is made.
+    pub(crate) fn settle_step(&mut self, committed: bool) {
+        if let Some(one_bit) = &mut self.one_bit {
+            one_bit.settle(committed);
+        }
+    }
+
+    /// Saves this rank's residuals beside the checkpoint `at` in `run`, if there are any.
+    pub(crate) fn save_residuals(&self, run: &Path, at: SavedAt<'_>) -> anyhow::Result<()> {
+        let Some(one_bit) = self.one_bit.as_ref().filter(|one_bit| one_bit.owe_after(at.step)) else {
+            return Ok(());
+        };
+        let place = (self.rank(), self.world());
+        residuals::save(run, place, at, &one_bit.buffers).context("saving residuals of the exchange")
+    }
+
+    /// Goes on with the residuals that were saved beside a checkpoint in `run`, if every rank finds its own. Otherwise all go on
+    /// without, and the reason comes back.
+    pub(crate) fn restore_residuals(
+        &mut self,
+        run: &Path,
+        at: SavedAt<'_>,
+    ) -> anyhow::Result<Option<String>> {
+        let place = (self.rank(), self.world());
+        if !self.one_bit.as_ref().is_some_and(|one_bit| one_bit.owe_after(at.step)) {
+            return Ok(None);
+        }
+        let loaded = residuals::load(run, place, at);
+        let own = loaded.as_ref().err().map_or_else(String::new, |error| format!("{error:#}"));
+        let reasons = self.gathered(own.as_bytes())?;
+        if let Some((rank, reason)) = reasons.iter().enumerate().find(|(_, reason)| !reason.is_empty()) {
+            return Ok(Some(format!("rank {rank}: {}", String::from_utf8_lossy(reason))));
+        }
+        if let (Some(one_bit), Ok(buffers)) = (&mut self.one_bit, loaded) {
+            one_bit.buffers = buffers;
+        }
+        Ok(None)
     }
 
     /// Says so where ranks have nothing to do.
@@ -284,7 +348,11 @@ impl Ranks {
     /// The sum over all micro-batches, of this rank's sums of neighbours and those of the others.
     pub(crate) fn sum(&mut self, share: Share, len: usize, own: Vec<Vec<f32>>) -> anyhow::Result<Vec<f32>> {
         let own = Pairwise::of_sums(share, len, own)?;
-        self.exact.sum(self.engine.as_mut(), own).context("summing gradients over the ranks")
+        let summed = match self.one_bit.as_mut().and_then(|one_bit| one_bit.next(len)) {
+            Some(one_bit) => one_bit.sum(self.engine.as_mut(), own),
+            None => self.exact.sum(self.engine.as_mut(), own),
+        };
+        summed.context("summing gradients over the ranks")
     }
 }
 

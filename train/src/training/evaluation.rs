@@ -197,7 +197,8 @@ mod tests {
         });
         let config = Config::from_text(&description.to_string(), "a tiny run", &[]).expect("valid");
         let data = data::prepare(&config, folder.path(), None, &AtomicBool::new(false)).expect("prepared");
-        let windows = ValidationWindows::open(&config, &data, None, None).expect("there are some");
+        let windows = ValidationWindows::open(&config, &data, None, None, &AtomicBool::new(false))
+            .expect("there are some");
         let mut gpt = Gpt::<Flex>::new(&config.model, 1, &FlexDevice).expect("valid");
         // With a head of zeros each of the 16 ids is as likely as any other: four bits a target.
         gpt.wte = Param::from_tensor(gpt.wte.val().zeros_like());

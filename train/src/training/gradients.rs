@@ -53,7 +53,7 @@ impl<I: Backend> Learner<Autodiff<I>> {
         let numbers = if ranks.is_alone() {
             self.numbers_alone(losses, &mut sum)
         } else {
-            self.numbers_together(losses, &mut sum, ranks)
+            self.numbers_together(data.step, losses, &mut sum, ranks)
         };
         match numbers {
             Ok((loss, norm)) => (report.loss, report.gnorm) = (loss, norm),
@@ -114,13 +114,16 @@ impl<I: Backend> Learner<Autodiff<I>> {
     /// The same, of all ranks. A rank that could not compute its share keeps the others from waiting for it.
     fn numbers_together(
         &self,
+        step: u64,
         losses: Vec<Tensor<I, 1>>,
         sum: &mut Sum<'_, I>,
         ranks: &mut Ranks,
     ) -> anyhow::Result<(f32, f32)> {
         // A rank without a micro-batch has not waited for its updates yet.
         sum.settle();
+        ranks.begin_step(step);
         let own = if losses.is_empty() { Ok(Vec::new()) } else { read(losses) };
+        sum.gather();
         let all_computed = ranks.all(own.is_ok() && sum.failure.is_none())?;
         let losses = own?;
         ensure!(all_computed, "another rank could not compute its micro-batches; its own messages say why");
@@ -181,11 +184,25 @@ impl<'a, I: Backend> Sum<'a, I> {
         }
     }
 
+    /// Waits until what was read of gradients is taken in on the host.
+    fn gather(&mut self) {
+        if let Some(host) = &mut self.host
+            && let Err(error) = host.gather()
+        {
+            self.failure.get_or_insert(error.to_string());
+        }
+    }
+
+    /// Whether no other micro-batch's gradients are added to those that arrive now.
+    fn is_last(&self) -> bool {
+        let range = self.share.range();
+        self.share.world == 1 && self.added + 1 == range.end - range.start
+    }
+
     /// Adds one parameter's gradient of the present micro-batch to what neighbours left.
     fn add_one<const D: usize>(&mut self, id: ParamId, arrived: Tensor<I, D>) {
         let [before, after] = [self.added, self.added + 1].map(|added| self.share.held(added));
-        let range = self.share.range();
-        let is_last = self.share.world == 1 && self.added + 1 == range.end - range.start;
+        let is_last = self.is_last();
         // What is left over at the end is added from the right.
         let place = if is_last { 0 } else { after - 1 };
         let left = (place..before).rev().map(|part| self.parts[part].remove::<I, D>(id));
@@ -229,9 +246,10 @@ struct Arrival<'a, 's, I: Backend> {
 impl<I: Backend> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
         let Some(arrived) = self.arrived.remove::<I, D>(param.id) else { return };
+        let is_last = self.sum.is_last();
         if let Some(host) = self.sum.host.as_mut().filter(|host| host.has(param.id)) {
             if self.sum.failure.is_none() {
-                let taken = host.arrive(param.id, arrived, param.val().dtype());
+                let taken = host.arrive(param.id, arrived, param.val().dtype(), is_last);
                 self.sum.failure = taken.err().map(|error| error.to_string());
             }
             return;

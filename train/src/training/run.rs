@@ -15,6 +15,7 @@ use super::evaluation::Evaluation;
 use super::saving::Sealing;
 use super::strategy::{Display, Events, Taken};
 use crate::exit::Ending;
+use crate::figures::si;
 use crate::journal::Journal;
 use crate::optimizer::Optimizer;
 use crate::progress::Report;
@@ -35,6 +36,8 @@ pub(crate) struct Run<I: Offloadable> {
     pub(super) sealing: Option<Sealing>,
     pub(super) display: Display,
     pub(super) peaks: Peaks,
+    /// Whether a step was faster than the products before the run.
+    is_outdone: bool,
     /// Set when the loop has ended.
     pub(super) ending: Option<anyhow::Result<Ending>>,
     begun: Instant,
@@ -87,6 +90,7 @@ impl<I: Offloadable> Run<I> {
             begun: Instant::now(),
             before,
             peaks: Peaks::default(),
+            is_outdone: false,
             ending: None,
         }
     }
@@ -104,8 +108,11 @@ impl<I: Offloadable> Run<I> {
         report.tokens = tokens * report.step;
         report.tokens_per_second = tokens as f64 / seconds;
         let reached = session.flops_per_step / seconds / self.ranks.world() as f64;
-        // A step that is faster than the measured peak has shown a higher one.
-        session.flops_per_second = session.flops_per_second.map(|possible| possible.max(reached));
+        if let Some(shown) = session.flops_per_second.filter(|shown| reached > *shown) {
+            session.flops_per_second = Some(reached);
+            self.outdone(report.step, shown, reached);
+        }
+        let session = &self.session;
         report.mfu = session.flops_per_second.map(|possible| reached / possible);
         report.seconds = session.progress.seconds;
         self.tell("step", &report);
@@ -123,6 +130,18 @@ impl<I: Offloadable> Run<I> {
         let (step, lr) = (report.step as usize, report.lr);
         let item = TrainingItem::new(report, items.clone(), items, Some(step), Some(lr));
         events.process_train(LearnerEvent::ProcessedItem(item));
+    }
+
+    /// Tells of a step that was faster than all products and steps before it: what is possible is more than was known.
+    fn outdone(&mut self, step: u64, shown: f64, reached: f64) {
+        self.tell("peak", &json!({ "step": step, "flops_per_second": reached, "before": shown }));
+        if !std::mem::replace(&mut self.is_outdone, true) {
+            let [reached, shown] = [reached, shown].map(|speed| si(speed, "FLOP/s"));
+            self.say(&format!(
+                "step {step} reached {reached}, and products before the run no more than {shown}, probably beside other \
+                 work: mfu is of the most that was reached"
+            ));
+        }
     }
 
     /// Asks for the end of a run that has written as much to the disk as it may.

@@ -19,6 +19,7 @@ use super::lending::Lending;
 use super::session::Best;
 use super::strategy::Tape;
 use super::{Learner, Run, snapshot};
+use crate::ranks::SavedAt;
 
 /// A save whose files are written.
 pub(super) struct Sealing {
@@ -67,6 +68,7 @@ impl<I: Offloadable> Run<I> {
             Ok(Sealing { thread, step, best_before, begun, waited: begun.elapsed() })
         });
         self.sealing = Some(sealing.or_else(|error| self.no_checkpoint(step, best_before, error))?);
+        self.save_residuals();
         Ok(())
     }
 
@@ -145,8 +147,22 @@ impl<I: Offloadable> Run<I> {
         Err(error.context(format!("step {step}: no checkpoint was saved")))
     }
 
-    /// Sends this rank's moments to rank 0 while that saves, where moments are divided among ranks.
+    /// Saves the residuals of this rank's exchange beside the checkpoint. One that is missing costs a later run its residuals
+    /// and nothing else.
+    fn save_residuals(&self) {
+        // Rank 0's directory is the run's, and those of the others are two levels within it.
+        let own = &self.session.run;
+        let run = if self.ranks.leads() { Some(own.as_path()) } else { own.ancestors().nth(2) };
+        let progress = &self.session.progress;
+        let at = SavedAt { step: progress.step, losses: &progress.losses };
+        if let Err(error) = run.map_or(Ok(()), |run| self.ranks.save_residuals(run, at)) {
+            eprintln!("rank {}: {error:#}; training continues", self.ranks.rank());
+        }
+    }
+
+    /// This rank's part of a save by rank 0: its residuals are saved, and its moments sent where they are divided among ranks.
     pub(super) fn lend(&mut self) -> anyhow::Result<()> {
+        self.save_residuals();
         if !self.optimizer.owners.are_divided() {
             return Ok(());
         }

@@ -186,7 +186,10 @@ pub(crate) fn restore<I: Managed>(
         let rank = stored.info(&first).map_or(0, |info| info.shape.len());
         if let Some(host) = optimizer.host.as_mut().filter(|host| host.takes(&name, rank)) {
             let floats = |part| Ok::<_, BadInput>(numbers(part)?.iter::<f32>().collect());
-            host.restored.insert(name, (time, [floats(&first)?, floats(&second)?]));
+            // Beside a velocity there is no second moment.
+            let two = keeps_second_moment(wanted, &name, rank);
+            let second = if two { floats(&second)? } else { Vec::new() };
+            host.restored.insert(name, (time, [floats(&first)?, second]));
             continue;
         }
         let tensor = |part: &str| Ok::<_, BadInput>(I::float_from_data(numbers(part)?, device));
@@ -217,7 +220,7 @@ impl<B: Backend> ModuleVisitor<B> for HostMoments<'_, '_> {
         let name = self.path.join(".");
         let Some(&state) = self.on_host.get(name.as_str()) else { return };
         let reads: [fn(&HostState) -> Vec<f32>; 2] = [HostState::first_moments, HostState::second_moments];
-        for (part, read) in PARTS.into_iter().zip(reads) {
+        for (part, read) in PARTS.into_iter().zip(reads).take(state.moments()) {
             let shape = param.lazy_shape().to_vec();
             let sides = shape.clone();
             let fetch = Box::new(move || Ok(TensorData::new(read(state), sides.clone())));

@@ -50,6 +50,7 @@ impl<I: Offloadable> Run<I> {
             let settings = &self.session.config.train;
             let share = rate_share(&settings.schedule, step, self.session.steps());
             report.lr = settings.lr * share;
+            self.ranks.settle_step(report.is_usable());
             if report.is_usable() {
                 let stride = Stride::clipped(share, f64::from(report.gnorm), settings.grad_clip);
                 let stepped;
@@ -100,9 +101,9 @@ impl<I: Offloadable> Run<I> {
         }
     }
 
-    /// Whether rank 0 saves now. Ranks that keep moments need to know, since they send them.
+    /// Whether rank 0 saves now. Ranks that have moments or residuals of their own need to know, since they send or save them.
     fn rank_0_saves(&mut self, saves: bool) -> anyhow::Result<bool> {
-        if !self.optimizer.owners.are_divided() {
+        if !self.optimizer.owners.are_divided() && !self.ranks.have_residuals() {
             return Ok(saves);
         }
         Ok(self.ranks.led(|| Ok(vec![u8::from(saves)]))? == [1])

@@ -41,8 +41,11 @@ impl Work for Measuring {
         let indexes = self.trained.indexes(|told| eprintln!("{told}"));
         let Trained { data, checkpoint, config, tokenizer, .. } = self.trained;
         let folder = data.unwrap_or_else(|| elsewhere.path().to_owned());
-        let data = Data { indexes, ..Data::of(tokenizer, &config, &folder, &AtomicBool::new(false))? };
-        let windows = ValidationWindows::open(&config, &data, data.indexes.as_ref(), config.eval.sequences)?;
+        // The first signal ends it: it leaves nothing that a second one would spoil.
+        let never = AtomicBool::new(false);
+        let data = Data { indexes, ..Data::of(tokenizer, &config, &folder, &never)? };
+        let looked_up = data.indexes.as_ref();
+        let windows = ValidationWindows::open(&config, &data, looked_up, config.eval.sequences, &never)?;
         let learner = Learner::new(gpt, &config);
         let evaluation = evaluate(&learner, &windows, &data.tokenizer, usize::MAX, |_| {})?;
         let score = (config.quiz() > 0)

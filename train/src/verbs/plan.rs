@@ -63,8 +63,7 @@ impl Work for Planning {
 fn show(config: &Config, machine: &Machine, json: bool) -> anyhow::Result<()> {
     let footprint = Footprint::of(&config.model)?;
     let config = placed(config, &footprint, machine);
-    let mut plan = Plan::new(&config, &footprint, machine);
-    plan.data = epoch(&config)?;
+    let plan = Plan::new(&config, &footprint, machine).over(epoch(&config)?);
     if json {
         println!("{}", serde_json::to_string_pretty(&plan).context("describing the plan")?);
     } else {
@@ -77,5 +76,5 @@ fn show(config: &Config, machine: &Machine, json: bool) -> anyhow::Result<()> {
 pub(super) fn epoch(config: &Config) -> Result<Option<Epoch>, tokenizer::Error> {
     let Some(data) = Data::ready(config)? else { return Ok(None) };
     let training = TrainingWindows::open(config, &data)?;
-    Ok(Some(Epoch::of(training.sequences(), training.targets())))
+    Ok(Some(Epoch::of(training.sequences(), training.targets(), training.text_tokens())))
 }

@@ -133,7 +133,7 @@ fn describe_targets(args: &Args, tokenizer: &Tokenizer) {
         }
         let plan = WindowPlan { length, align, shuffle: false };
         let said = match TokenDataset::open(&args.out, tokenizer::Split::Train, tokenizer, plan) {
-            Ok(tokens) => Epoch::of(tokens.windows(), tokens.targets()).to_string(),
+            Ok(tokens) => Epoch::of(tokens.windows(), tokens.targets(), tokens.tokens()).to_string(),
             Err(error) => error.to_string(),
         };
         println!("sequences of {length} with data.align = \"{name}\": {said}");

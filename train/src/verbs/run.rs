@@ -26,7 +26,7 @@ use crate::journal::Journal;
 use crate::machine;
 use crate::optimizer::{Optimizer, Owners, check_eight_bits};
 use crate::plan::{self, Plan};
-use crate::ranks::{self, RankArgs, Ranks};
+use crate::ranks::{self, RankArgs, Ranks, SavedAt};
 use crate::summary::{self, Summary};
 use crate::training::{self, Display, Learner, Outcome, Progress, Run, Session, Tape};
 use crate::{interrupt, report};
@@ -128,16 +128,13 @@ impl Work for Training<'_> {
         let config = directory.config.clone();
         let footprint = Footprint::of(&config.model)?;
         ranks.note_idle(&config);
+        ranks.exchange_by(&config.ranks);
         let checkpoint = directory.from.as_ref();
         if let Some(done) = checkpoint.filter(|checkpoint| checkpoint.step >= config.train.steps) {
             // A run that was stopped behind its last checkpoint has yet to say what it came to.
-            if let Some(told) = summary::of_finished(&run, done.step) {
+            if let Some(summary) = summary::of_finished(&run, done.step) {
                 if ranks.leads() {
-                    let (run, steps) = (run.display(), done.step);
-                    eprintln!("{run} is done with its {steps} steps; raise train.steps by --set to train on");
-                    if args.json {
-                        print!("{told}");
-                    }
+                    say_done(&run, done.step, args.json.then_some(&summary));
                 }
                 ranks.end();
                 return Ok(Ending::Done);
@@ -158,13 +155,11 @@ impl Work for Training<'_> {
         // Others find what rank 0 has prepared.
         let data = data.map_or_else(prepare, Ok)?;
         let training = Arc::new(TrainingWindows::open(&config, &data)?);
-        // Rank 0 alone measures, and nobody else looks its text up for that.
-        let looked_up = data.indexes.as_ref().filter(|_| ranks.leads());
-        let validation = ValidationWindows::open(&config, &data, looked_up, config.eval.sequences)?;
-        let validation = Arc::new(validation);
+        let validation = validation_windows(&config, &data, &mut ranks, &stop)?;
         if ranks.leads() {
             describe(&training, &validation, &data);
             if let (Some(pretrained), Some(indexes)) = (&directory.pretrained, &data.indexes)
+                && pretrained.looks_up()
                 && let Err(other) = indexes.check(pretrained.path())
             {
                 eprintln!("the weights come from a run with other indexed texts: {other:#}");
@@ -173,6 +168,9 @@ impl Work for Training<'_> {
 
         let (gpt, optimizer, mut progress) = first_state::<I>(&directory, device, &ranks)?;
         same_data(&mut progress, &training)?;
+        if let Some(checkpoint) = checkpoint {
+            residuals_of(&checkpoint.path, &progress, &mut ranks)?;
+        }
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let session = Session {
             flops_per_step: flops_per_token * config.tokens_per_step() as f64,
@@ -218,6 +216,34 @@ impl Work for Training<'_> {
     }
 }
 
+/// Says that a run has nothing left to do, and prints its summary where that is asked for.
+fn say_done(run: &Path, steps: u64, summary: Option<&String>) {
+    eprintln!("{} is done with its {steps} steps; raise train.steps by --set to train on", run.display());
+    if let Some(summary) = summary {
+        print!("{summary}");
+    }
+}
+
+/// Validation sequences. Rank 0 alone measures, so the other ranks look no text up.
+fn validation_windows(
+    config: &Config,
+    data: &Data,
+    ranks: &mut Ranks,
+    stop: &Arc<AtomicBool>,
+) -> anyhow::Result<Arc<ValidationWindows>> {
+    let windows =
+        |indexes| ValidationWindows::open(config, data, indexes, config.eval.sequences, stop).map(Arc::new);
+    let mut looked_up = None;
+    ranks.led(|| {
+        if data.indexes.is_some() {
+            eprintln!("looking the validation text up");
+        }
+        looked_up = Some(windows(data.indexes.as_ref())?);
+        Ok(Vec::new())
+    })?;
+    Ok(looked_up.map_or_else(|| windows(None), Ok)?)
+}
+
 /// Ranks of the run, and those of them on this host. A dry run is alone and plans for those that would be started.
 fn sharing(args: &Args, ranks: &Ranks) -> anyhow::Result<[usize; 2]> {
     Ok(match args.ranks.ranks {
@@ -237,9 +263,9 @@ fn plan_of<I: Offloadable>(
     let footprint = Footprint::of(&directory.config.model)?;
     let machine = machine::survey::<I>(device, place, &directory.config, &directory.path, shared)?;
     directory.config = plan::placed(&directory.config, &footprint, &machine);
-    let mut plan = Plan::new(&directory.config, &footprint, &machine);
     // With another run's weights comes its vocabulary, which is not there yet.
-    plan.data = if directory.pretrained.is_none() { epoch(&directory.config)? } else { None };
+    let data = if directory.pretrained.is_none() { epoch(&directory.config)? } else { None };
+    let plan = Plan::new(&directory.config, &footprint, &machine).over(data);
     eprintln!("{plan}");
     if args.dry_run && args.json {
         println!("{}", serde_json::to_string_pretty(&plan)?);
@@ -336,6 +362,17 @@ fn first_state<I: Offloadable>(
     let mut optimizer = Optimizer::placed(config, device);
     optimizer.owners = owners(config, &gpt, ranks);
     Ok((optimizer.adopt(gpt)?, optimizer, Progress::start(config.train.seed)))
+}
+
+/// Takes over what ranks owed each other at a checkpoint, or says why they begin without.
+fn residuals_of(checkpoint: &Path, progress: &Progress, ranks: &mut Ranks) -> anyhow::Result<()> {
+    let Some(run) = checkpoint.ancestors().nth(2) else { return Ok(()) };
+    let at = SavedAt { step: progress.step, losses: &progress.losses };
+    let dropped = ranks.restore_residuals(run, at)?;
+    if let Some(reason) = dropped.filter(|_| ranks.leads()) {
+        eprintln!("the exchange begins without the residuals of this checkpoint: {reason}");
+    }
+    Ok(())
 }
 
 /// The rank that steps each parameter.

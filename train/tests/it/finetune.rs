@@ -131,3 +131,31 @@ fn what_the_weights_decide_cannot_be_changed_and_a_refused_start_leaves_nothing(
     assert_code(&nothing, 2);
     assert!(last_words(&nothing, tiny.path()).contains("nowhere holds no checkpoint"));
 }
+
+#[test]
+fn a_model_that_looks_nothing_up_learns_to_from_where_it_stands_and_not_the_other_way() {
+    let tiny = pretrained();
+    let steps = ["train.steps=3", "train.optimizer=sgd"];
+    let begun = |out: &str, settings: &[&str]| {
+        let output = tiny.train(&begin(out, &[&steps[..], settings].concat()));
+        assert_success(&output);
+        (stderr(&output), tiny.losses(out))
+    };
+    let (_, plain) = begun("plain", &[]);
+    let (said, looking) = begun("looking", &["model.longest_match=true", "model.match_pdrop=0.0"]);
+    assert!(said.contains("what is found counts for nothing at first"), "{said}");
+    assert!(!said.contains("looked other texts up"), "{said}");
+    assert_eq!(looking[0].to_bits(), plain[0].to_bits(), "the table is of zeros");
+    assert_ne!(looking[2].to_bits(), plain[2].to_bits(), "and learns");
+    // It has a table to go on with, and keeps it.
+    let on = |out, settings: &[&str]| {
+        let fixed = ["--from", "looking", "--out", out, "--device", "cpu", "--set", "train.steps=1"];
+        tiny.train(&[&fixed[..], settings].concat())
+    };
+    assert_success(&on("on", &[]));
+    let without = on("without", &["--set", "model.longest_match=false"]);
+    assert_code(&without, 2);
+    let said = last_words(&without, tiny.path());
+    assert!(said.contains("which cannot be taken from it"), "{said}");
+    assert!(!tiny.join("without").exists());
+}

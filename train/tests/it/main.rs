@@ -33,6 +33,8 @@ mod disk_tier;
 #[cfg(unix)]
 mod kills;
 #[cfg(target_os = "linux")]
+mod one_bit;
+#[cfg(target_os = "linux")]
 mod ranks;
 #[cfg(unix)]
 mod resume;

@@ -102,7 +102,7 @@ mod unix {
             Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("a signal");
         assert!(signalled.success());
         let status = child.wait().expect("it ends");
-        assert_eq!(status.code(), Some(1));
+        assert_eq!(status.code(), Some(3));
         assert!(!folder.path().join("set").exists() && !partial.exists());
     }
 }

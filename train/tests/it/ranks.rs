@@ -10,10 +10,10 @@ use crate::program::{PROGRAM, assert_code, assert_success, json, last_words, std
 use crate::tiny::{TIGHT, Tiny, bits};
 
 /// Four micro-batches with targets that count and others that do not.
-const SHARED: [&str; 2] = ["train.accumulate=4", "train.micro_batch=1"];
+pub(crate) const SHARED: [&str; 2] = ["train.accumulate=4", "train.micro_batch=1"];
 
 /// Whether Open MPI is here. Without it tests say that they did not run, unless they have to.
-fn has_mpi() -> bool {
+pub(crate) fn has_mpi() -> bool {
     let found = Command::new("mpirun").arg("--version").output().is_ok();
     assert!(
         found || env::var_os("EXCHANGE_REQUIRE_MPI").is_none(),
@@ -26,11 +26,11 @@ fn has_mpi() -> bool {
 }
 
 impl Tiny {
-    fn attempt_on(&self, ranks: &str, out: &str, settings: &[&str]) -> Output {
+    pub(crate) fn attempt_on(&self, ranks: &str, out: &str, settings: &[&str]) -> Output {
         self.train(&[&begin(out, ranks)[..], &set(settings)].concat())
     }
 
-    fn run_on(&self, ranks: &str, out: &str, settings: &[&str]) -> [String; 2] {
+    pub(crate) fn run_on(&self, ranks: &str, out: &str, settings: &[&str]) -> [String; 2] {
         let output = self.attempt_on(ranks, out, settings);
         assert_success(&output);
         bits(&json(&output))
@@ -88,11 +88,11 @@ impl Tiny {
     }
 }
 
-fn begin<'a>(out: &'a str, ranks: &'a str) -> [&'a str; 9] {
+pub(crate) fn begin<'a>(out: &'a str, ranks: &'a str) -> [&'a str; 9] {
     ["--config", "tiny.json", "--device", "cpu", "--json", "--out", out, "--ranks", ranks]
 }
 
-fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
+pub(crate) fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
     settings.iter().flat_map(|setting| ["--set", setting]).collect()
 }
 

@@ -35,6 +35,14 @@ fn a_run_leaves_everything_it_promises() {
     assert_eq!(kinds("eval"), [2, 4]);
     assert_eq!(kinds("sample"), [2, 4]);
     assert_eq!(kinds("checkpoint"), [2, 4]);
+    for step in tiny.records("run", "step") {
+        let time = |key: &str| step[key].as_f64().unwrap_or_else(|| panic!("no {key} in {step}"));
+        assert!(
+            (0.0..=time("ms")).contains(&time("data_ms")),
+            "waiting for data is part of the step: {step}"
+        );
+        assert!((0.0..=1.0).contains(&time("mfu")), "{step}");
+    }
     let metrics = fs::read_to_string(tiny.join("run/metrics.jsonl")).expect("reading");
     assert!(metrics.lines().all(|line| line.starts_with("{\"kind\":\"")), "{metrics}");
 }

@@ -100,3 +100,27 @@ fn a_signal_before_the_first_step_is_not_lost() {
     assert_code(&running.end(), 3);
     assert_eq!(bits(&tiny.resume("run", &[])), bits(&whole));
 }
+
+/// A validation text that takes long to look up: a minute of it, were it not stopped.
+#[test]
+fn a_signal_while_validation_text_is_looked_up_ends_the_run_at_once() {
+    let tiny = Tiny::new();
+    let words = (0..60_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 12).to_string());
+    let text = words.collect::<Vec<_>>().join(" ");
+    std::fs::write(tiny.join("in.txt"), text).expect("writing");
+    let settings = [
+        "model.longest_match=true",
+        "tokenizer.chat=false",
+        r#"data={"source":"text","path":"in.txt","split":"position","val_fraction":0.9}"#,
+        "eval.sequences=null",
+        "eval.questions=[]",
+    ];
+    let mut running = Running::start(tiny.command("run", &settings));
+    running.wait_for("looking the validation text up");
+    running.signal("INT");
+    let output = running.end();
+    assert_code(&output, 3);
+    let said = stderr(&output);
+    assert!(said.contains("train: interrupted") && !said.contains("\ndata: "), "{said}");
+    assert!(!tiny.join("run/metrics.jsonl").exists(), "nothing was begun that could be resumed");
+}

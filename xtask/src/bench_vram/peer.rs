@@ -180,7 +180,7 @@ mod tests {
             Machine { gpu: None, evidence: String::new(), processor: String::new(), facts: Vec::new() };
         let refused = |config: &str, device: &str| {
             let place = Place::choose(device, &machine);
-            let models = suite::models(&[config.to_owned()], None, &[], &[], &place);
+            let models = suite::models(&[config.to_owned()], None, suite::Turns::default(), &[], &place);
             check(&models, &place).map_err(|error| error.to_string())
         };
         assert_eq!(refused("toy", "cpu"), Ok(()));

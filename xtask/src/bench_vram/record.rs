@@ -68,10 +68,11 @@ impl Record {
             reasons => format!("\nNot measured:\n\n{}\n", bullets(&reasons)),
         };
         format!(
-            "{}Raw data: [{CELLS}]({CELLS}).\n\n{unfinished}{}{reasons}\n![Speed and peak memory against the budget]\
+            "{}Raw data: [{CELLS}]({CELLS}).\n\n{unfinished}{}{}{reasons}\n![Speed and peak memory against the budget]\
              (plot.svg)\n\n{}",
             self.heading,
             table::markdown(cells),
+            table::over_the_link(cells),
             self.circumstances
         )
     }
@@ -117,7 +118,8 @@ mod tests {
     fn record(out: &Path) -> Result<Record> {
         let machine = machine::tests::of_no_note();
         let place = Place::choose("auto", &machine);
-        let models = super::super::suite::models(&["toy".to_owned()], Some(5), &[], &[], &place);
+        let turns = super::super::suite::Turns::default();
+        let models = super::super::suite::models(&["toy".to_owned()], Some(5), turns, &[], &place);
         Record::begin(Some(out), &machine, &place, &models, "built at commit abc", 3)
     }
 
@@ -141,6 +143,7 @@ mod tests {
             "built at commit abc. Raw data",
             "| cores | 2 |",
             "| toy (1.2M) | 50% = 19.1 MiB | yes |",
+            "| toy (1.2M) | 50% = 19.1 MiB | 10.0 MiB | 20.0 MiB | 26.21 |",
             "- toy at 25%, does not fit: step 1",
             "train run --config toy --device cpu --out DIR --json --set train.steps=5",
             "--set memory.device_budget=BUDGET\n",

@@ -20,6 +20,24 @@ pub(super) enum Optimizer {
     Host,
 }
 
+/// How matrices cross the link to an optimizer on the host, and their gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Crossing {
+    /// In the type that is computed in.
+    Computed,
+    /// Both as whole numbers of eight bits.
+    Int8,
+    /// Matrices as floating-point numbers of eight bits, gradients as whole ones.
+    Fp8,
+}
+
+/// Settings that the models run with by turns; an empty list leaves each configuration its own.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Turns<'a> {
+    pub(super) optimizers: &'a [Optimizer],
+    pub(super) crossings: &'a [Crossing],
+}
+
 /// Where the cells run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -64,12 +82,11 @@ impl Place {
     }
 }
 
-/// The models `asked` for, or those that suit the place, each with its optimizer in each of these places, or where its
-/// configuration has it. `settings` come last and win.
+/// The models `asked` for, or those that suit the place, each once for every one of the `turns`. `settings` come last and win.
 pub(super) fn models(
     asked: &[String],
     steps: Option<u64>,
-    optimizers: &[Optimizer],
+    turns: Turns<'_>,
     settings: &[String],
     place: &Place,
 ) -> Vec<Model> {
@@ -78,15 +95,19 @@ pub(super) fn models(
         asked => asked.to_vec(),
     };
     let models = chosen.into_iter().map(|config| Model::new(config, steps, place));
-    let placed = models.flat_map(|model| match optimizers {
+    let placed = models.flat_map(|model| match turns.optimizers {
         [] => vec![model],
         optimizers => optimizers.iter().map(|&optimizer| model.with(optimizer)).collect(),
+    });
+    let crossing = placed.flat_map(|model| match turns.crossings {
+        [] => vec![model],
+        crossings => crossings.iter().map(|&crossing| model.crossing(crossing)).collect(),
     });
     let with_settings = |mut model: Model| {
         model.settings.extend_from_slice(settings);
         model
     };
-    placed.map(with_settings).collect()
+    crossing.map(with_settings).collect()
 }
 
 impl Model {
@@ -122,6 +143,20 @@ impl Model {
         }
         Self { name, config: self.config.clone(), settings }
     }
+
+    /// With its optimizer on the host: only there are masters that eight bits can be made of.
+    fn crossing(&self, crossing: Crossing) -> Self {
+        let (name, stream, gradients) = match crossing {
+            Crossing::Computed => ("as computed with", "computed", "computed"),
+            Crossing::Int8 => ("in int8", "int8", "int8"),
+            Crossing::Fp8 => ("in fp8", "fp8", "int8"),
+        };
+        let mut settings = self.settings.clone();
+        settings.push("memory.optimizer=host".to_owned());
+        settings.push(format!("memory.stream={stream}"));
+        settings.push(format!("memory.gradients={gradients}"));
+        Self { name: format!("{}, crossing {name}", self.name), config: self.config.clone(), settings }
+    }
 }
 
 #[cfg(test)]
@@ -138,7 +173,7 @@ mod tests {
     }
 
     fn names(asked: &[String], place: &Place) -> Vec<String> {
-        models(asked, None, &[], &[], place).into_iter().map(|model| model.name).collect()
+        models(asked, None, Turns::default(), &[], place).into_iter().map(|model| model.name).collect()
     }
 
     #[test]
@@ -156,7 +191,7 @@ mod tests {
     fn without_a_gpu_the_models_are_small_and_the_sequences_short() {
         let place = Place::choose("auto", &machine(None));
         assert_eq!(place.device, "cpu");
-        let models = models(&[], None, &[], &[], &place);
+        let models = models(&[], None, Turns::default(), &[], &place);
         assert_eq!(models.iter().map(|model| model.name.as_str()).collect::<Vec<_>>(), ["toy", "gpt-124m"]);
         assert!(models[1].settings.contains(&"train.sequence=64".to_owned()));
         assert!(!models[0].settings.contains(&"train.sequence=64".to_owned()));
@@ -171,7 +206,7 @@ mod tests {
     fn what_is_asked_for_wins_over_what_is_usual() {
         let place = Place::choose("cpu", &machine(None));
         let asked = ["sizes/gpt-mine.json".to_owned()];
-        let models = models(&asked, Some(3), &[], &["train.micro_batch=4".to_owned()], &place);
+        let models = models(&asked, Some(3), Turns::default(), &["train.micro_batch=4".to_owned()], &place);
         let settings = &models[0].settings;
         assert_eq!((models[0].name.as_str(), models[0].config.as_str()), ("gpt-mine", "sizes/gpt-mine.json"));
         assert!(settings.contains(&"train.steps=3".to_owned()));
@@ -183,11 +218,38 @@ mod tests {
         let place = Place::choose("cpu", &machine(None));
         let asked = ["toy".to_owned()];
         let further = ["memory.optimizer_state=bf16".to_owned()];
-        let models = models(&asked, None, &[Optimizer::Device, Optimizer::Host], &further, &place);
+        let turns = Turns { optimizers: &[Optimizer::Device, Optimizer::Host], crossings: &[] };
+        let models = models(&asked, None, turns, &further, &place);
         let names: Vec<_> = models.iter().map(|model| model.name.as_str()).collect();
         assert_eq!(names, ["toy", "toy, optimizer on the host"]);
         for (model, setting) in models.iter().zip(["device", "host"]) {
             assert!(model.settings.contains(&format!("memory.optimizer={setting}")), "{:?}", model.settings);
+            assert_eq!(model.settings.last(), Some(&further[0]));
+        }
+    }
+
+    #[test]
+    fn each_model_crosses_the_link_in_each_way_asked_for() {
+        let place = Place::choose("cpu", &machine(None));
+        let asked = ["toy".to_owned()];
+        let crossings = [Crossing::Computed, Crossing::Int8, Crossing::Fp8];
+        let further = ["memory.activations=int8".to_owned()];
+        let turns = Turns { optimizers: &[], crossings: &crossings };
+        let models = models(&asked, None, turns, &further, &place);
+        let names: Vec<_> = models.iter().map(|model| model.name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["toy, crossing as computed with", "toy, crossing in int8", "toy, crossing in fp8"]
+        );
+        let told = [("computed", "computed"), ("int8", "int8"), ("fp8", "int8")];
+        for (model, (stream, gradients)) in models.iter().zip(told) {
+            let set = |setting: &str| model.settings.iter().any(|given| given == setting);
+            assert!(
+                set("memory.optimizer=host") && set(&format!("memory.stream={stream}")),
+                "{:?}",
+                model.name
+            );
+            assert!(set(&format!("memory.gradients={gradients}")), "{:?}", model.settings);
             assert_eq!(model.settings.last(), Some(&further[0]));
         }
     }

@@ -70,6 +70,15 @@ impl Summary {
         (self.bytes_out + self.bytes_in).checked_div(self.steps).unwrap_or_default()
     }
 
+    /// Out of the device, into it, and both together for each parameter.
+    pub(super) fn crossings_per_step(&self) -> (u64, u64, f64) {
+        let each =
+            [self.bytes_out, self.bytes_in].map(|bytes| bytes.checked_div(self.steps).unwrap_or_default());
+        let both = self.bytes_out + self.bytes_in;
+        let places = (self.steps * self.parameters).max(1);
+        (each[0], each[1], both as f64 / places as f64)
+    }
+
     pub(super) fn disk_bytes_per_step(&self) -> u64 {
         let both = [self.bytes_to_disk, self.bytes_from_disk];
         both.into_iter().flatten().sum::<u64>().checked_div(self.steps).unwrap_or_default()

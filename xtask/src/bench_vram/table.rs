@@ -98,6 +98,23 @@ pub(super) fn markdown(cells: &[Cell]) -> String {
     cells.iter().map(|cell| line(&row(cell, cells))).fold(header + &rule, |table, line| table + &line)
 }
 
+/// Bytes over the link in each direction, for the cells that moved any; nothing where none did.
+pub(super) fn over_the_link(cells: &[Cell]) -> String {
+    let row = |cell: &Cell| {
+        let run = cell.summary().filter(|run| run.bytes_per_step() > 0)?;
+        let (out, back, each) = run.crossings_per_step();
+        let [named, budget, ..] = row(cell, cells);
+        Some(format!("| {named} | {budget} | {} | {} | {each:.2} |\n", Bytes(out), Bytes(back)))
+    };
+    let rows: String = cells.iter().filter_map(row).collect();
+    if rows.is_empty() {
+        return rows;
+    }
+    format!(
+        "\n| Model | Device budget | Out per step | In per step | Bytes per parameter and step |\n|---|---|---|---|---|\n{rows}"
+    )
+}
+
 pub(super) fn terminal(cells: &[Cell]) -> String {
     let rows = cells.iter().map(|cell| row(cell, cells));
     let rows: Vec<Row> = std::iter::once(COLUMNS.map(str::to_owned)).chain(rows).collect();
@@ -157,6 +174,15 @@ mod tests {
         (run.bytes_to_disk, run.bytes_from_disk) = (Some(40 << 20), Some(60 << 20));
         let table = markdown(&cells);
         assert!(table.contains("| 30.0 MiB, disk 10.0 MiB |") && table.contains("| 0 B |"), "{table}");
+    }
+
+    #[test]
+    fn what_crossed_the_link_is_told_by_direction_and_by_parameter() {
+        let told = over_the_link(&three());
+        let rows: Vec<_> = told.trim().lines().skip(2).collect();
+        // 300 MiB in 10 steps of 1.2 million parameters.
+        assert_eq!(rows, ["| toy (1.2M) | 50% = 19.1 MiB | 10.0 MiB | 20.0 MiB | 26.21 |"]);
+        assert_eq!(over_the_link(&three()[..1]), "", "what fits moves nothing");
     }
 
     #[test]

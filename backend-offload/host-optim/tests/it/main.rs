@@ -3,3 +3,4 @@
 mod burn_modules;
 mod slices;
 mod updates;
+mod velocity;

@@ -68,7 +68,7 @@ fn trained(format: Format, is_narrow: bool, steps: u32) -> (Vec<f32>, Saved) {
         state.arrive(Values::Bf16(&gradient)).expect("there is memory");
         let weights =
             if is_narrow { ValuesMut::Bf16(&mut narrow_weights) } else { ValuesMut::F32(&mut wide_weights) };
-        state.step(&RULE, stride(step), weights).expect("a gradient is there");
+        state.step(RULE, stride(step), weights).expect("a gradient is there");
     }
     let weights = if is_narrow { Values::Bf16(&narrow_weights) } else { Values::F32(&wide_weights) };
     let saved = state.save(weights).expect("its own weights");
@@ -84,7 +84,7 @@ fn a_state_in_f32_has_the_bits_of_adamw_written_out() {
     for step in 1..=7 {
         let gradient = numbers(step + 1, 0.1);
         state.arrive(Values::F32(&gradient)).expect("memory");
-        state.step(&RULE, stride(step), ValuesMut::F32(&mut weights)).expect("a gradient");
+        state.step(RULE, stride(step), ValuesMut::F32(&mut weights)).expect("a gradient");
         by_hand(&mut expected, &gradient, stride(step));
     }
     let saved = state.save(Values::F32(&weights)).expect("its own");
@@ -132,7 +132,7 @@ fn a_saved_state_resumes_bit_for_bit() {
                 .expect("memory");
         let gradient = narrow(&numbers(6, 0.1));
         state.arrive(Values::Bf16(&gradient)).expect("memory");
-        state.step(&RULE, stride(5), ValuesMut::Bf16(&mut weights)).expect("a gradient");
+        state.step(RULE, stride(5), ValuesMut::Bf16(&mut weights)).expect("a gradient");
         let resumed = state.save(Values::Bf16(&weights)).expect("its own");
         assert!(resumed == trained(format, true, 5).1, "{format:?}");
     }
@@ -153,9 +153,9 @@ fn each_format_keeps_its_stated_bytes_and_a_gradient_its_own() {
     let weights = narrow(&numbers(1, 1.0));
     let gradient = narrow(&numbers(2, 1.0));
     let len = LEN as u64;
-    let scales = 8 * len.div_ceil(256);
+    let bases = 4 * len.div_ceil(256);
     let expected =
-        [(Format::F32, 12 * len), (Format::Bf16Moments, 8 * len), (Format::Compact, 4 * len + scales)];
+        [(Format::F32, 12 * len), (Format::Bf16Moments, 8 * len), (Format::Compact, 4 * len + bases)];
     for (format, bytes) in expected {
         let memory = HostMemory::unlimited();
         let mut state = HostState::new(&memory, "w", format, Values::Bf16(&weights)).expect("memory");
@@ -182,7 +182,7 @@ fn shares_of_a_gradient_add_up_in_f32() {
     assert_eq!(state.squares().expect("memory").to_bits(), (257.0 * 257.0 * LEN as f64).to_bits());
     let mut stepped = weights.clone();
     let rule = AdamW { betas: [0.0, 0.0], epsilon: 257.0, weight_decay: 0.0 };
-    state.step(&rule, Stride { lr: 1.0, scale: 1.0 }, ValuesMut::F32(&mut stepped)).expect("a gradient");
+    state.step(rule, Stride { lr: 1.0, scale: 1.0 }, ValuesMut::F32(&mut stepped)).expect("a gradient");
     assert_eq!(bits(&stepped), bits(&vec![-0.5; LEN]));
     assert!(!state.has_gradient(), "the step used it up");
 }
@@ -193,26 +193,26 @@ fn what_cannot_be_done_is_an_error_and_changes_nothing() {
     let mut stepped = weights.clone();
     let memory = HostMemory::unlimited();
     let mut state = HostState::new(&memory, "w", Format::Compact, Values::Bf16(&weights)).expect("memory");
-    let none = state.step(&RULE, stride(1), ValuesMut::Bf16(&mut stepped));
+    let none = state.step(RULE, stride(1), ValuesMut::Bf16(&mut stepped));
     assert!(matches!(none, Err(HostOptimError::NoGradient { .. })), "{none:?}");
     let short = state.arrive(Values::F32(&[1.0]));
     assert!(matches!(short, Err(HostOptimError::Length { expected: LEN, found: 1, .. })), "{short:?}");
     state.arrive(Values::F32(&numbers(2, 1.0))).expect("memory");
-    let wide = state.step(&RULE, stride(1), ValuesMut::F32(&mut vec![0.0; LEN]));
+    let wide = state.step(RULE, stride(1), ValuesMut::F32(&mut vec![0.0; LEN]));
     assert!(matches!(wide, Err(HostOptimError::NotBf16 { .. })), "{wide:?}");
     assert!(state.has_gradient() && state.time() == 0);
-    state.step(&RULE, stride(1), ValuesMut::Bf16(&mut stepped)).expect("the gradient waited");
+    state.step(RULE, stride(1), ValuesMut::Bf16(&mut stepped)).expect("the gradient waited");
     assert_eq!(state.time(), 1);
 }
 
 #[test]
-fn a_short_last_block_has_scales_of_its_own() {
+fn a_short_last_block_has_bases_of_its_own() {
     let gradient: Vec<f32> = (0..256 + 10).map(|n| if n < 256 { 1.0 } else { 1e-6 }).collect();
     let mut weights = vec![bf16::ONE; gradient.len()];
     let memory = HostMemory::unlimited();
     let mut state = HostState::new(&memory, "w", Format::Compact, Values::Bf16(&weights)).expect("memory");
     state.arrive(Values::F32(&gradient)).expect("memory");
-    state.step(&RULE, stride(1), ValuesMut::Bf16(&mut weights)).expect("a gradient");
+    state.step(RULE, stride(1), ValuesMut::Bf16(&mut weights)).expect("a gradient");
     for (moment, gradient) in state.first_moments().iter().zip(&gradient) {
         let share = moment / (gradient * (1.0 - RULE.betas[0]));
         assert!((0.85..1.15).contains(&share), "{moment} after {gradient}");

@@ -45,7 +45,7 @@ fn steps_beside_the_program_end_with_the_bits_of_steps_that_are_waited_for() {
         let (mut expected, mut updates, mut updated) = (Vec::new(), Vec::new(), Vec::new());
         for (seed, weights) in (0..).zip(&weights) {
             let mut state = due(&memory, format, seed, weights);
-            let stepped = state.step_tensor(&RULE, STRIDE, weights.clone()).expect("readable");
+            let stepped = state.step_tensor(RULE, STRIDE, weights.clone()).expect("readable");
             expected.push((bits(stepped), state.first_moments()));
         }
         for (seed, weights) in (0..).zip(weights) {

@@ -14,6 +14,7 @@ mod memory;
 mod overlap;
 mod requests;
 mod streams;
+mod tiles;
 mod training;
 
 use crate::child::{Facts, Scenario};
@@ -68,6 +69,7 @@ pub fn scenarios() -> Vec<Scenario> {
         memory::scenarios(),
         requests::scenarios(),
         streams::scenarios(),
+        tiles::scenarios(),
         training::scenarios(),
     ]
     .concat()

@@ -1,9 +1,10 @@
 //! Copies of indexed documents in validation text.
 
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 
 use proptest::prelude::*;
-use tokenizer::{Duplicates, Split};
+use tokenizer::{Cursor, Duplicates, Error, Split};
 
 use super::sets::{BOS, Sets, documents, tokens};
 
@@ -52,4 +53,17 @@ fn of_an_indexed_split_all_but_the_first_of_equal_documents_are_copies() {
     let found = sets.indexed(&["a"], 2).duplicates(&sets.dataset("a", Split::Train)).expect("reading");
     assert_eq!((found.documents, found.duplicate_documents, found.duplicate_positions), (5, 2, 6));
     assert_eq!(found.ranges, [7..10, 12..15]);
+}
+
+#[test]
+fn a_search_that_is_no_longer_wanted_ends_with_an_error() {
+    let documents = ["ab", "abc", "ab"].map(str::to_owned);
+    let sets = Sets::new();
+    sets.prepare("a", &documents, &documents);
+    let corpora = sets.indexed(&["a"], 2);
+    let (measured, stop) = (sets.dataset("a", Split::Val), AtomicBool::new(true));
+    assert!(matches!(corpora.duplicates_unless(&measured, &stop), Err(Error::Interrupted)));
+    let features = corpora.features(&measured).expect("it opens");
+    let found = features.windows_unless(&[Cursor::start(0)], &stop);
+    assert!(matches!(found, Err(Error::Interrupted)));
 }

@@ -172,3 +172,23 @@ impl Tree {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn files_are_summed_side_by_side() {
+        let (told, heard) = (channel(), channel());
+        let ends = [(told.0, heard.1), (heard.0, told.1)].map(std::sync::Mutex::new);
+        let met = each_file(&ends, |ends| {
+            let (tell, hear) = &*ends.lock().expect("one thread each");
+            tell.send(()).expect("somebody listens");
+            hear.recv_timeout(Duration::from_mins(1))
+        });
+        assert_eq!(met, Ok(vec![(), ()]), "each waits for the other");
+    }
+}

@@ -270,7 +270,8 @@ impl Checkpoints {
         others.find_map(|candidate| verify(&candidate.path).ok()).map(|whole| whole.path)
     }
 
-    fn path_of(&self, step: u64) -> PathBuf {
+    /// The folder of a step's checkpoint, whether or not it is there.
+    pub fn path_of(&self, step: u64) -> PathBuf {
         self.folder.join(name_of(step))
     }
 

@@ -11,8 +11,8 @@ use tokenizer::CHAT_SPECIALS;
 
 use super::error::Combination;
 use super::{
-    AlignKind, Config, CrossingKind, DataSource, MemorySection, OptimizerKind, PlacementKind, StateKind,
-    StreamKind, TokenizerKind, TrainSection,
+    AlignKind, Config, CrossingKind, DataSource, ExchangeKind, MemorySection, OptimizerKind, PlacementKind,
+    StateKind, StreamKind, TokenizerKind, TrainSection,
 };
 
 /// Most conversations and questions of the embedded corpus, which are made in memory.
@@ -34,6 +34,7 @@ pub(super) fn combinations(config: &Config) -> Vec<Combination> {
     refusals.vocabulary(config);
     refusals.conversations(config);
     refusals.memory(config);
+    refusals.ranks(config);
     refusals.0
 }
 
@@ -163,6 +164,21 @@ impl Refusals {
         ] {
             let fine = value <= 0.0 || (value as f32).is_normal();
             self.unless(fine, key, format_args!("{value:e}"), "between 1.2e-38 and 3.4e38, as f32 has it");
+        }
+        let rate =
+            if train.optimizer == OptimizerKind::Muon { train.lr.max(train.matrix_lr) } else { train.lr };
+        let decay = rate * train.weight_decay;
+        let is_a_number = (train.weight_decay as f32).is_normal();
+        if is_a_number && decay > 0.0 && (1.0 - decay) as f32 >= 1.0 {
+            self.add(
+                &["train.weight_decay", "train.lr"],
+                format!(
+                    "`train.weight_decay` = {:e} at a learning rate of {rate:e} changes no weight: in f32 one step leaves \
+                     all of it; set `train.weight_decay` to 0, or to {:.0e} and more",
+                    train.weight_decay,
+                    5e-8 / rate
+                ),
+            );
         }
         let [first, second] = train.betas;
         for (key, value) in
@@ -363,11 +379,33 @@ impl Refusals {
         }
     }
 
+    /// Refuses settings under which one bit per element would save nothing.
+    fn ranks(&mut self, Config { ranks, train, memory, .. }: &Config) {
+        if ranks.exchange != ExchangeKind::OneBit {
+            return;
+        }
+        if memory.shard {
+            let text = "`memory.shard` sends whole weights in every step, so `ranks.exchange` = \"one_bit\" saves next to nothing; \
+                        set `memory.shard` to false, or `ranks.exchange` to \"exact\"";
+            self.add(&["ranks.exchange", "memory.shard"], text.to_owned());
+        }
+        if ranks.warm_up >= train.steps {
+            let text = format!(
+                "`ranks.warm_up` = {} leaves no step to `ranks.exchange` = \"one_bit\": `train.steps` = {}; set the former to \
+                 at most {}, or `ranks.exchange` to \"exact\"",
+                ranks.warm_up,
+                train.steps,
+                train.steps.saturating_sub(1)
+            );
+            self.add(&["ranks.warm_up", "ranks.exchange", "train.steps"], text);
+        }
+    }
+
     fn memory(&mut self, Config { memory, train, model, .. }: &Config) {
-        if memory.optimizer == PlacementKind::Host && train.optimizer == OptimizerKind::Sgd {
-            let text = "`memory.optimizer` = \"host\" works for adamw and for what muon leaves to it, not for \
-                        `train.optimizer` = \"sgd\"; set `memory.optimizer` to \"device\"";
-            self.add(&["memory.optimizer", "train.optimizer"], text.to_owned());
+        if memory.optimizer_state == StateKind::Compact && train.optimizer == OptimizerKind::Sgd {
+            let text = "`memory.optimizer_state` = \"compact\" is for the two moments of adamw, not for \
+                        `train.optimizer` = \"sgd\"; set it to \"bf16\" or \"f32\"";
+            self.add(&["memory.optimizer_state", "train.optimizer"], text.to_owned());
         }
         if memory.optimizer == PlacementKind::Device && memory.optimizer_state != StateKind::F32 {
             let text = format!(

@@ -1,4 +1,4 @@
-//! The configuration of a run: seven sections of one JSON file.
+//! The configuration of a run: eight sections of one JSON file.
 //!
 //! Everything has a default but the model's sizes, and the resolved whole is what a run directory keeps: it alone
 //! reproduces the run. Reading is strict and reports everything that is wrong at once, since a run that ignored a
@@ -11,6 +11,7 @@ mod error;
 mod hostile;
 mod overrides;
 mod presets;
+mod ranks;
 mod read;
 mod sections;
 mod syntax;
@@ -21,6 +22,7 @@ pub use check::MOST_NEW_TOKENS;
 pub use continuity::{Change, Changes};
 pub use error::ConfigError;
 pub use presets::presets;
+pub use ranks::{ExchangeKind, RanksSection};
 pub use sections::*;
 
 use std::fs;
@@ -48,6 +50,8 @@ pub struct Config {
     pub checkpoint: CheckpointSection,
     /// Budgets.
     pub memory: MemorySection,
+    /// The exchange between processes.
+    pub ranks: RanksSection,
 }
 
 impl Config {

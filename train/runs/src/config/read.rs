@@ -13,7 +13,8 @@ use serde_json::{Map, Value};
 use super::error::Problems;
 use super::overrides::Overrides;
 use super::{
-    CheckpointSection, Config, DataSection, EvalSection, MemorySection, TokenizerSection, TrainSection,
+    CheckpointSection, Config, DataSection, EvalSection, MemorySection, RanksSection, TokenizerSection,
+    TrainSection,
 };
 
 /// The description in `given`; where something is wrong, which `problems` then says, a default takes its place.
@@ -27,6 +28,7 @@ pub(super) fn config(given: Map<String, Value>, overrides: &Overrides, problems:
         eval: reader.section::<EvalSection>("eval"),
         checkpoint: reader.section::<CheckpointSection>("checkpoint"),
         memory: reader.section::<MemorySection>("memory"),
+        ranks: reader.section::<RanksSection>("ranks"),
     };
     for (key, _) in std::mem::take(&mut reader.given) {
         reader.unknown("", &key);
@@ -56,6 +58,7 @@ fn known_keys() -> Vec<String> {
         eval: EvalSection::default(),
         checkpoint: CheckpointSection::default(),
         memory: MemorySection::default(),
+        ranks: RanksSection::default(),
     };
     let mut keys = Vec::new();
     walk(&tree_of(&defaults), "", &mut keys);

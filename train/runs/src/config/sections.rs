@@ -245,7 +245,7 @@ pub struct MemorySection {
     pub max_disk_writes: Option<String>,
     /// Rated endurance of the drive (`"600TB"`), from which the plan says how long it lasts.
     pub disk_endurance: Option<String>,
-    /// Where `adamw` keeps its state and computes its steps. Numbers depend on it in their last digits.
+    /// Where `adamw` and `sgd` keep their state and compute their steps. Numbers depend on it in their last digits.
     pub optimizer: PlacementKind,
     /// Whether ranks divide the moments: each keeps and steps its share of the parameters, and tells the others their weights.
     pub shard: bool,
@@ -277,11 +277,11 @@ pub enum PlacementKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StateKind {
-    /// 12 bytes per parameter, exact.
+    /// 12 bytes per parameter, exact; 8 for `sgd`.
     F32,
-    /// 8: moments of 16 bits.
+    /// 8: moments of 16 bits; 6 for `sgd`.
     Bf16,
-    /// 4: moments of 8 bits, and of matrices in bf16 only what completes them to f32.
+    /// 4: moments of 8 bits, and of matrices in bf16 only what completes them to f32. Not for `sgd`.
     Compact,
 }
 

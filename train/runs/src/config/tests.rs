@@ -204,6 +204,25 @@ fn numbers_outside_their_meaning_are_refused() {
 }
 
 #[test]
+fn one_bit_is_refused_where_it_would_save_nothing() {
+    let set = |more: &str| {
+        format!(r#""train": {{"steps": 200}}, "ranks": {{"exchange": "one_bit", "warm_up": 200}}{more}"#)
+    };
+    assert_snapshot!(refused(&set(r#", "memory": {"shard": true}"#)), @r#"
+    run.json has 2 problems:
+      `memory.shard` sends whole weights in every step, so `ranks.exchange` = "one_bit" saves next to nothing; set `memory.shard` to false, or `ranks.exchange` to "exact"
+      `ranks.warm_up` = 200 leaves no step to `ranks.exchange` = "one_bit": `train.steps` = 200; set the former to at most 199, or `ranks.exchange` to "exact"
+    "#);
+    assert_snapshot!(refused(r#""ranks": {"exchange": "two_bits", "warmup": 3}"#), @"
+    run.json has 2 problems:
+      `ranks.exchange`: unknown value `two_bits`, expected `exact` or `one_bit`
+      unknown key `ranks.warmup`; the nearest known key is `train.schedule.warmup`
+    ");
+    let fine = preset("toy", &["ranks.exchange=one_bit", "ranks.warm_up=0"]);
+    assert_eq!(fine.ranks, RanksSection { exchange: ExchangeKind::OneBit, warm_up: 0 });
+}
+
+#[test]
 fn sizes_that_do_not_fit_together_are_refused() {
     assert_snapshot!(refused(
         r#""train": {"sequence": 2048}, "tokenizer": {"vocab_size": 60000}"#
@@ -305,6 +324,13 @@ fn numbers_that_f32_rounds_to_nothing_are_refused_by_their_keys() {
       `train.momentum` = 0.99999999999 must be below 1 in f32 too, which rounds it up; 0.9999999 is the most
     ");
     preset("toy", &["train.epsilon=1e-37", "train.betas=[0.9999999, 0]", "train.weight_decay=0"]);
+    let said = refused(r#""train": {"lr": 1e-4, "weight_decay": 1e-4}"#);
+    assert!(
+        said.contains("`train.weight_decay` = 1e-4 at a learning rate of 1e-4 changes no weight"),
+        "{said}"
+    );
+    assert!(said.contains("set `train.weight_decay` to 0, or to 5e-4 and more"), "{said}");
+    preset("gpt-124m", &["train.lr=1e-4", "train.weight_decay=5e-4"]);
 }
 
 #[test]

@@ -1,0 +1,183 @@
+//! Gradients that are taken in beside the program: on a thread of their own, in the order in which they were given to it.
+//!
+//! The program reads a gradient from the device, which only its own thread may do, and goes on. Widening, adding to earlier
+//! shares and squaring are done here meanwhile. Whoever needs the parameter's state again waits for it.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+use crate::error::HostOptimError;
+use crate::state::HostState;
+use crate::tensors::Arrived;
+
+/// Shares that wait while one is taken in. More would hold more memory that no budget counts.
+const WAITING: usize = 1;
+
+/// A thread that takes gradients in.
+#[derive(Debug)]
+pub struct Arrivals {
+    /// There until the end.
+    jobs: Option<SyncSender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Job {
+    state: HostState,
+    share: Arrived,
+    is_last: bool,
+    done: SyncSender<Done>,
+}
+
+type Done = (HostState, Result<(), HostOptimError>);
+
+/// A state that takes a share of its gradient in.
+#[derive(Debug)]
+pub struct Arriving {
+    name: String,
+    done: Receiver<Done>,
+}
+
+impl Arrivals {
+    /// A thread that waits for gradients.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    pub fn begin() -> Result<Self, HostOptimError> {
+        Self::run(|state, share, is_last| {
+            state.take_in(share)?;
+            if is_last { state.squares().map(drop) } else { Ok(()) }
+        })
+    }
+
+    fn run(
+        take_in: impl Fn(&mut HostState, Arrived, bool) -> Result<(), HostOptimError> + Send + 'static,
+    ) -> Result<Self, HostOptimError> {
+        let (jobs, waiting) = sync_channel::<Job>(WAITING);
+        let run = move || {
+            for Job { mut state, share, is_last, done } in waiting {
+                let outcome = take_in(&mut state, share, is_last);
+                // The program may have ended.
+                _ = done.send((state, outcome));
+            }
+        };
+        match Builder::new().name("host-optim gradients".to_owned()).spawn(run) {
+            Ok(thread) => Ok(Self { jobs: Some(jobs), thread: Some(thread) }),
+            Err(error) => Err(HostOptimError::Gradients { reason: format!("no thread for them: {error}") }),
+        }
+    }
+
+    /// Has `state` take `share` in. Where `is_last`, the gradient's squares are added up at once, too. Waits only while another
+    /// share already waits.
+    pub fn take_in(&self, state: HostState, share: Arrived, is_last: bool) -> Arriving {
+        // The result waits there for whoever asks.
+        let (done, result) = sync_channel(1);
+        let name = state.name().to_owned();
+        // After a panic nobody takes jobs, and their states are lost as the first one was.
+        _ = self.jobs.as_ref().expect("there until the end").send(Job { state, share, is_last, done });
+        Arriving { name, done: result }
+    }
+}
+
+impl Arriving {
+    /// The state again, and whether the share could be taken in; if not, earlier ones are lost.
+    ///
+    /// # Errors
+    /// If a panic took the state away.
+    pub fn wait(self) -> Result<(HostState, Result<(), HostOptimError>), HostOptimError> {
+        let lost =
+            || HostOptimError::Gradients { reason: format!("a panic at that of {} or before", self.name) };
+        self.done.recv().map_err(|_lost| lost())
+    }
+}
+
+impl Drop for Arrivals {
+    fn drop(&mut self) {
+        self.jobs = None;
+        // Host memory is given back on the device's thread, which may end with the program.
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::thread;
+
+    use backend_offload::HostMemory;
+    use burn::backend::{Flex, flex::FlexDevice};
+    use burn::tensor::Tensor;
+
+    use super::*;
+    use crate::{Format, Values};
+
+    fn state(memory: &HostMemory, name: &str) -> HostState {
+        HostState::new(memory, name, Format::F32, Values::F32(&[0.0; 3])).expect("memory")
+    }
+
+    fn share(numbers: [f32; 3]) -> Arrived {
+        Arrived::read("w", Tensor::<Flex, 1>::from_floats(numbers, &FlexDevice)).expect("it can be read")
+    }
+
+    #[test]
+    fn the_program_goes_on_while_a_gradient_is_taken_in() {
+        let memory = HostMemory::unlimited();
+        let (open, gate) = sync_channel::<()>(0);
+        let gate = Mutex::new(gate);
+        let program = thread::current().id();
+        let arrivals = Arrivals::run(move |state, share, _is_last| {
+            assert_ne!(thread::current().id(), program);
+            gate.lock().expect("nobody panics").recv().expect("the test opens it");
+            state.take_in(share)
+        });
+        let arrivals = arrivals.expect("a thread");
+        // Both are given away before the first is taken in.
+        let first = arrivals.take_in(state(&memory, "first"), share([1.0; 3]), false);
+        let second = arrivals.take_in(state(&memory, "second"), share([2.0; 3]), false);
+        for (arriving, name, squares) in [(first, "first", 3.0), (second, "second", 12.0)] {
+            open.send(()).expect("it waits");
+            let (mut state, outcome) = arriving.wait().expect("no panic");
+            outcome.expect("there is room");
+            assert_eq!((state.squares().expect("whole"), state.name()), (squares, name));
+        }
+    }
+
+    #[test]
+    fn squares_that_were_added_up_on_the_way_are_those_of_what_is_there() {
+        let memory = HostMemory::unlimited();
+        let arrivals = Arrivals::begin().expect("a thread");
+        let mut state = state(&memory, "w");
+        // Each is asked for after the last share, after one more, and after a replacement.
+        for (numbers, is_last, squares) in
+            [([1.0; 3], true, 3.0), ([2.0; 3], false, 27.0), ([-3.0, 3.0, 1.0], true, 52.0)]
+        {
+            let outcome;
+            (state, outcome) = arrivals.take_in(state, share(numbers), is_last).wait().expect("no panic");
+            outcome.expect("there is room");
+            assert_eq!(state.squares().expect("whole").to_bits(), f64::to_bits(squares));
+        }
+        state.replace_gradient(Values::F32(&[1.0, 2.0, 3.0])).expect("memory");
+        assert_eq!(state.squares().expect("whole").to_bits(), 14.0f64.to_bits());
+        state.drop_gradient();
+        assert_eq!(state.squares().expect("nothing").to_bits(), 0);
+    }
+
+    #[test]
+    fn a_share_that_cannot_be_taken_in_gives_its_state_back_and_a_panic_does_not() {
+        let memory = HostMemory::unlimited();
+        let arrivals = Arrivals::begin().expect("a thread");
+        let short = Arrived::read("w", Tensor::<Flex, 1>::zeros([2], &FlexDevice)).expect("it can be read");
+        let (state, outcome) = arrivals.take_in(state(&memory, "w"), short, true).wait().expect("no panic");
+        let told = outcome.expect_err("it is too short").to_string();
+        assert_eq!(told, "w: the gradient has 2 elements where its parameter has 3");
+        let panicking =
+            Arrivals::run(|_state, _share, _is_last| panic!("the memory went away")).expect("a thread");
+        let arriving = panicking.take_in(state, share([1.0; 3]), true);
+        let told = arriving.wait().expect_err("it panicked").to_string();
+        assert_eq!(told, "gradients could not be taken to the host: a panic at that of w or before");
+        let later = panicking.take_in(self::state(&memory, "later"), share([1.0; 3]), true);
+        assert!(later.wait().is_err());
+        assert_eq!(memory.usage().in_use, 0, "what was held is free");
+    }
+}

@@ -1,0 +1,182 @@
+//! How many checkpoints lie on the disk at the worst moment of a run: those that stay while the last one is written.
+//!
+//! A run saves at multiples of `checkpoint.every`, at evaluations whose loss is the lowest so far, and at its end. Which
+//! evaluations those are nobody knows before, so the count is that of the most unfortunate ones.
+
+use runs::config::Config;
+
+/// The most checkpoints that exist at one time, the one being written included.
+pub(super) fn most(config: &Config) -> u64 {
+    let rules = &config.checkpoint;
+    let saves = Saves {
+        before: config.train.steps.max(1),
+        every: rules.every,
+        evaluated: config.eval.every,
+        keep_last: rules.keep_last as u64,
+        keep_every: rules.keep_every.unwrap_or(0),
+    };
+    saves.lowest_last().max(saves.lowest_long_ago().unwrap_or(0)).saturating_add(1)
+}
+
+/// The saves before a run's last step. A period of 0 is none.
+struct Saves {
+    before: u64,
+    every: u64,
+    evaluated: u64,
+    keep_last: u64,
+    keep_every: u64,
+}
+
+impl Saves {
+    /// Checkpoints that stay where each evaluation is better than all before: the latest ones, and those kept for good.
+    fn lowest_last(&self) -> u64 {
+        let all = self.saved(self.before - 1);
+        let latest = all.min(self.keep_last);
+        let mut first_of_latest = 0..self.before;
+        while first_of_latest.start < first_of_latest.end {
+            let middle = first_of_latest.start + (first_of_latest.end - first_of_latest.start) / 2;
+            if self.saved(middle) > all - latest {
+                first_of_latest.end = middle;
+            } else {
+                first_of_latest.start = middle + 1;
+            }
+        }
+        latest
+            + self.for_good(first_of_latest.start.saturating_sub(1), first_of_latest.start.saturating_sub(1))
+    }
+
+    /// The same where the best is none of these, if that can be: no evaluation after it was better.
+    fn lowest_long_ago(&self) -> Option<u64> {
+        let all = multiples(self.before - 1, self.every);
+        let older = all.checked_sub(self.keep_last)?;
+        // Of the latest ones, which are all at multiples of `checkpoint.every`, the first.
+        let first_of_latest = older.checked_add(1)?.checked_mul(self.every)?;
+        let last = (first_of_latest - 1).checked_div(self.evaluated)? * self.evaluated;
+        let stays_anyway = |step: u64| self.keep_every > 0 && step.is_multiple_of(self.keep_every);
+        // Where two evaluations in a row stay anyway, all do.
+        let best = [last, last.saturating_sub(self.evaluated)];
+        let best = best.into_iter().find(|step| *step > 0 && !stays_anyway(*step))?;
+        Some(self.keep_last + self.for_good(first_of_latest - 1, best) + 1)
+    }
+
+    /// Saves up to a step, if each evaluation is the best so far.
+    fn saved(&self, step: u64) -> u64 {
+        let both = multiples(step, lcm(self.every, self.evaluated));
+        multiples(step, self.every) + multiples(step, self.evaluated) - both
+    }
+
+    /// Saves kept for good: of the regular ones up to `due`, and of those made for their loss up to `better`.
+    fn for_good(&self, due: u64, better: u64) -> u64 {
+        let of_due = lcm(self.every, self.keep_every);
+        let of_better = lcm(self.evaluated, self.keep_every);
+        multiples(due, of_due) + multiples(better, of_better) - multiples(better, lcm(of_due, of_better))
+    }
+}
+
+fn multiples(up_to: u64, period: u64) -> u64 {
+    up_to.checked_div(period).unwrap_or(0)
+}
+
+/// The least common multiple; 0 where there is none below 2⁶⁴.
+fn lcm(a: u64, b: u64) -> u64 {
+    let (mut x, mut y) = (a, b);
+    while y > 0 {
+        (x, y) = (y, x % y);
+    }
+    a.checked_div(x).and_then(|part| part.checked_mul(b)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use runs::checkpoint::Checkpoints;
+
+    use super::*;
+
+    fn config(steps: u64, every: u64, evaluated: u64, keep_last: usize, keep_every: Option<u64>) -> Config {
+        let mut config = Config::load("toy", &[]).expect("a preset");
+        (config.train.steps, config.eval.every) = (steps, evaluated);
+        let rules = &mut config.checkpoint;
+        (rules.every, rules.keep_last, rules.keep_every) = (every, keep_last, keep_every);
+        config
+    }
+
+    /// Steps at which a run saves, and whether for its loss; `better` has a bit for each evaluation.
+    fn saves(config: &Config, better: u64) -> Vec<(u64, bool)> {
+        let due = |step: u64, every: u64| every > 0 && step.is_multiple_of(every);
+        let steps = 1..config.train.steps;
+        let saves = steps.filter_map(|step| {
+            let evaluation = due(step, config.eval.every).then(|| step / config.eval.every - 1);
+            let is_best = evaluation.is_some_and(|nth| better >> nth & 1 == 1);
+            (is_best || due(step, config.checkpoint.every)).then_some((step, is_best))
+        });
+        saves.chain([(config.train.steps, false)]).collect()
+    }
+
+    /// The same count from every course that a run can take.
+    fn counted(config: &Config) -> u64 {
+        let rules = &config.checkpoint;
+        let evaluations = multiples(config.train.steps - 1, config.eval.every);
+        let courses = (0..1_u64 << evaluations).map(|better| {
+            let (mut there, mut best, mut most) = (BTreeSet::new(), None, 0);
+            for (step, is_best) in saves(config, better) {
+                there.insert(step);
+                most = most.max(there.len());
+                best = if is_best { Some(step) } else { best };
+                let latest: BTreeSet<u64> = there.iter().rev().take(rules.keep_last).copied().collect();
+                there.retain(|step| {
+                    let for_good = rules.keep_every.is_some_and(|every| step.is_multiple_of(every));
+                    latest.contains(step) || Some(*step) == best || for_good
+                });
+            }
+            most as u64
+        });
+        courses.max().expect("at least one course")
+    }
+
+    #[test]
+    fn the_worst_moment_of_any_course_is_counted() {
+        for steps in [1, 2, 7, 10] {
+            for every in [0, 1, 2, 3, 5] {
+                for evaluated in [0, 1, 2, 3, 4] {
+                    for keep_last in [1, 2, 3] {
+                        for keep_every in [None, Some(1), Some(2), Some(3), Some(4), Some(6)] {
+                            let config = config(steps, every, evaluated, keep_last, keep_every);
+                            let text = (steps, every, evaluated, keep_last, keep_every);
+                            assert_eq!(most(&config), counted(&config), "{text:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn as_many_lie_on_the_disk() {
+        for (every, evaluated, keep_last, keep_every) in
+            [(1, 3, 2, None), (0, 2, 2, None), (3, 2, 1, Some(4)), (2, 5, 1, Some(4))]
+        {
+            let config = config(10, every, evaluated, keep_last, keep_every);
+            let evaluations = multiples(9, evaluated);
+            let mut most_there = 0;
+            for better in 0..1 << evaluations {
+                let run = tempfile::tempdir().expect("a folder");
+                let checkpoints = Checkpoints::in_run(run.path());
+                for (step, is_best) in saves(&config, better) {
+                    let there = || std::fs::read_dir(run.path().join("checkpoints")).expect("made").flatten();
+                    let saved = checkpoints.save(step, 0, |folder| {
+                        most_there = most_there.max(there().filter(|entry| entry.path().is_dir()).count());
+                        Ok(std::fs::write(folder.join("numbers"), "some")?)
+                    });
+                    saved.expect("saved");
+                    if is_best {
+                        checkpoints.mark_best(step).expect("it is there");
+                    }
+                    checkpoints.prune(keep_last, keep_every).expect("removed");
+                }
+            }
+            assert_eq!(most(&config), most_there as u64, "{every} {evaluated} {keep_last} {keep_every:?}");
+        }
+    }
+}

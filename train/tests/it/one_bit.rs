@@ -1,0 +1,169 @@
+//! One bit per element between ranks: a thirtieth of the bytes, equal weights, and residuals that outlive a stop.
+
+use std::fs;
+
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+use crate::program::{assert_code, assert_success, json, stderr};
+use crate::ranks::{SHARED, begin, has_mpi, set};
+use crate::tiny::{Tiny, bits};
+
+const ONE_BIT: [&str; 2] = ["ranks.exchange=one_bit", "ranks.warm_up=2"];
+
+/// Bytes of as many packed numbers: a bit each, and a scale for every 2048.
+fn packed(numbers: u64) -> u64 {
+    numbers.div_ceil(8) + 4 * numbers.div_ceil(2048)
+}
+
+impl Tiny {
+    /// Resumes `run`; its standard error.
+    fn resume_and_hear(&self, ranks: &str, run: &str, settings: &[&str]) -> (Value, String) {
+        let begin = ["--resume", run, "--device", "cpu", "--json", "--ranks", ranks];
+        let output = self.train(&[&begin[..], &set(settings)].concat());
+        assert_success(&output);
+        (json(&output), stderr(&output))
+    }
+}
+
+/// Exact steps tell how many bytes are sent beside gradients: as many in every step.
+#[test]
+fn one_bit_after_exact_steps_sends_at_most_a_thirtieth_of_the_gradients() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let settings = [&SHARED[..], &ONE_BIT].concat();
+    let output = tiny.attempt_on("2", "run", &settings);
+    assert_success(&output);
+    let gradients = 4 * json(&output)["parameters"].as_u64().expect("a number");
+    let planned = json(&tiny.train(&[&begin("planned", "2")[..], &["--dry-run"], &set(&settings)].concat()));
+    let planned = planned["bytes_sent_per_step"].as_u64().expect("a number");
+    let file = fs::read(tiny.join("run/checkpoints/step-00000004/model.safetensors")).expect("reading");
+    let tensors = SafeTensors::deserialize(&file).expect("a whole file");
+    let numbers = tensors.iter().map(|(_, tensor)| tensor.shape().iter().product::<usize>() as u64);
+    // Each rank sends one half to be summed, and the sum of the other half.
+    let compressed: u64 = numbers.map(|all| packed(all / 2) + packed(all.div_ceil(2))).sum();
+    assert!(30 * compressed <= gradients, "{compressed} of {gradients}");
+    assert!(compressed.abs_diff(planned) * 100 <= planned, "{compressed} bytes, {planned} planned");
+    for journal in ["run", "run/ranks/1"] {
+        let sent = tiny.records(journal, "step").into_iter().map(|step| step["ranks_sent"].as_u64());
+        let sent = sent.collect::<Option<Vec<_>>>().expect("every step tells");
+        let beside = sent[0] - gradients;
+        assert_eq!(
+            sent,
+            [gradients, gradients, compressed, compressed].map(|bytes| bytes + beside),
+            "{journal}"
+        );
+    }
+}
+
+#[test]
+fn a_run_without_the_keys_and_an_exact_start_have_the_bits_of_one_process() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let one = bits(&tiny.run("one", &SHARED));
+    assert_eq!(tiny.run_on("2", "exact", &[&SHARED[..], &["ranks.exchange=exact"]].concat()), one);
+    // One process sends nothing, so nothing is compressed.
+    assert_eq!(bits(&tiny.run("alone", &[&SHARED[..], &ONE_BIT].concat())), one);
+    let compressed = tiny.run_on("2", "run", &[&SHARED[..], &ONE_BIT].concat());
+    assert_ne!(compressed, one, "nothing was compressed");
+    let (exact, other) = (tiny.losses("one"), tiny.losses("run"));
+    // The third step is the first that is not exact, and its loss is that of the weights before it.
+    assert_eq!(exact[..3], other[..3]);
+    assert_ne!(exact[3].to_bits(), other[3].to_bits());
+}
+
+/// The mean of the last 10 of 60 losses is at most 0.25 above that of the exact exchange, which has fallen by more than 2.
+#[test]
+fn one_bit_learns_nearly_as_well_as_exact() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let settings = [&SHARED[..], &["train.steps=60", "train.optimizer=adamw"]].concat();
+    let last = |run: &str| {
+        let losses = tiny.losses(run);
+        losses[losses.len() - 10..].iter().sum::<f64>() / 10.0
+    };
+    // The exact sum has the bits of one process.
+    tiny.run("exact", &settings);
+    tiny.run_on("2", "one_bit", &[&settings[..], &[ONE_BIT[0], "ranks.warm_up=10"]].concat());
+    let (first, exact, one_bit) = (tiny.losses("exact")[0], last("exact"), last("one_bit"));
+    println!("from {first} to {exact} exact and {one_bit} by one bit");
+    assert!(first - exact > 2.0 && one_bit < exact + 0.25, "{first} {exact} {one_bit}");
+}
+
+#[test]
+fn a_run_resumes_with_its_residuals_to_the_bits_of_one_that_never_stopped() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    for (n, more) in [[].as_slice(), &["memory.optimizer=host", "train.accumulate=6"]].into_iter().enumerate()
+    {
+        let settings = [&SHARED[..], &ONE_BIT, more].concat();
+        let whole = tiny.run_on("2", &format!("whole-{n}"), &[&settings[..], &["train.steps=7"]].concat());
+        let run = format!("run-{n}");
+        tiny.run_on(
+            "2",
+            &run,
+            &[&settings[..], &["train.steps=4", "checkpoint.every=1", "checkpoint.keep_last=9"]].concat(),
+        );
+        let (resumed, said) = tiny.resume_and_hear("2", &run, &["train.steps=7"]);
+        assert!(!said.contains("without the residuals"), "{said}");
+        assert_eq!(bits(&resumed), whole, "{more:?}");
+        // Without them it goes on, to other numbers.
+        let lost = format!("{run}/checkpoints/step-00000004");
+        fs::remove_file(tiny.join(&format!("{run}/ranks/0/residuals-00000004")))
+            .expect("rank 0 saved its own");
+        let (otherwise, said) = tiny.resume_and_hear("2", &lost, &["train.steps=7"]);
+        assert!(said.contains("without the residuals"), "{said}");
+        assert_ne!(bits(&otherwise), whole, "{more:?}");
+    }
+}
+
+#[test]
+fn residuals_of_another_number_of_ranks_or_of_none_are_dropped_with_a_note() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let settings = [&SHARED[..], &ONE_BIT].concat();
+    tiny.run_on("4", "run", &settings);
+    let (_, said) = tiny.resume_and_hear("2", "run", &["train.steps=6"]);
+    assert!(
+        said.contains("without the residuals of this checkpoint: rank 0: they are those of 4 ranks"),
+        "{said}"
+    );
+    fs::remove_file(tiny.join("run/ranks/1/residuals-00000006")).expect("rank 1 saved its own");
+    let (_, said) = tiny.resume_and_hear("2", "run", &["train.steps=8"]);
+    assert!(said.contains("without the residuals of this checkpoint: rank 1: reading "), "{said}");
+    // One process owes nobody anything.
+    let (_, said) = tiny.resume_and_hear("1", "run", &["train.steps=9"]);
+    assert!(!said.contains("residuals"), "{said}");
+}
+
+#[test]
+fn a_step_that_diverges_is_withheld_by_all_ranks_and_leaves_no_nan_owing() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let diverging = ["train.lr=1e30", "train.bad_steps=2", "train.steps=9", ONE_BIT[0], "ranks.warm_up=0"];
+    let output = tiny.attempt_on("2", "run", &[&SHARED[..], &diverging].concat());
+    assert_code(&output, 4);
+    for journal in ["run", "run/ranks/1"] {
+        assert_eq!(tiny.records(journal, "withheld").len(), 2, "{journal}");
+    }
+}
+
+#[test]
+fn one_bit_and_divided_moments_are_refused_by_name() {
+    let tiny = Tiny::new();
+    let output = tiny.attempt("run", &[&ONE_BIT[..], &["memory.shard=true"]].concat());
+    assert_code(&output, 2);
+    assert!(stderr(&output).contains("`memory.shard` sends whole weights"), "{}", stderr(&output));
+}
