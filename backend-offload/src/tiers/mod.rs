@@ -10,7 +10,6 @@
 //! Each device has its [`Tiers`]: its blocks' copies by block id, with checksums where it distrusts them. *That*
 //! a block is in a tier is for the pager to say; here are only the bytes.
 
-mod alternation;
 mod books;
 mod bounce;
 mod checksum;
@@ -26,6 +25,7 @@ mod ring;
 mod ring;
 mod slab;
 mod system;
+mod threads;
 mod transfer;
 
 pub(crate) use copies::{Below, Share, Tiers};

@@ -1,6 +1,7 @@
 //! No ring where there is no `io_uring`.
 
-use super::transfer::Transfer;
+use super::transfer::Direction;
+use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
 
@@ -8,15 +9,22 @@ use std::ptr::NonNull;
 pub(super) enum Ring {}
 
 impl Ring {
-    pub(super) fn open(_: &mut [u8]) -> io::Result<Self> {
+    pub(super) fn open(_: NonNull<[u8]>) -> io::Result<Self> {
         Err(io::Error::from(io::ErrorKind::Unsupported))
     }
 
-    pub(super) fn is_of_use(&self) -> bool {
+    pub(super) unsafe fn start(
+        &mut self,
+        _: usize,
+        _: &File,
+        _: Direction,
+        _: NonNull<[u8]>,
+        _: u64,
+    ) -> bool {
         match *self {}
     }
 
-    pub(super) unsafe fn start(&mut self, _: &Transfer<'_>, _: NonNull<[u8]>, _: u64) -> Option<usize> {
+    pub(super) fn has_ended(&mut self, _: usize) -> bool {
         match *self {}
     }
 
