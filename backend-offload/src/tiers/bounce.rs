@@ -7,16 +7,15 @@
 //! contents, and they are read from there. Nothing more is written before that write was repeated and succeeded: its error
 //! is told to the next block that is to sink.
 
+use super::aligned::Memory;
 use super::extents::ALIGNMENT;
 use super::ring::Ring;
 use super::threads::Threads;
 use super::transfer::{Direction, finish, move_all};
 use crate::journal::TARGET;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::ptr::NonNull;
 use std::sync::{Arc, Once};
 
 /// Bytes of one read or write, through buffers that are aligned as the disk wants.
@@ -86,7 +85,7 @@ impl Bounce {
     /// Buffers for a file of `len` bytes.
     pub(super) fn new(file: Arc<File>, len: u64, means: Means) -> Self {
         static SAID: Once = Once::new();
-        let memory = Memory::zeroed((PIECE as u64).min(len).next_multiple_of(ALIGNMENT) as usize);
+        let memory = Memory::zeroed(BUFFERS, (PIECE as u64).min(len).next_multiple_of(ALIGNMENT) as usize);
         let ring = match means {
             Means::RingIfAny => ring_or_word(Ring::open(memory.whole()), &SAID),
             #[cfg(test)]
@@ -357,6 +356,12 @@ impl Bounce {
         if broken { Err(io::Error::other("broken on purpose")) } else { Ok(()) }
     }
 
+    /// Number of buffers that something is read into, or was.
+    #[cfg(test)]
+    pub(super) fn reads(&self) -> usize {
+        self.slots_of(|piece| piece.direction == Direction::Read).len()
+    }
+
     #[cfg(test)]
     pub(super) fn exchange_file(&mut self, file: Arc<File>) -> Arc<File> {
         std::mem::replace(&mut self.file, file)
@@ -408,45 +413,6 @@ impl fmt::Debug for Bounce {
     }
 }
 
-/// Memory of all buffers, aligned as the disk wants it. Buffers are reached by address alone, as each may be somebody else's.
-struct Memory {
-    start: NonNull<u8>,
-    layout: Layout,
-    /// Bytes of one buffer.
-    each: usize,
-}
-
-// SAFETY: it is plain memory; who may touch which part of it does not depend on the thread.
-unsafe impl Send for Memory {}
-
-impl Memory {
-    fn zeroed(each: usize) -> Self {
-        let layout = Layout::from_size_align(each * BUFFERS, ALIGNMENT as usize).expect("a few mebibytes");
-        // SAFETY: it is of some bytes.
-        let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { start, layout, each }
-    }
-
-    fn whole(&self) -> NonNull<[u8]> {
-        NonNull::slice_from_raw_parts(self.start, self.layout.size())
-    }
-
-    /// The first `len` bytes of a buffer.
-    fn part(&self, slot: usize, len: usize) -> NonNull<[u8]> {
-        assert!(slot < BUFFERS && len <= self.each, "no buffer has so many bytes");
-        // SAFETY: it lies within the allocation.
-        NonNull::slice_from_raw_parts(unsafe { self.start.add(slot * self.each) }, len)
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and `Bounce` waited for all who use it.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
-    }
-}
-
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
@@ -486,7 +452,7 @@ mod tests {
         fn event(&self, event: &tracing::Event<'_>) {
             let mut line = String::new();
             event.record(&mut |_: &tracing::field::Field, value: &dyn fmt::Debug| {
-                line += &format!("{value:?}")
+                _ = fmt::Write::write_fmt(&mut line, format_args!("{value:?}"));
             });
             self.0.lock().expect("nobody panicked").push(line);
         }
@@ -501,7 +467,7 @@ mod tests {
         let refused = std::thread::spawn(move || {
             refuse_rings();
             let said = Once::new();
-            let memory = Memory::zeroed(ALIGNMENT as usize);
+            let memory = Memory::zeroed(BUFFERS, ALIGNMENT as usize);
             let open = || ring_or_word(Ring::open(memory.whole()), &said).is_none();
             tracing::subscriber::with_default(subscriber, || open() && open())
         });

@@ -202,6 +202,12 @@ impl Disk {
         }
     }
 
+    /// Number of buffers with what is read ahead.
+    #[cfg(test)]
+    pub(crate) fn ahead(&self) -> usize {
+        self.bounce().reads()
+    }
+
     /// Does it as if nothing were broken on purpose.
     #[cfg(test)]
     pub(super) fn while_whole<T>(&self, work: impl FnOnce() -> T) -> T {

@@ -10,6 +10,7 @@
 //! Each device has its [`Tiers`]: its blocks' copies by block id, with checksums where it distrusts them. *That*
 //! a block is in a tier is for the pager to say; here are only the bytes.
 
+mod aligned;
 mod books;
 mod bounce;
 mod checksum;
