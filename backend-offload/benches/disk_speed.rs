@@ -1,11 +1,12 @@
-//! Bytes per second between host memory and the disk below it, against what `fio` reaches there with the same pieces, one
-//! at a time: `cargo bench -p backend-offload --bench disk_speed -- FOLDER`.
+//! Bytes per second between host memory and the disk below it, against what `fio` reaches there with pieces of the
+//! same size and as many under way: `cargo bench -p backend-offload --bench disk_speed -- FOLDER`.
 
 use std::path::Path;
 use std::process::Command;
 
 /// As the disk tier transfers them.
 const PIECE: &str = "4M";
+const UNDER_WAY: &str = "8";
 const BYTES: usize = 1 << 30;
 const ROUNDS: usize = 5;
 
@@ -36,8 +37,9 @@ fn main() -> Result<(), String> {
 fn fio(folder: &Path, direction: &str) -> Result<f64, String> {
     let file = folder.join("disk-speed.fio");
     let output = Command::new("fio")
-        .args(["--name=pieces", "--direct=1", "--ioengine=psync", "--iodepth=1", "--output-format=terse"])
-        .args([format!("--bs={PIECE}"), format!("--size={BYTES}"), format!("--rw={direction}")])
+        .args(["--name=pieces", "--direct=1", "--ioengine=io_uring", "--output-format=terse"])
+        .args([format!("--iodepth={UNDER_WAY}"), format!("--bs={PIECE}")])
+        .args([format!("--size={BYTES}"), format!("--rw={direction}")])
         .arg(format!("--filename={}", file.display()))
         .output()
         .map_err(|error| format!("starting fio: {error}; install it"))?;

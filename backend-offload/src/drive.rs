@@ -139,6 +139,7 @@ pub(crate) fn make_resident<M: Mover>(
                 door.waited(start.elapsed());
             }
             result?;
+            read_ahead(door);
         }
         Err(stop) => return Err(explained(door, stop, operation, None)),
     }
@@ -156,6 +157,14 @@ fn complete_all_ended<M: Mover>(door: &mut M, copy_failure: &mut Option<String>)
         complete(door, token, end, copy_failure)?;
     }
     Ok(())
+}
+
+/// Starts to read what will be raised next, beside the operation that is about to run: a hint, which changes no book.
+fn read_ahead<M: Mover>(door: &mut M) {
+    if door.tiers().below().disk.is_some() {
+        let soon = door.pager().soon_from_disk(Tiers::READ_AHEAD);
+        door.tiers().read_ahead(&soon);
+    }
 }
 
 /// Starts moves for operations to come, beside the one that is about to run. Best effort: never fails.

@@ -154,6 +154,19 @@ impl Pager {
         duplicates.max_by_key(|(rank, _)| *rank).map(|(_, id)| (id, TierIndex::HOST))
     }
 
+    /// At most `count` blocks that are on the disk alone and whose next use is known, the next one first.
+    pub fn soon_from_disk(&self, count: usize) -> Vec<BlockId> {
+        let Some(planner) = self.planner.as_ref().filter(|_| self.is_planning()) else { return Vec::new() };
+        let used = |id: BlockId| match planner.future(id) {
+            Future::Used(after) => Some((after, id)),
+            Future::Freed(_) | Future::Unknown => None,
+        };
+        let on_disk = self.live().filter(|(_, block)| block.place == Place::Away(TierIndex::DISK));
+        let mut soon: Vec<_> = on_disk.filter_map(|(id, _)| used(id)).collect();
+        soon.sort_unstable_by_key(|(after, id)| (*after, id.index));
+        soon.into_iter().take(count).map(|(_, id)| id).collect()
+    }
+
     /// The block's contents are on the disk, and its host memory is free.
     pub fn sunk(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;

@@ -1,5 +1,9 @@
 //! Checksums of host copies, taken when a block leaves and compared before it returns (paranoid mode).
 
+/// Words that are mixed side by side, as none waits for another.
+const LANES: usize = 4;
+const LINE: usize = LANES * size_of::<u64>();
+
 /// A cheap mixing checksum over eight bytes at a time. It guards against our own mistakes, not against an
 /// adversary.
 pub(super) fn checksum(bytes: &[u8]) -> u64 {
@@ -8,34 +12,39 @@ pub(super) fn checksum(bytes: &[u8]) -> u64 {
 
 /// The checksum of bytes that come piece by piece.
 #[derive(Debug)]
-pub(super) struct Checksum(u64);
+pub(super) struct Checksum([u64; LANES]);
 
 impl Default for Checksum {
     fn default() -> Self {
-        Self(0x9e37_79b9_7f4a_7c15)
+        Self([0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xd6e8_feb8_6659_fd93])
     }
 }
 
 impl Checksum {
-    /// Adds a piece that others follow: a multiple of eight bytes.
+    /// Adds a piece that others follow: a multiple of 32 bytes.
     pub(super) fn add(&mut self, piece: &[u8]) {
-        let (words, rest) = piece.as_chunks::<8>();
-        debug_assert!(rest.is_empty(), "only the last piece may end within a word");
-        self.0 = words.iter().fold(self.0, |sum, word| mixed(sum, *word));
+        let (lines, rest) = piece.as_chunks::<LINE>();
+        debug_assert!(rest.is_empty(), "only the last piece may end within a line");
+        self.0 = lines.iter().fold(self.0, mixed);
     }
 
     /// The checksum after the last piece, of any length.
     pub(super) fn of_last(mut self, piece: &[u8]) -> u64 {
-        let whole = piece.len() / 8 * 8;
+        let whole = piece.len() / LINE * LINE;
         self.add(&piece[..whole]);
-        let mut last = [0; 8];
+        let mut last = [0; LINE];
         last[..piece.len() - whole].copy_from_slice(&piece[whole..]);
-        mixed(self.0, last)
+        mixed(self.0, &last).into_iter().fold(0, mix)
     }
 }
 
-fn mixed(sum: u64, word: [u8; 8]) -> u64 {
-    (sum ^ u64::from_le_bytes(word)).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29)
+fn mixed(sums: [u64; LANES], line: &[u8; LINE]) -> [u64; LANES] {
+    let (words, _) = line.as_chunks::<8>();
+    std::array::from_fn(|lane| mix(sums[lane], u64::from_le_bytes(words[lane])))
+}
+
+fn mix(sum: u64, word: u64) -> u64 {
+    (sum ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29)
 }
 
 #[cfg(test)]
@@ -44,7 +53,7 @@ mod tests {
 
     #[test]
     fn any_changed_bit_and_any_swapped_words_change_the_checksum() {
-        let bytes: Vec<u8> = (0..37).collect();
+        let bytes: Vec<u8> = (0..101).collect();
         let sum = checksum(&bytes);
         for bit in 0..bytes.len() * 8 {
             let mut other = bytes.clone();
@@ -54,7 +63,10 @@ mod tests {
         let mut swapped = bytes.clone();
         swapped[..16].rotate_left(8);
         assert_ne!(checksum(&swapped), sum);
-        for cut in [0, 8, 16, 32] {
+        let mut swapped = bytes.clone();
+        swapped[..64].rotate_left(32);
+        assert_ne!(checksum(&swapped), sum);
+        for cut in [0, 32, 64, 96] {
             let mut running = Checksum::default();
             running.add(&bytes[..cut]);
             assert_eq!(running.of_last(&bytes[cut..]), sum, "in pieces of {cut} bytes and the rest");

@@ -1,5 +1,6 @@
 //! One device's copies on the host and on the disk, by block.
 
+use super::bounce::BESIDE;
 use super::checksum::checksum;
 use super::disk::{Disk, Sunk};
 use super::pool::{Draft, HostPool, Lease};
@@ -50,6 +51,9 @@ struct Kept {
 }
 
 impl Tiers {
+    /// Number of blocks that are read ahead at most.
+    pub const READ_AHEAD: usize = BESIDE;
+
     pub fn new(pool: Arc<HostPool>, source: SlabSource, distrust: bool) -> Self {
         Self { pool, source, distrust, disk: None, copies: HashMap::new(), sunk: HashMap::new() }
     }
@@ -113,6 +117,14 @@ impl Tiers {
         let copy = self.seal(draft.seal());
         self.copies.insert(block, copy);
         Ok(())
+    }
+
+    /// Starts to read blocks from the disk that are raised soon. Best effort: takes no memory and never fails.
+    pub fn read_ahead(&self, soon: &[BlockId]) {
+        if let Some(disk) = &self.disk {
+            let soon: Vec<_> = soon.iter().filter_map(|block| self.sunk.get(block)).collect();
+            disk.read_ahead(&soon);
+        }
     }
 
     /// Throws away what one tier has of the block, which is elsewhere, too.

@@ -3,37 +3,36 @@
 //! Nothing is left of it when the process ends, however it ends. Reads and writes go around the system's cache where the
 //! file system allows it: what is cached there would take the memory that the host budget leaves to others.
 
-use super::alternation::{BUFFERS, by_turns};
+use super::bounce::{Bounce, Means, PIECE, Part};
 use super::checksum::Checksum;
 use super::extents::{ALIGNMENT, Extents};
+use super::system;
+use super::transfer::Direction;
 use crate::error::OffloadError;
 use crate::journal::TARGET;
 use pager::Limit;
-use std::fmt;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-
-/// Bytes of one read or write, through buffers that are aligned as the disk wants.
-const PIECE: usize = 4 << 20;
-
-/// Panic message where a buffer is neither spare nor in use.
-const ALL_UNDER_WAY: &str = "every other buffer is under way";
 
 /// The file and who has which part of it. One for all devices of a process.
 #[derive(Debug)]
 pub(crate) struct Disk {
     folder: PathBuf,
-    file: File,
     len: u64,
-    books: Mutex<Books>,
+    /// Locked before the books, if both are.
     bounce: Mutex<Bounce>,
+    books: Mutex<Books>,
+    /// Number of blocks that ever sank.
+    sunk: AtomicU64,
     /// Number of reads and writes that fail from now on.
     #[cfg(test)]
-    pub(crate) broken: std::sync::atomic::AtomicU8,
+    pub(crate) broken: Arc<std::sync::atomic::AtomicU8>,
 }
 
 #[derive(Debug)]
@@ -42,10 +41,12 @@ struct Books {
     peak: u64,
 }
 
-/// A block's contents on the disk; its part of the file is free when this is dropped.
+/// A block's contents on the disk, or in buffers on their way there; its part of the file is free when this is dropped.
 #[derive(Debug)]
 pub(super) struct Sunk {
     disk: Arc<Disk>,
+    /// The block's number among all that ever sank.
+    number: u64,
     parts: Vec<Range<u64>>,
     len: usize,
     checksum: u64,
@@ -57,29 +58,6 @@ pub(crate) struct DiskUsage {
     pub in_use: u64,
     pub peak: u64,
     pub len: u64,
-}
-
-struct Bounce(Box<[Page]>);
-
-#[derive(Clone)]
-#[repr(C, align(4096))]
-struct Page([u8; ALIGNMENT as usize]);
-
-impl Bounce {
-    fn buffers(&mut self) -> [&mut [u8]; BUFFERS] {
-        // SAFETY: pages are plain bytes without padding, and `&mut self` makes the access exclusive.
-        let bytes = unsafe {
-            std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.0.len() * size_of::<Page>())
-        };
-        let mut buffers = bytes.chunks_exact_mut(PIECE);
-        std::array::from_fn(|_| buffers.next().expect("as many as there are"))
-    }
-}
-
-impl fmt::Debug for Bounce {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Bounce")
-    }
 }
 
 /// Bytes per second that blocks sink at to a folder's disk, and are raised.
@@ -100,6 +78,7 @@ pub fn disk_speed(folder: &Path, bytes: usize) -> Result<DiskSpeed, OffloadError
     let mut block: Vec<u8> = (0..bytes).map(|n| (n >> 3) as u8).collect();
     let begun = Instant::now();
     let sunk = disk.write(&block)?;
+    disk.wait_for_writes()?;
     let written = begun.elapsed().as_secs_f64();
     sunk.read(&mut block)?;
     let read = begun.elapsed().as_secs_f64() - written;
@@ -114,6 +93,10 @@ pub(crate) fn free_on(folder: &Path) -> Option<u64> {
 impl Disk {
     /// Takes `len` bytes of the disk that `folder` is on.
     pub(crate) fn open(folder: &Path, len: u64) -> Result<Arc<Self>, OffloadError> {
+        Self::open_by(folder, len, Means::RingIfAny)
+    }
+
+    fn open_by(folder: &Path, len: u64, means: Means) -> Result<Arc<Self>, OffloadError> {
         let failed = |attempted: &'static str| {
             move |error: io::Error| OffloadError::Disk {
                 attempted: attempted.to_owned(),
@@ -134,17 +117,24 @@ impl Disk {
         if let Some(kind) = system::no_disk(&file) {
             tracing::warn!(target: TARGET, "{} is on {kind}: it is no disk below host memory", folder.display());
         }
-        Ok(Arc::new(Self {
+        Ok(Self::over(file, folder, len, means))
+    }
+
+    fn over(file: File, folder: &Path, len: u64, means: Means) -> Arc<Self> {
+        let bounce = Bounce::new(Arc::new(file), len, means);
+        Arc::new(Self {
             folder: folder.to_owned(),
-            file,
             len,
             #[cfg(test)]
-            broken: 0.into(),
+            broken: bounce.broken.clone(),
+            bounce: Mutex::new(bounce),
             books: Mutex::new(Books { extents: Extents::new(len), peak: 0 }),
-            bounce: Mutex::new(Bounce(
-                vec![Page([0; ALIGNMENT as usize]); BUFFERS * PIECE / ALIGNMENT as usize].into(),
-            )),
-        }))
+            sunk: AtomicU64::new(0),
+        })
+    }
+
+    fn bounce(&self) -> MutexGuard<'_, Bounce> {
+        self.bounce.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -160,8 +150,10 @@ impl Disk {
         DiskUsage { in_use: self.len - books.extents.left(), peak: books.peak, len: self.len }
     }
 
-    /// Writes `bytes` somewhere.
+    /// Writes `bytes` somewhere. They are out of the caller's memory when this returns, and the last of them on their way.
     pub(super) fn write(self: &Arc<Self>, bytes: &[u8]) -> Result<Sunk, OffloadError> {
+        let repeated = self.bounce().repeat_failed();
+        repeated.map_err(|failure| self.failed_to_write(failure))?;
         let taken = {
             let mut books = self.books();
             let taken = books.extents.take(bytes.len() as u64);
@@ -170,58 +162,63 @@ impl Disk {
         };
         let parts =
             taken.ok_or_else(|| self.failed("finding room for", bytes.len(), "all of it is in use"))?;
-        let mut sunk = Sunk { disk: self.clone(), parts, len: bytes.len(), checksum: 0 };
-        let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
-        let write = |piece: &mut [u8], place| self.attempt(|| system::write(&self.file, piece, place));
-        let written = by_turns(bounce.buffers(), &write, |mut turns| {
-            let (mut rest, mut last) = (bytes, bytes);
-            let mut checksum = Checksum::default();
-            for (place, len) in sunk.pieces() {
-                let (now, later) = rest.split_at(len.min(rest.len()));
-                let buffer = match turns.spare() {
-                    Some(buffer) => buffer,
-                    None => turns.landed()?.expect(ALL_UNDER_WAY).0,
-                };
-                buffer[..now.len()].copy_from_slice(now);
-                buffer[now.len()..len].fill(0);
-                if later.is_empty() && now.len() == bytes.len() {
-                    turns.run(buffer, len, place);
-                } else {
-                    turns.start(buffer, len, place)?;
-                }
-                if !later.is_empty() {
-                    checksum.add(now);
-                }
-                (rest, last) = (later, now);
+        let number = self.sunk.fetch_add(1, Ordering::Relaxed);
+        let mut sunk = Sunk { disk: self.clone(), number, parts, len: bytes.len(), checksum: 0 };
+        // Given up before the block, which takes the buffers to give up its pieces.
+        let mut bounce = self.bounce();
+        let (mut rest, mut last) = (bytes, bytes);
+        let mut checksum = Checksum::default();
+        for part in sunk.pieces() {
+            // None is left where every piece failed.
+            let Some(slot) = bounce.spare(number) else { break };
+            let (now, later) = rest.split_at(part.len.min(rest.len()));
+            bounce.fill(slot, now, part.len);
+            bounce.begin(slot, part, Direction::Write, true);
+            if !later.is_empty() {
+                checksum.add(now);
             }
-            while turns.landed()?.is_some() {}
-            Ok(checksum.of_last(last))
-        });
-        sunk.checksum = written.map_err(|error| self.failed("writing", bytes.len(), &error.to_string()))?;
+            (rest, last) = (later, now);
+        }
+        let left = bounce.leave_behind(number);
+        drop(bounce);
+        left.map_err(|error| self.failed_to_write((bytes.len(), error)))?;
+        sunk.checksum = checksum.of_last(last);
         Ok(sunk)
     }
 
-    #[cfg(not(test))]
-    #[expect(clippy::unused_self, reason = "a test breaks the disk it is about")]
-    fn attempt(&self, transfer: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        transfer()
+    /// Waits until all that has sunk is on the disk.
+    fn wait_for_writes(&self) -> Result<(), OffloadError> {
+        self.bounce().wait_for_all_writes().map_err(|failure| self.failed_to_write(failure))
     }
 
+    /// Starts to read blocks that are raised soon, the first of them first, as far as there are buffers. Waits for nothing.
+    pub(super) fn read_ahead(&self, soon: &[&Sunk]) {
+        let Ok(mut bounce) = self.bounce.try_lock() else { return };
+        bounce.keep_ahead(|number| soon.iter().any(|sunk| sunk.number == number));
+        for part in soon.iter().flat_map(|sunk| sunk.pieces()) {
+            if !bounce.read_ahead(part) {
+                return;
+            }
+        }
+    }
+
+    /// Number of buffers with what is read ahead.
     #[cfg(test)]
-    fn attempt(&self, transfer: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        use std::sync::atomic::Ordering::Relaxed;
-        let broken = self.broken.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
-        if broken { Err(io::Error::other("broken on purpose")) } else { transfer() }
+    pub(crate) fn ahead(&self) -> usize {
+        self.bounce().reads()
     }
 
     /// Does it as if nothing were broken on purpose.
     #[cfg(test)]
     pub(super) fn while_whole<T>(&self, work: impl FnOnce() -> T) -> T {
-        use std::sync::atomic::Ordering::Relaxed;
-        let broken = self.broken.swap(0, Relaxed);
+        let broken = self.broken.swap(0, Ordering::Relaxed);
         let done = work();
-        self.broken.store(broken, Relaxed);
+        self.broken.store(broken, Ordering::Relaxed);
         done
+    }
+
+    fn failed_to_write(&self, (block, error): (usize, io::Error)) -> OffloadError {
+        self.failed("writing", block, &error.to_string())
     }
 
     fn failed(&self, attempted: &str, len: usize, reason: &str) -> OffloadError {
@@ -236,44 +233,61 @@ impl Disk {
 impl Sunk {
     /// Reads the contents back, and compares them with their checksum.
     pub(super) fn read(&self, into: &mut [u8]) -> Result<(), OffloadError> {
-        let disk = &self.disk;
-        let mut bounce = disk.bounce.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = |piece: &mut [u8], place| disk.attempt(|| system::read(&disk.file, piece, place));
-        let found = by_turns(bounce.buffers(), &read, |mut turns| {
-            let mut landing = Landing { into, at: 0, checksum: Checksum::default() };
-            for (place, len) in self.pieces() {
-                let buffer = if let Some(buffer) = turns.spare() {
-                    buffer
-                } else {
-                    let (buffer, len) = turns.landed()?.expect(ALL_UNDER_WAY);
-                    landing.take(&buffer[..len]);
-                    buffer
-                };
-                if len >= self.len {
-                    turns.run(buffer, len, place);
-                } else {
-                    turns.start(buffer, len, place)?;
-                }
-            }
-            while let Some((piece, len)) = turns.landed()? {
-                landing.take(&piece[..len]);
-            }
-            Ok(landing.checksum.of_last(&landing.into[landing.at..]))
-        });
-        let found = found.map_err(|error| disk.failed("reading", self.len, &error.to_string()))?;
+        let mut bounce = self.disk.bounce();
+        bounce.wait_for_writes(self.number);
+        let was_ahead = bounce.has_read(self.number);
+        let mut found = self.land(&mut bounce, into);
+        if found.is_err() {
+            bounce.forget(self.number, Some(Direction::Read));
+        }
+        if found.is_err() && was_ahead {
+            // It may have failed long ago, when nobody wanted it.
+            found = self.land(&mut bounce, into);
+            bounce.forget(self.number, Some(Direction::Read));
+        }
+        drop(bounce);
+        let found = found.map_err(|error| self.disk.failed("reading", self.len, &error.to_string()))?;
         if found != self.checksum {
-            return Err(disk.failed("reading", self.len, "its bytes are not those that were written"));
+            return Err(self.disk.failed("reading", self.len, "its bytes are not those that were written"));
         }
         Ok(())
     }
 
-    /// Places in the file and lengths, in order.
-    fn pieces(&self) -> impl Iterator<Item = (u64, usize)> {
-        let pieces = |part: &Range<u64>| {
+    /// The checksum of what was read.
+    fn land(&self, bounce: &mut Bounce, into: &mut [u8]) -> io::Result<u64> {
+        let mut landing = Landing { into, at: 0, checksum: Checksum::default() };
+        let mut under_way = VecDeque::new();
+        for part in self.pieces() {
+            let slot = match bounce.find(self.number, part.place) {
+                Some(slot) => slot,
+                None => loop {
+                    if let Some(slot) = bounce.spare(self.number) {
+                        // Nothing is copied beside a block of one piece.
+                        bounce.begin(slot, part, Direction::Read, part.len < self.len);
+                        break slot;
+                    }
+                    let first = under_way.pop_front().expect("every other buffer is under way");
+                    bounce.take(first, |piece| landing.take(piece))?;
+                },
+            };
+            under_way.push_back(slot);
+        }
+        for slot in under_way {
+            bounce.take(slot, |piece| landing.take(piece))?;
+        }
+        Ok(landing.checksum.of_last(&landing.into[landing.at..]))
+    }
+
+    /// What passes the buffers, in order.
+    fn pieces(&self) -> impl Iterator<Item = Part> {
+        let (owner, block) = (self.number, self.len);
+        self.parts.iter().flat_map(move |part| {
             let end = part.end;
-            part.clone().step_by(PIECE).map(move |begin| (begin, (end - begin).min(PIECE as u64) as usize))
-        };
-        self.parts.iter().flat_map(pieces)
+            part.clone().step_by(PIECE).map(move |place| {
+                let len = (end - place).min(PIECE as u64) as usize;
+                Part { owner, place, len, block }
+            })
+        })
     }
 
     /// Bytes of the contents.
@@ -305,86 +319,9 @@ impl Landing<'_> {
 
 impl Drop for Sunk {
     fn drop(&mut self) {
+        // Nothing is written to where another block may be next.
+        self.disk.bounce().forget(self.number, None);
         self.disk.books().extents.give_back(&self.parts);
-    }
-}
-
-#[cfg(target_os = "linux")]
-mod system {
-    use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstatfs, open as open_file, statvfs};
-    use std::fs::File;
-    use std::io;
-    use std::os::unix::fs::FileExt;
-    use std::path::Path;
-
-    /// A file that has no name, read and written around the cache where that is possible.
-    pub(super) fn open(folder: &Path) -> io::Result<File> {
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        let file =
-            open_file(folder, flags | OFlags::DIRECT, mode).or_else(|_| open_file(folder, flags, mode));
-        Ok(File::from(file?))
-    }
-
-    pub(super) fn free_on(folder: &Path) -> Option<u64> {
-        let facts = statvfs(folder).ok()?;
-        Some(facts.f_bavail * facts.f_frsize)
-    }
-
-    pub(super) fn reserve(file: &File, len: u64) -> io::Result<()> {
-        Ok(fallocate(file, FallocateFlags::empty(), 0, len)?)
-    }
-
-    /// The kind of file system the file lies on, if that is memory or another machine.
-    pub(super) fn no_disk(file: &File) -> Option<&'static str> {
-        match fstatfs(file).ok()?.f_type as u64 & 0xffff_ffff {
-            0x0102_1994 | 0x8584_58f6 => Some("a file system in memory"),
-            0x6969 | 0xff53_4d42 | 0xfe53_4d42 => Some("a network mount"),
-            _ => None,
-        }
-    }
-
-    pub(super) fn write(file: &File, bytes: &[u8], place: u64) -> io::Result<()> {
-        file.write_all_at(bytes, place)
-    }
-
-    pub(super) fn read(file: &File, bytes: &mut [u8], place: u64) -> io::Result<()> {
-        file.read_exact_at(bytes, place)
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-mod system {
-    use std::fs::File;
-    use std::io;
-    use std::path::Path;
-
-    fn unsupported() -> io::Error {
-        io::Error::other("files without a name are known on Linux only")
-    }
-
-    pub(super) fn open(_: &Path) -> io::Result<File> {
-        Err(unsupported())
-    }
-
-    pub(super) fn free_on(_: &Path) -> Option<u64> {
-        None
-    }
-
-    pub(super) fn reserve(_: &File, _: u64) -> io::Result<()> {
-        Err(unsupported())
-    }
-
-    pub(super) fn no_disk(_: &File) -> Option<&'static str> {
-        None
-    }
-
-    pub(super) fn write(_: &File, _: &[u8], _: u64) -> io::Result<()> {
-        Err(unsupported())
-    }
-
-    pub(super) fn read(_: &File, _: &mut [u8], _: u64) -> io::Result<()> {
-        Err(unsupported())
     }
 }
 
@@ -397,94 +334,4 @@ pub(crate) fn in_memory(pages: u64) -> Option<Arc<Disk>> {
 }
 
 #[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use super::*;
-
-    fn disk(len: u64) -> (tempfile::TempDir, Arc<Disk>) {
-        let folder = tempfile::tempdir().expect("a folder");
-        let disk = Disk::open(folder.path(), len).expect("there is room");
-        (folder, disk)
-    }
-
-    fn contents(len: usize, seed: usize) -> Vec<u8> {
-        (0..len).map(|n| (n * 31 + n / 251 + seed) as u8).collect()
-    }
-
-    #[test]
-    fn what_is_written_is_read_back_whatever_its_size() {
-        let (folder, disk) = disk(128 << 20);
-        let sizes =
-            [1, 4095, 4096, 4097, PIECE, PIECE + 1, 2 * PIECE + 4096 * 3 + 5, 5 * PIECE, 6 * PIECE + 77];
-        let sunk: Vec<_> = sizes.map(|len| disk.write(&contents(len, len)).expect("room")).into();
-        for (len, sunk) in sizes.into_iter().zip(&sunk) {
-            let mut read = vec![0; len];
-            sunk.read(&mut read).expect("as it was written");
-            assert_eq!(read, contents(len, len));
-        }
-        let names = std::fs::read_dir(folder.path()).expect("a folder").count();
-        assert_eq!(names, 0, "the file has no name");
-        let used: u64 = sizes.into_iter().map(|len| (len as u64).next_multiple_of(ALIGNMENT)).sum();
-        assert_eq!((disk.usage().in_use, disk.usage().peak), (used, used));
-        drop(sunk);
-        assert_eq!(disk.room(), Limit::bytes(128 << 20));
-    }
-
-    #[test]
-    fn a_block_in_several_parts_is_read_in_their_order() {
-        let (_folder, disk) = disk(8 * ALIGNMENT);
-        let mut pages: Vec<_> = (0..8).map(|n| Some(disk.write(&contents(4096, n)).expect("room"))).collect();
-        for n in [6, 1, 4] {
-            pages[n] = None;
-        }
-        let sunk = disk.write(&contents(3 * 4096 - 9, 99)).expect("three pages are free");
-        assert_eq!(sunk.parts.len(), 3);
-        let mut read = vec![0; 3 * 4096 - 9];
-        sunk.read(&mut read).expect("as it was written");
-        assert_eq!(read, contents(3 * 4096 - 9, 99));
-        let told = disk.write(&[1]).expect_err("no page is free").to_string();
-        assert!(told.contains("a block of 1 B") && told.contains("in use"), "{told}");
-    }
-
-    /// The disk transfers some pieces while others are copied, so that one that fails is not the last one started.
-    #[test]
-    fn a_piece_that_fails_fails_its_block_and_takes_no_room() {
-        let (_folder, disk) = disk(64 << 20);
-        let fails = |times: u8| disk.broken.store(times, std::sync::atomic::Ordering::Relaxed);
-        let block = contents(6 * PIECE + 77, 5);
-        fails(1);
-        let told = disk.write(&block).expect_err("its first piece fails").to_string();
-        assert!(told.contains("broken on purpose"), "{told}");
-        assert_eq!(disk.usage().in_use, 0);
-        fails(0);
-        let sunk = disk.write(&block).expect("room");
-        let mut read = vec![0; block.len()];
-        fails(1);
-        assert!(sunk.read(&mut read).is_err());
-        fails(0);
-        sunk.read(&mut read).expect("as it was written");
-        assert!(read == block);
-    }
-
-    #[test]
-    fn a_byte_that_changed_on_the_disk_is_no_contents() {
-        let (_folder, disk) = disk(1 << 20);
-        let sunk = disk.write(&contents(10_000, 3)).expect("room");
-        let place = sunk.parts[0].start + 4096;
-        let mut page = Page([0; ALIGNMENT as usize]);
-        system::read(&disk.file, &mut page.0, place).expect("a page");
-        page.0[7] ^= 1;
-        system::write(&disk.file, &page.0, place).expect("a page");
-        let told = sunk.read(&mut vec![0; 10_000]).expect_err("changed").to_string();
-        assert!(told.contains("9.77 KiB") && told.contains("not those that were written"), "{told}");
-    }
-
-    #[test]
-    fn a_disk_that_cannot_be_had_is_refused_when_it_is_opened() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let absent = Disk::open(&folder.path().join("nowhere"), 1 << 20).expect_err("no such folder");
-        assert!(absent.to_string().contains("nowhere"), "{absent}");
-        let endless = Disk::open(folder.path(), 8 << 40).expect_err("no disk here is so large");
-        assert!(endless.to_string().contains("taking 8.00 TiB"), "{endless}");
-        assert!(Disk::open(folder.path(), 4095).is_err());
-    }
-}
+mod tests;

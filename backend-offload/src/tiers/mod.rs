@@ -10,15 +10,24 @@
 //! Each device has its [`Tiers`]: its blocks' copies by block id, with checksums where it distrusts them. *That*
 //! a block is in a tier is for the pager to say; here are only the bytes.
 
-mod alternation;
+mod aligned;
 mod books;
+mod bounce;
 mod checksum;
 mod copies;
 mod disk;
 mod extents;
 mod machine;
 mod pool;
+#[cfg(target_os = "linux")]
+mod ring;
+#[cfg(not(target_os = "linux"))]
+#[path = "no_ring.rs"]
+mod ring;
 mod slab;
+mod system;
+mod threads;
+mod transfer;
 
 pub(crate) use copies::{Below, Share, Tiers};
 #[cfg(test)]

@@ -85,6 +85,28 @@ fn a_block_sinks_again_for_free_until_it_is_written() {
 }
 
 #[test]
+fn a_repeated_program_tells_what_it_wants_next_of_the_disk() {
+    for (policy, foretold) in [(Policy::Planned, true), (Policy::LeastRecentlyUsed, false)] {
+        let mut pager = Pager::new(Limit::bytes(10), policy, Oversized::Refuse);
+        let blocks: Vec<_> = (1..9).map(|bytes| pager.insert(bytes, Arena(0))).collect();
+        for block in &blocks {
+            operate_above_a_disk(&mut pager, &[*block], [8, 100]).expect("the disk takes it");
+            pager.wrote(*block).expect("on the device");
+        }
+        for _ in 0..8 {
+            pager.mark_step();
+            for block in &blocks {
+                operate_above_a_disk(&mut pager, &[*block], [8, 100]).expect("it comes back");
+            }
+        }
+        let on_disk = |id: &&BlockId| place(&pager, **id).0 == Place::Away(DISK);
+        let wanted: Vec<_> = blocks.iter().filter(on_disk).copied().collect();
+        assert!(wanted.len() > 1, "{wanted:?}");
+        assert_eq!(pager.soon_from_disk(2), if foretold { &wanted[..2] } else { &[] });
+    }
+}
+
+#[test]
 fn a_full_disk_is_a_full_tier_and_no_disk_is_no_step() {
     for disk in [0, 10] {
         let (mut pager, _) = written(Limit::bytes(20), Policy::LeastRecentlyUsed, 2);

@@ -225,3 +225,25 @@ fn a_sweep_over_more_than_fits_is_moved_ahead() {
     assert!(counters.brought_in_vain * 10 < counters.brought_ahead, "{counters:?}");
     door.close();
 }
+
+#[test]
+fn what_a_repeated_program_wants_next_of_the_disk_is_read_beside_it() {
+    let (device, host) = (Limit::bytes(10_000), Limit::bytes(10_000));
+    let mut door =
+        FakeDoor::above_a_disk(device, host, 40, Policy::Planned, Oversized::Refuse, (false, true));
+    let weights: Vec<_> = (0..12).map(|n| door.insert(4000 + n, 0)).collect();
+    for id in &weights {
+        door.operate(&[*id], 1).expect("there is room for all");
+    }
+    let disk = door.tiers.below().disk.expect("the door is above one");
+    let mut operations_beside = 0;
+    for _ in 0..6 {
+        for id in &weights {
+            door.operate(&[*id], 0).expect("it comes back");
+            operations_beside += usize::from(disk.ahead() > 0);
+        }
+        door.check();
+    }
+    assert!(operations_beside > 24, "something was read beside {operations_beside} of 72 operations");
+    door.close();
+}

@@ -1,0 +1,479 @@
+//! The buffers that blocks pass on their way to and from the disk, and who has them.
+//!
+//! Pieces are on their way beside the program: those of blocks that have sunk, until they are written, and those of blocks
+//! that are raised soon. Their number is bounded, and some buffers are left to the block that the program waits for.
+//!
+//! A block counts as sunk once all of it is in buffers, so that a write may fail when nobody waits for it. Then its buffer keeps the
+//! contents, and they are read from there. Nothing more is written before that write was repeated and succeeded: its error
+//! is told to the next block that is to sink.
+
+use super::aligned::Memory;
+use super::extents::ALIGNMENT;
+use super::ring::Ring;
+use super::threads::Threads;
+use super::transfer::{Direction, finish, move_all};
+use crate::journal::TARGET;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Once};
+
+/// Bytes of one read or write, through buffers that are aligned as the disk wants.
+pub(super) const PIECE: usize = 4 << 20;
+
+/// Number of buffers.
+pub(super) const BUFFERS: usize = 8;
+
+/// Buffers that are taken while no call to the disk runs, at most.
+pub(super) const BESIDE: usize = BUFFERS - 2;
+
+/// The buffers of one disk.
+pub(super) struct Bounce {
+    file: Arc<File>,
+    /// Closed before its buffers are freed.
+    ring: Option<Ring>,
+    threads: Threads,
+    memory: Memory,
+    pieces: [Option<Piece>; BUFFERS],
+    /// Number of pieces begun.
+    begun: u64,
+    /// Number of pieces that fail from now on.
+    #[cfg(test)]
+    pub(super) broken: Arc<std::sync::atomic::AtomicU8>,
+}
+
+/// A part of a block in a buffer.
+struct Piece {
+    part: Part,
+    direction: Direction,
+    /// Place in the order of beginnings.
+    turn: u64,
+    way: Way,
+    /// It fails on purpose when it lands.
+    #[cfg(test)]
+    fails: bool,
+}
+
+/// A part of a block, and where it is in the file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part {
+    /// The block's number among all that ever sank.
+    pub owner: u64,
+    pub place: u64,
+    /// Bytes in the file.
+    pub len: usize,
+    /// Bytes of the whole block.
+    pub block: usize,
+}
+
+enum Way {
+    InRing,
+    ByThread,
+    Landed(io::Result<()>),
+}
+
+/// How pieces are transferred beside the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Means {
+    /// By `io_uring`, or by threads where the kernel refuses it.
+    RingIfAny,
+    #[cfg(test)]
+    Threads,
+}
+
+impl Bounce {
+    /// Buffers for a file of `len` bytes.
+    pub(super) fn new(file: Arc<File>, len: u64, means: Means) -> Self {
+        static SAID: Once = Once::new();
+        let memory = Memory::zeroed(BUFFERS, (PIECE as u64).min(len).next_multiple_of(ALIGNMENT) as usize);
+        let ring = match means {
+            Means::RingIfAny => ring_or_word(Ring::open(memory.whole()), &SAID),
+            #[cfg(test)]
+            Means::Threads => None,
+        };
+        Self {
+            file,
+            ring,
+            threads: Threads::default(),
+            memory,
+            pieces: [const { None }; BUFFERS],
+            begun: 0,
+            #[cfg(test)]
+            broken: Arc::default(),
+        }
+    }
+
+    /// A buffer for the block `owner`, as soon as there is one; `None` if its own pieces and those that could not be written have
+    /// all.
+    pub(super) fn spare(&mut self, owner: u64) -> Option<usize> {
+        loop {
+            if let Some(slot) = self.free_or_reaped() {
+                return Some(slot);
+            }
+            if let Some(slot) = self.oldest_write() {
+                self.land(slot);
+            } else {
+                let slot = self.latest_read(|other| other != owner)?;
+                self.drop_piece(slot);
+            }
+        }
+    }
+
+    fn free_or_reaped(&mut self) -> Option<usize> {
+        let free = |pieces: &[Option<Piece>]| pieces.iter().position(Option::is_none);
+        free(&self.pieces).or_else(|| {
+            for slot in 0..BUFFERS {
+                if self.has_ended(slot) {
+                    self.land(slot);
+                }
+            }
+            free(&self.pieces)
+        })
+    }
+
+    /// Fills a spare buffer with `bytes` and zeros up to `len`.
+    pub(super) fn fill(&mut self, slot: usize, bytes: &[u8], len: usize) {
+        assert!(self.pieces[slot].is_none(), "the buffer is in use");
+        // SAFETY: the buffer is spare.
+        let buffer = unsafe { self.memory.part(slot, len).as_mut() };
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        buffer[bytes.len()..].fill(0);
+    }
+
+    /// Transfers a part between a spare buffer and the file: `beside` the caller, or before this returns.
+    pub(super) fn begin(&mut self, slot: usize, part: Part, direction: Direction, beside: bool) {
+        assert!(self.pieces[slot].is_none(), "the buffer is in use");
+        let bytes = self.memory.part(slot, part.len);
+        #[cfg(test)]
+        let fails = beside && self.fail_on_purpose().is_err();
+        let way = if !beside {
+            Way::Landed(self.run(slot, &part, direction))
+        } else if let Some(ring) = &mut self.ring
+            // SAFETY: the buffer is touched again only when its piece landed, which `drop` waits for at the latest.
+            && unsafe { ring.start(slot, &self.file, direction, bytes, part.place) }
+        {
+            Way::InRing
+        // SAFETY: as above.
+        } else if unsafe { self.threads.start(slot, &self.file, direction, bytes, part.place) } {
+            Way::ByThread
+        } else {
+            Way::Landed(self.run(slot, &part, direction))
+        };
+        self.begun += 1;
+        if !matches!((direction, &way), (Direction::Write, Way::Landed(Ok(())))) {
+            self.pieces[slot] = Some(Piece {
+                part,
+                direction,
+                turn: self.begun,
+                way,
+                #[cfg(test)]
+                fails,
+            });
+        }
+    }
+
+    /// Transfers a part at once, while the caller waits: of a buffer that nothing else uses.
+    fn run(&self, slot: usize, part: &Part, direction: Direction) -> io::Result<()> {
+        #[cfg(test)]
+        self.fail_on_purpose()?;
+        // SAFETY: callers have the buffer for themselves.
+        let bytes = unsafe { self.memory.part(slot, part.len).as_mut() };
+        move_all(&self.file, direction, bytes, part.place)
+    }
+
+    /// Waits for the piece in a buffer, which is spare then if it was written.
+    fn land(&mut self, slot: usize) {
+        let Some(piece) = &mut self.pieces[slot] else { return };
+        let moved = match piece.way {
+            Way::Landed(_) => return,
+            Way::InRing => self.ring.as_mut().expect("it was given the piece").landed(slot),
+            Way::ByThread => self.threads.landed(slot).map(|()| piece.part.len),
+        };
+        // SAFETY: nobody else has the buffer any more.
+        let bytes = unsafe { self.memory.part(slot, piece.part.len).as_mut() };
+        let end = finish(&self.file, piece.direction, bytes, piece.part.place, moved);
+        #[cfg(test)]
+        let end = if piece.fails { Err(io::Error::other("broken on purpose")) } else { end };
+        if piece.direction == Direction::Write && end.is_ok() {
+            self.pieces[slot] = None;
+        } else {
+            piece.way = Way::Landed(end);
+        }
+    }
+
+    fn has_ended(&mut self, slot: usize) -> bool {
+        match (&self.pieces[slot], &mut self.ring) {
+            (Some(Piece { way: Way::InRing, .. }), Some(ring)) => ring.has_ended(slot),
+            (Some(Piece { way: Way::ByThread, .. }), _) => self.threads.has_ended(slot),
+            _ => false,
+        }
+    }
+
+    /// Hands a read piece to `work` and gives its buffer up. What could not be written is handed over, too, and stays.
+    pub(super) fn take(&mut self, slot: usize, work: impl FnOnce(&[u8])) -> io::Result<()> {
+        self.land(slot);
+        let piece = self.pieces[slot].take().expect("the buffer has a piece");
+        if piece.direction == Direction::Write {
+            work(self.contents(slot, piece.part.len));
+            self.pieces[slot] = Some(piece);
+            return Ok(());
+        }
+        if let Way::Landed(end) = piece.way {
+            end?;
+        }
+        work(self.contents(slot, piece.part.len));
+        Ok(())
+    }
+
+    fn contents(&self, slot: usize, len: usize) -> &[u8] {
+        // SAFETY: callers waited for the buffer's piece, and `&self` lets nobody change it.
+        unsafe { self.memory.part(slot, len).as_ref() }
+    }
+
+    /// The buffer that has this part of a block.
+    pub(super) fn find(&self, owner: u64, place: u64) -> Option<usize> {
+        let is_it = |piece: &Piece| piece.part.owner == owner && piece.part.place == place;
+        self.pieces.iter().position(|piece| piece.as_ref().is_some_and(is_it))
+    }
+
+    /// Waits for a block's writes.
+    pub(super) fn wait_for_writes(&mut self, owner: u64) {
+        for slot in self.slots_of(|piece| piece.part.owner == owner && piece.direction == Direction::Write) {
+            self.land(slot);
+        }
+    }
+
+    /// Leaves the block's writes to themselves, but for those that others need the buffers of.
+    pub(super) fn leave_behind(&mut self, owner: u64) -> io::Result<()> {
+        while self.taken() > BESIDE {
+            if let Some(slot) = self.oldest_write() {
+                self.land(slot);
+            } else if let Some(slot) = self.latest_read(|_| true) {
+                self.drop_piece(slot);
+            } else {
+                break;
+            }
+        }
+        let failed = self.slots_of(|piece| piece.part.owner == owner && piece.error().is_some());
+        let error = failed.first().and_then(|slot| self.pieces[*slot].as_ref()?.error().map(same));
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Repeats writes that failed when nobody waited for them. The error has the bytes of the block it is about.
+    pub(super) fn repeat_failed(&mut self) -> Result<(), (usize, io::Error)> {
+        for slot in self.slots_of(|piece| piece.direction == Direction::Write && piece.error().is_some()) {
+            let Some(part) = self.pieces[slot].as_ref().map(|piece| piece.part) else { continue };
+            let end = self.run(slot, &part, Direction::Write);
+            end.map_err(|error| (part.block, error))?;
+            self.pieces[slot] = None;
+        }
+        Ok(())
+    }
+
+    /// Waits for all writes.
+    pub(super) fn wait_for_all_writes(&mut self) -> Result<(), (usize, io::Error)> {
+        while let Some(slot) = self.oldest_write() {
+            self.land(slot);
+        }
+        self.repeat_failed()
+    }
+
+    /// Starts to read a part that is wanted soon, if a buffer can be had without waiting.
+    pub(super) fn read_ahead(&mut self, part: Part) -> bool {
+        if self.find(part.owner, part.place).is_some() {
+            return true;
+        }
+        if self.taken() >= BESIDE {
+            self.free_or_reaped();
+        }
+        let writes = |piece: &Piece| piece.part.owner == part.owner && piece.direction == Direction::Write;
+        let Some(slot) = self.pieces.iter().position(Option::is_none) else { return false };
+        if self.taken() >= BESIDE || !self.slots_of(writes).is_empty() {
+            return false;
+        }
+        self.begin(slot, part, Direction::Read, true);
+        true
+    }
+
+    /// Gives up what was read ahead for blocks that are not `wanted`, where nothing has to be waited for.
+    pub(super) fn keep_ahead(&mut self, wanted: impl Fn(u64) -> bool) {
+        for slot in self.slots_of(|piece| piece.direction == Direction::Read && !wanted(piece.part.owner)) {
+            let is_landed = matches!(self.pieces[slot], Some(Piece { way: Way::Landed(_), .. }));
+            if is_landed || self.has_ended(slot) {
+                self.drop_piece(slot);
+            }
+        }
+    }
+
+    /// Whether something of a block was read ahead.
+    pub(super) fn has_read(&self, owner: u64) -> bool {
+        !self.slots_of(|piece| piece.part.owner == owner && piece.direction == Direction::Read).is_empty()
+    }
+
+    /// Gives up a block's pieces of one direction or of both.
+    pub(super) fn forget(&mut self, owner: u64, direction: Option<Direction>) {
+        let is_it = |piece: &Piece| {
+            piece.part.owner == owner && direction.is_none_or(|direction| direction == piece.direction)
+        };
+        for slot in self.slots_of(is_it) {
+            self.drop_piece(slot);
+        }
+    }
+
+    fn drop_piece(&mut self, slot: usize) {
+        self.land(slot);
+        self.pieces[slot] = None;
+    }
+
+    fn slots_of(&self, is_it: impl Fn(&Piece) -> bool) -> Vec<usize> {
+        (0..BUFFERS).filter(|slot| self.pieces[*slot].as_ref().is_some_and(&is_it)).collect()
+    }
+
+    /// Number of buffers in use.
+    pub(super) fn taken(&self) -> usize {
+        self.pieces.iter().flatten().count()
+    }
+
+    fn oldest_write(&self) -> Option<usize> {
+        let writes =
+            |piece: &Piece| piece.direction == Direction::Write && !matches!(piece.way, Way::Landed(_));
+        self.slots_of(writes).into_iter().min_by_key(|slot| self.turn(*slot))
+    }
+
+    fn latest_read(&self, of: impl Fn(u64) -> bool) -> Option<usize> {
+        let reads = |piece: &Piece| piece.direction == Direction::Read && of(piece.part.owner);
+        self.slots_of(reads).into_iter().max_by_key(|slot| self.turn(*slot))
+    }
+
+    fn turn(&self, slot: usize) -> u64 {
+        self.pieces[slot].as_ref().map_or(0, |piece| piece.turn)
+    }
+
+    #[cfg(test)]
+    fn fail_on_purpose(&self) -> io::Result<()> {
+        use std::sync::atomic::Ordering::Relaxed;
+        let broken = self.broken.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+        if broken { Err(io::Error::other("broken on purpose")) } else { Ok(()) }
+    }
+
+    /// Number of buffers that something is read into, or was.
+    #[cfg(test)]
+    pub(super) fn reads(&self) -> usize {
+        self.slots_of(|piece| piece.direction == Direction::Read).len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn exchange_file(&mut self, file: Arc<File>) -> Arc<File> {
+        std::mem::replace(&mut self.file, file)
+    }
+
+    #[cfg(test)]
+    pub(super) fn ring(&mut self) -> Option<&mut Ring> {
+        self.ring.as_mut()
+    }
+}
+
+impl Piece {
+    fn error(&self) -> Option<&io::Error> {
+        match &self.way {
+            Way::Landed(Err(error)) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// The same error once more, for who is told of it first.
+fn same(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error)
+}
+
+/// Takes back what the kernel and threads have.
+impl Drop for Bounce {
+    fn drop(&mut self) {
+        for slot in 0..BUFFERS {
+            self.land(slot);
+        }
+    }
+}
+
+/// The ring, or one line for all disks of the process that threads do its work.
+fn ring_or_word(opened: io::Result<Ring>, said: &Once) -> Option<Ring> {
+    opened
+        .inspect_err(|error| {
+            said.call_once(|| {
+                tracing::info!(target: TARGET, "no io_uring ({error}): threads read and write the disk");
+            });
+        })
+        .ok()
+}
+
+impl fmt::Debug for Bounce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bounce").field("has_ring", &self.ring.is_some()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use tracing::span;
+
+    /// Makes the kernel refuse rings to this thread, as containers do.
+    fn refuse_rings() {
+        let filter = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        let mut program = [
+            filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
+            filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        // SAFETY: the program is there for the length of the call, which changes what this thread may ask for and no memory.
+        let refused = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+        };
+        assert!(refused, "{}", io::Error::last_os_error());
+    }
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<String>>>);
+
+    impl tracing::Subscriber for Lines {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            let mut line = String::new();
+            event.record(&mut |_: &tracing::field::Field, value: &dyn fmt::Debug| {
+                _ = fmt::Write::write_fmt(&mut line, format_args!("{value:?}"));
+            });
+            self.0.lock().expect("nobody panicked").push(line);
+        }
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    #[test]
+    fn a_kernel_that_refuses_rings_is_told_of_once() {
+        let lines = Lines::default();
+        let subscriber = lines.clone();
+        let refused = std::thread::spawn(move || {
+            refuse_rings();
+            let said = Once::new();
+            let memory = Memory::zeroed(BUFFERS, ALIGNMENT as usize);
+            let open = || ring_or_word(Ring::open(memory.whole()), &said).is_none();
+            tracing::subscriber::with_default(subscriber, || open() && open())
+        });
+        assert!(refused.join().expect("no panic"), "the kernel gave a ring");
+        let lines = lines.0.lock().expect("nobody panicked");
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains("no io_uring (Operation not permitted"), "{lines:?}");
+    }
+}

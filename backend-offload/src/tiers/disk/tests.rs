@@ -1,0 +1,308 @@
+//! The disk and its buffers: contents, faults, and what goes on beside the program; by a ring and by threads.
+
+use super::super::bounce::BESIDE;
+use super::super::system;
+use super::*;
+use std::sync::Barrier;
+
+#[repr(C, align(4096))]
+struct Page([u8; ALIGNMENT as usize]);
+
+fn disk(len: u64) -> (tempfile::TempDir, Arc<Disk>) {
+    disk_by(Means::RingIfAny, len)
+}
+
+fn disk_by(means: Means, len: u64) -> (tempfile::TempDir, Arc<Disk>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = Disk::open_by(folder.path(), len, means).expect("there is room");
+    (folder, disk)
+}
+
+/// Runs a test by threads and, if the kernel has one, by a ring.
+fn by_each_means(len: u64, test: impl Fn(&Path, &Arc<Disk>)) {
+    for means in [Means::Threads, Means::RingIfAny] {
+        let (folder, disk) = disk_by(means, len);
+        test(folder.path(), &disk);
+    }
+}
+
+/// Pages that differ, from each other and by `seed`.
+fn contents(len: usize, seed: usize) -> Vec<u8> {
+    let mut bytes = vec![seed as u8; len];
+    for (number, page) in bytes.chunks_mut(ALIGNMENT as usize).enumerate() {
+        let number = (number + seed).to_le_bytes();
+        let marked = page.len().min(number.len());
+        page[..marked].copy_from_slice(&number[..marked]);
+    }
+    bytes
+}
+
+#[test]
+fn what_is_written_is_read_back_whatever_its_size() {
+    by_each_means(128 << 20, sinks_and_raises_any_size);
+}
+
+fn sinks_and_raises_any_size(folder: &Path, disk: &Arc<Disk>) {
+    let sizes = [1, 4095, 4096, 4097, PIECE, PIECE + 1, 2 * PIECE + 4096 * 3 + 5, 5 * PIECE, 6 * PIECE + 77];
+    let sunk: Vec<_> = sizes.map(|len| disk.write(&contents(len, len)).expect("room")).into();
+    for (len, sunk) in sizes.into_iter().zip(&sunk) {
+        let mut read = vec![0; len];
+        sunk.read(&mut read).expect("as it was written");
+        assert_eq!(read, contents(len, len));
+    }
+    let names = std::fs::read_dir(folder).expect("a folder").count();
+    assert_eq!(names, 0, "the file has no name");
+    let used: u64 = sizes.into_iter().map(|len| (len as u64).next_multiple_of(ALIGNMENT)).sum();
+    assert_eq!((disk.usage().in_use, disk.usage().peak), (used, used));
+    drop(sunk);
+    assert_eq!(disk.room(), Limit::bytes(128 << 20));
+}
+
+#[test]
+fn a_block_in_several_parts_is_read_in_their_order() {
+    let (_folder, disk) = disk(8 * ALIGNMENT);
+    let mut pages: Vec<_> = (0..8).map(|n| Some(disk.write(&contents(4096, n)).expect("room"))).collect();
+    for n in [6, 1, 4] {
+        pages[n] = None;
+    }
+    let sunk = disk.write(&contents(3 * 4096 - 9, 99)).expect("three pages are free");
+    assert_eq!(sunk.parts.len(), 3);
+    let mut read = vec![0; 3 * 4096 - 9];
+    sunk.read(&mut read).expect("as it was written");
+    assert_eq!(read, contents(3 * 4096 - 9, 99));
+    let told = disk.write(&[1]).expect_err("no page is free").to_string();
+    assert!(told.contains("a block of 1 B") && told.contains("in use"), "{told}");
+}
+
+/// The disk transfers some pieces while others are copied, so that one that fails is not the last one started.
+#[test]
+fn a_piece_that_fails_fails_its_block_and_takes_no_room() {
+    by_each_means(64 << 20, |_, disk| a_failed_piece_fails_its_block(disk));
+}
+
+fn a_failed_piece_fails_its_block(disk: &Arc<Disk>) {
+    let fails = |times: u8| disk.broken.store(times, Ordering::Relaxed);
+    let block = contents(6 * PIECE + 77, 5);
+    fails(1);
+    let told = disk.write(&block).expect_err("its first piece fails").to_string();
+    assert!(told.contains("broken on purpose"), "{told}");
+    assert_eq!(disk.usage().in_use, 0);
+    fails(0);
+    let sunk = disk.write(&block).expect("room");
+    let mut read = vec![0; block.len()];
+    fails(1);
+    assert!(sunk.read(&mut read).is_err());
+    fails(0);
+    sunk.read(&mut read).expect("as it was written");
+    assert!(read == block);
+}
+
+/// The kernel may take entries at first and refuse them later, while it still has pieces to move.
+#[test]
+fn a_ring_that_takes_no_more_leaves_the_rest_to_threads() {
+    let (_folder, disk) = disk(64 << 20);
+    let block = contents(6 * PIECE + 77, 5);
+    let sunk = disk.write(&block).expect("room");
+    let refuse = |after| {
+        let mut bounce = disk.bounce.lock().expect("nobody panicked");
+        bounce.ring().is_some_and(|ring| {
+            ring.takes = after;
+            ring.is_of_use()
+        })
+    };
+    let had_ring = refuse(Some(2));
+    let mut read = vec![0; block.len()];
+    sunk.read(&mut read).expect("as it was written");
+    assert!(read == block);
+    assert!(!refuse(None), "it was refused once");
+    let again = disk.write(&block).expect("room");
+    again.read(&mut read).expect("as it was written");
+    assert!(read == block);
+    if !had_ring {
+        eprintln!("this kernel has no ring: nothing was tested but threads");
+    }
+}
+
+/// Changes one byte in a place of the file.
+fn damage(file: &File, place: u64) {
+    let mut page = Page([0; ALIGNMENT as usize]);
+    system::read(file, &mut page.0, place).expect("a page");
+    page.0[7] ^= 1;
+    system::write(file, &page.0, place).expect("a page");
+}
+
+/// Runs `work` while the disk's reads and writes go to another file.
+fn elsewhere<T>(disk: &Disk, file: File, work: impl FnOnce() -> T) -> T {
+    let before = disk.bounce().exchange_file(Arc::new(file));
+    let done = work();
+    disk.bounce().exchange_file(before);
+    done
+}
+
+#[test]
+fn a_byte_that_changed_on_the_disk_is_no_contents() {
+    by_each_means(1 << 20, |_, disk| {
+        let sunk = disk.write(&contents(10_000, 3)).expect("room");
+        disk.wait_for_writes().expect("written");
+        let file = disk.bounce().exchange_file(Arc::new(tempfile::tempfile().expect("a file")));
+        damage(&file, sunk.parts[0].start + 4096);
+        disk.bounce().exchange_file(file);
+        let told = sunk.read(&mut vec![0; 10_000]).expect_err("changed").to_string();
+        assert!(told.contains("9.77 KiB") && told.contains("not those that were written"), "{told}");
+    });
+}
+
+/// The kernel itself fails: memory that is not there cannot be read, and a file that was cut has no more bytes.
+#[test]
+fn a_read_that_fails_is_told_in_the_same_words_by_ring_and_threads() {
+    let all = std::cell::RefCell::new(Vec::new());
+    by_each_means(64 << 20, |folder, disk| {
+        for len in [10_000, 9 * PIECE + 5] {
+            let block = contents(len, 1);
+            let sunk = disk.write(&block).expect("room");
+            disk.wait_for_writes().expect("written");
+            let mut read = vec![0; len];
+            for (file, reason) in
+                [("/proc/self/mem", "Input/output error"), ("/dev/null", "failed to fill whole buffer")]
+            {
+                let file = File::open(file).expect("Linux has it");
+                let told =
+                    elsewhere(disk, file, || sunk.read(&mut read)).expect_err("nothing to read").to_string();
+                assert!(told.contains("reading a block of") && told.contains(reason), "{told}");
+                all.borrow_mut().push(told.replace(&folder.display().to_string(), "FOLDER"));
+            }
+            sunk.read(&mut read).expect("as it was written");
+            assert!(read == block);
+        }
+    });
+    let all = all.into_inner();
+    let (by_threads, by_ring) = all.split_at(all.len() / 2);
+    assert_eq!(by_threads, by_ring);
+}
+
+/// A full device refuses what is written beside the program, too: it stays in its buffer, and the next block hears of it.
+#[test]
+fn a_write_that_fails_when_nobody_waits_keeps_its_contents_and_is_told_to_the_next_block() {
+    by_each_means(64 << 20, |folder, disk| {
+        let full = File::options().read(true).write(true).open("/dev/full").expect("Linux has it");
+        let block = contents(10_000, 1);
+        let large = contents(9 * PIECE + 5, 2);
+        let mut read = vec![0; block.len()];
+        let sunk = elsewhere(disk, full, || {
+            let told = disk.write(&large).expect_err("more than can wait").to_string();
+            let whole =
+                told.contains("writing a block of 36.00 MiB") && told.contains("No space left on device");
+            assert!(whole && told.contains(&folder.display().to_string()), "{told}");
+            assert_eq!((disk.usage().in_use, disk.bounce().taken()), (0, 0));
+            let sunk = disk.write(&block).expect("buffers are there");
+            disk.bounce().wait_for_writes(sunk.number);
+            let told = disk.write(&large).expect_err("the device is full").to_string();
+            assert!(told.contains("writing a block of 9.77 KiB"), "it is about the one before: {told}");
+            assert!(told.contains("No space left on device"), "{told}");
+            sunk.read(&mut read).expect("it is in its buffer");
+            assert_eq!(read, block);
+            sunk
+        });
+        let later = disk.write(&large).expect("there is space again");
+        disk.wait_for_writes().expect("written");
+        assert_eq!(disk.bounce().taken(), 0);
+        read.fill(0);
+        sunk.read(&mut read).expect("as it was written");
+        assert_eq!(read, block);
+        let mut read = vec![0; large.len()];
+        later.read(&mut read).expect("as it was written");
+        assert!(read == large);
+    });
+}
+
+#[test]
+fn blocks_are_written_beside_the_program_in_as_many_buffers_as_may_be_taken() {
+    by_each_means(128 << 20, |_, disk| {
+        let one = disk.write(&contents(2 * PIECE, 1)).expect("room");
+        let other = disk.write(&contents(4096, 2)).expect("room");
+        assert_eq!(disk.bounce().taken(), 3, "pieces of two blocks are on their way");
+        let large = disk.write(&contents(11 * PIECE, 3)).expect("room");
+        assert!(disk.bounce().taken() <= BESIDE);
+        for (sunk, len, seed) in [(&large, 11 * PIECE, 3), (&other, 4096, 2), (&one, 2 * PIECE, 1)] {
+            let mut read = vec![0; len];
+            sunk.read(&mut read).expect("as it was written");
+            assert!(read == contents(len, seed));
+        }
+    });
+}
+
+/// A block that goes while it is written must not write over the one that has its place next.
+#[test]
+fn a_block_that_is_dropped_on_its_way_writes_to_nobodys_place() {
+    by_each_means(PIECE as u64, |_, disk| {
+        for seed in 0..10 {
+            drop(disk.write(&contents(PIECE, seed)).expect("room"));
+            assert_eq!(disk.bounce().taken(), 0);
+            let next = disk.write(&contents(PIECE, seed + 100)).expect("its place is free");
+            let mut read = vec![0; PIECE];
+            next.read(&mut read).expect("as it was written");
+            assert!(read == contents(PIECE, seed + 100));
+        }
+    });
+}
+
+#[test]
+fn blocks_that_are_wanted_soon_are_read_beside_the_program() {
+    by_each_means(128 << 20, |_, disk| {
+        let sizes = [2 * PIECE + 9, 5000, 6 * PIECE];
+        let sunk = sizes.map(|len| disk.write(&contents(len, len)).expect("room"));
+        disk.wait_for_writes().expect("written");
+        disk.read_ahead(&[&sunk[0], &sunk[1], &sunk[2]]);
+        assert_eq!(disk.bounce().taken(), BESIDE);
+        for (sunk, len) in sunk.iter().zip(sizes) {
+            let mut read = vec![0; len];
+            sunk.read(&mut read).expect("as it was written");
+            assert!(read == contents(len, len));
+        }
+        assert_eq!(disk.bounce().taken(), 0);
+        // What failed when nobody wanted it is read again.
+        disk.broken.store(1, Ordering::Relaxed);
+        disk.read_ahead(&[&sunk[0]]);
+        let mut read = vec![0; sizes[0]];
+        sunk[0].read(&mut read).expect("as it was written");
+        assert!(read == contents(sizes[0], sizes[0]));
+        // A block that sinks takes the buffers of what is only wanted soon.
+        disk.read_ahead(&[&sunk[2]]);
+        let large = disk.write(&contents(9 * PIECE, 4)).expect("room");
+        sunk[2].read(&mut vec![0; sizes[2]]).expect("as it was written");
+        let mut read = vec![0; 9 * PIECE];
+        large.read(&mut read).expect("as it was written");
+        assert!(read == contents(9 * PIECE, 4));
+    });
+}
+
+/// The kernel gives up what a thread began that ends.
+#[test]
+fn blocks_that_a_thread_sank_before_it_ended_are_whole() {
+    by_each_means(64 << 20, |_, disk| {
+        let begun = Barrier::new(2);
+        let sunk = std::thread::scope(|scope| {
+            let work = || {
+                let sunk = disk.write(&contents(6 * PIECE, 1)).expect("room");
+                begun.wait();
+                sunk
+            };
+            let worker = scope.spawn(work);
+            begun.wait();
+            worker.join().expect("no panic")
+        });
+        let mut read = vec![0; 6 * PIECE];
+        sunk.read(&mut read).expect("as it was written");
+        assert!(read == contents(6 * PIECE, 1));
+    });
+}
+
+#[test]
+fn a_disk_that_cannot_be_had_is_refused_when_it_is_opened() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let absent = Disk::open(&folder.path().join("nowhere"), 1 << 20).expect_err("no such folder");
+    assert!(absent.to_string().contains("nowhere"), "{absent}");
+    let endless = Disk::open(folder.path(), 8 << 40).expect_err("no disk here is so large");
+    assert!(endless.to_string().contains("taking 8.00 TiB"), "{endless}");
+    assert!(Disk::open(folder.path(), 4095).is_err());
+}

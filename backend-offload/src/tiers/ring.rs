@@ -1,0 +1,121 @@
+//! Pieces through `io_uring`: the kernel moves them beside the program, and no thread starts for one.
+
+use super::bounce::BUFFERS;
+use super::transfer::Direction;
+use io_uring::{IoUring, Probe, opcode, types::Fd};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::time::Duration;
+
+/// How long to wait for the kernel where it cannot be asked to wake the program.
+const NAP: Duration = Duration::from_millis(1);
+
+/// The kernel's queue of transfers.
+pub(super) struct Ring {
+    queue: IoUring,
+    /// The kernel has the buffers pinned.
+    registered: bool,
+    /// It refused an entry, which may still lie in the queue: it is not entered again.
+    refused: bool,
+    /// What the kernel said of each buffer's piece, until that is asked for.
+    ended: [Option<i32>; BUFFERS],
+    /// Number of entries it takes before it refuses one, if it does.
+    #[cfg(test)]
+    pub(super) takes: Option<u8>,
+}
+
+impl Ring {
+    /// A ring for pieces of `buffers`, which are not freed before it.
+    pub(super) fn open(buffers: NonNull<[u8]>) -> io::Result<Self> {
+        let queue = IoUring::new(BUFFERS as u32)?;
+        let mut probe = Probe::new();
+        queue.submitter().register_probe(&mut probe)?;
+        if !probe.is_supported(opcode::Read::CODE) || !probe.is_supported(opcode::Write::CODE) {
+            return Err(io::Error::from(io::ErrorKind::Unsupported));
+        }
+        let whole = libc::iovec { iov_base: buffers.cast().as_ptr(), iov_len: buffers.len() };
+        // SAFETY: the caller keeps the buffers for longer than the ring. Without a licence to pin them, the kernel pins them
+        // anew for each transfer.
+        let registered = unsafe { queue.submitter().register_buffers(&[whole]) }.is_ok();
+        Ok(Self {
+            queue,
+            registered,
+            refused: false,
+            ended: [None; BUFFERS],
+            #[cfg(test)]
+            takes: None,
+        })
+    }
+
+    /// Starts to move the piece in buffer `slot`. False if the kernel does not take it.
+    ///
+    /// # Safety
+    /// The piece lies in the ring's buffers, and file and piece are the kernel's until it [landed](Self::landed).
+    pub(super) unsafe fn start(
+        &mut self,
+        slot: usize,
+        file: &File,
+        direction: Direction,
+        piece: NonNull<[u8]>,
+        place: u64,
+    ) -> bool {
+        if self.refused {
+            return false;
+        }
+        let (file, begin, len) = (Fd(file.as_raw_fd()), piece.cast().as_ptr(), piece.len() as u32);
+        let entry = match (direction, self.registered) {
+            (Direction::Write, true) => opcode::WriteFixed::new(file, begin, len, 0).offset(place).build(),
+            (Direction::Write, false) => opcode::Write::new(file, begin, len).offset(place).build(),
+            (Direction::Read, true) => opcode::ReadFixed::new(file, begin, len, 0).offset(place).build(),
+            (Direction::Read, false) => opcode::Read::new(file, begin, len).offset(place).build(),
+        };
+        // SAFETY: file and piece are there until the piece landed, which the caller waits for.
+        if unsafe { self.queue.submission().push(&entry.user_data(slot as u64)) }.is_err() {
+            return false;
+        }
+        self.refused = self.submit().is_err();
+        !self.refused
+    }
+
+    fn submit(&mut self) -> io::Result<()> {
+        #[cfg(test)]
+        if let Some(left) = &mut self.takes {
+            *left = left.checked_sub(1).ok_or(io::ErrorKind::PermissionDenied)?;
+        }
+        loop {
+            match self.queue.submit() {
+                Ok(1) => return Ok(()),
+                Ok(_) => return Err(io::Error::from(io::ErrorKind::WouldBlock)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Whether the piece in a buffer is no longer the kernel's.
+    pub(super) fn has_ended(&mut self, slot: usize) -> bool {
+        for ended in self.queue.completion() {
+            self.ended[ended.user_data() as usize] = Some(ended.result());
+        }
+        self.ended[slot].is_some()
+    }
+
+    /// Waits for the piece in a buffer: the number of its bytes that were moved.
+    pub(super) fn landed(&mut self, slot: usize) -> io::Result<usize> {
+        while !self.has_ended(slot) {
+            // A refused entry would be sent by entering. Nobody gets the piece back from the kernel before it is done.
+            if self.refused || self.queue.submit_and_wait(1).is_err() {
+                std::thread::sleep(NAP);
+            }
+        }
+        let moved = self.ended[slot].take().unwrap_or_default();
+        usize::try_from(moved).map_err(|_| io::Error::from_raw_os_error(-moved))
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_of_use(&self) -> bool {
+        !self.refused
+    }
+}
