@@ -31,8 +31,8 @@ pub fn flops(operation: &OperationIr) -> u64 {
             / weight.shape.first().map_or(1, |n| (*n).max(1))
     };
     let flops = match operation {
-        OperationIr::Float(_, FloatOperationIr::Matmul(op)) => product(&op.lhs, &op.out),
-        OperationIr::Int(IntOperationIr::Matmul(op)) => product(&op.lhs, &op.out),
+        OperationIr::Float(_, FloatOperationIr::Matmul(op))
+        | OperationIr::Int(IntOperationIr::Matmul(op)) => product(&op.lhs, &op.out),
         OperationIr::Module(Module::Conv1d(op)) => convolution(&op.weight, &op.out),
         OperationIr::Module(Module::Conv2d(op)) => convolution(&op.weight, &op.out),
         OperationIr::Module(Module::Conv3d(op)) => convolution(&op.weight, &op.out),

@@ -278,7 +278,7 @@ impl Sunk {
         Ok(landing.checksum.of_last(&landing.into[landing.at..]))
     }
 
-    /// What passes the buffers, in order.
+    /// The parts of a block that pass the buffers, in order.
     fn pieces(&self) -> impl Iterator<Item = Part> {
         let (owner, block) = (self.number, self.len);
         self.parts.iter().flat_map(move |part| {

@@ -19,7 +19,7 @@ pub(super) struct Ring {
     registered: bool,
     /// It refused an entry, which may still lie in the queue: it is not entered again.
     refused: bool,
-    /// What the kernel said of each buffer's piece, until that is asked for.
+    /// The kernel's answer on each buffer's piece, until it is asked for.
     ended: [Option<i32>; BUFFERS],
     /// Number of entries it takes before it refuses one, if it does.
     #[cfg(test)]

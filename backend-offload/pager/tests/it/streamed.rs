@@ -27,7 +27,7 @@ fn streamed_weights_move_at_most_a_tenth_more_than_they_must_and_the_very_bytes_
     for name in ["streamed", "streamed-int8"] {
         for share in SHARES {
             let numbers = moved(name, share);
-            let [second, steady, least] = numbers.map(|moved| moved.total());
+            let [second, steady, least] = numbers.map(Moved::total);
             assert!(second.max(steady) * 10 <= least * 11, "{name} at {share} %: {numbers:?}");
             let numbers = numbers.map(|moved| format!("{},{}", moved.bytes_in, moved.bytes_out));
             writeln!(table, "{name},{share}%,{}", numbers.join(",")).expect("a string");
