@@ -6,7 +6,7 @@ use pager::{Limit, Moved, Policy, Recording, Replay, bound};
 use std::fmt::Write;
 use std::path::PathBuf;
 
-const STEPS: [&str; 3] = ["toy", "gpt-124m", "gpt-1.5b"];
+const STEPS: [&str; 4] = ["toy", "gpt-124m", "gpt-1.5b", "gpt-7b"];
 
 /// Once to be learned, and then as it stays.
 const ROUNDS: usize = 4;
