@@ -18,6 +18,7 @@ mod suite;
 mod summary;
 mod sweep;
 mod table;
+mod timeline;
 mod trainer;
 
 use std::{path::PathBuf, time::Duration};
@@ -96,6 +97,9 @@ pub(crate) struct BenchVram {
     /// Bytes per second of the link that `--simulate` waits for: 25GB
     #[arg(long, value_name = "BYTES", requires = "simulate")]
     link: Option<Budget>,
+    /// Bytes per second of their operands that operations get through: with a `--link`, `--simulate` tells a step's time and draws it
+    #[arg(long, value_name = "BYTES", requires = "link")]
+    memory: Option<Budget>,
     /// Write the step that `--simulate` found in a longer recording to this file
     #[arg(long, value_name = "FILE", requires = "simulate")]
     keep: Option<PathBuf>,
@@ -110,12 +114,14 @@ impl BenchVram {
             return readme_table::rewrite(record);
         }
         if let Some(traces) = &self.simulate {
-            let link = self.link.map(|link| match link {
-                Budget::Bytes(bytes) => Ok(bytes),
-                _ => bail!("a --link has bytes per second: 25GB"),
-            });
+            let rate = |rate: Option<Budget>| match rate {
+                Some(Budget::Bytes(bytes)) => Ok(Some(bytes)),
+                Some(_) => bail!("a --link and a --memory have bytes per second: 25GB"),
+                None => Ok(None),
+            };
+            let (link, memory) = (rate(self.link)?, rate(self.memory)?);
             let (keep, out, budgets) = (self.keep.as_deref(), self.out.as_deref(), self.budgets.as_slice());
-            return Simulation { traces, budgets, link: link.transpose()?, keep, out }.run();
+            return Simulation { traces, budgets, link, memory, keep, out }.run();
         }
         let machine = Machine::probe();
         let place = Place::choose(&self.device, &machine);

@@ -62,7 +62,7 @@ pub use residency::Pager;
 pub use simulate::{Moved, Replay};
 pub use sinking::Rooms;
 pub use steps::Step;
-pub use timeline::{Elapsed, Machine};
+pub use timeline::{Elapsed, Machine, StepTimeline};
 
 /// The fate of an operation whose own operands are larger than the device budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

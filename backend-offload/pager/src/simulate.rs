@@ -10,7 +10,7 @@ use crate::policy::Policy;
 use crate::recording::{Event, Recording};
 use crate::residency::Pager;
 use crate::steps::Step;
-use crate::timeline::{Elapsed, Machine, Timeline};
+use crate::timeline::{Elapsed, Machine, StepTimeline, Timeline};
 use crate::{Fault, Oversized, Rooms, Stop, TierIndex};
 
 /// Bytes moved in one step of a program.
@@ -116,6 +116,11 @@ impl<'r> Replay<'r> {
     /// The time each step took; empty without a machine.
     pub fn elapsed(&self) -> &[Elapsed] {
         self.timeline.as_ref().map_or(&[], |timeline| &timeline.steps)
+    }
+
+    /// The latest step as it went; nothing without a machine.
+    pub fn timeline(&self) -> Option<&StepTimeline> {
+        self.timeline.as_ref().map(|timeline| &timeline.latest)
     }
 
     /// The pager, for its counters.
@@ -232,7 +237,7 @@ impl<'r> Replay<'r> {
         }
         let bytes = self.operands.iter().filter_map(|id| self.pager.get(*id)).map(|block| block.bytes).sum();
         if let Some(timeline) = &mut self.timeline {
-            timeline.operates(flops, bytes);
+            timeline.operates(flops, bytes, self.pager.ledger().resident());
         }
         Ok(())
     }

@@ -33,6 +33,29 @@ pub struct Elapsed {
     pub back: f64,
 }
 
+/// One step as it went, in seconds from its beginning. A copy may begin before the step, and end after it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StepTimeline {
+    /// When operations began, and the bytes on the device then.
+    pub resident: Vec<(f64, u64)>,
+    /// Copies off the device, from and until.
+    pub out: Vec<(f64, f64)>,
+    /// Copies onto the device.
+    pub back: Vec<(f64, f64)>,
+    /// The program waited for copies.
+    pub waited: Vec<(f64, f64)>,
+}
+
+impl StepTimeline {
+    fn begin_at(&mut self, began: f64) {
+        self.resident.iter_mut().for_each(|(at, _)| *at -= began);
+        for (from, until) in [&mut self.out, &mut self.back, &mut self.waited].into_iter().flatten() {
+            *from -= began;
+            *until -= began;
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Timeline {
     machine: Machine,
@@ -45,6 +68,9 @@ pub(crate) struct Timeline {
     step: Elapsed,
     step_began: f64,
     pub steps: Vec<Elapsed>,
+    under_way: StepTimeline,
+    /// The latest step that has ended.
+    pub latest: StepTimeline,
 }
 
 impl Timeline {
@@ -59,19 +85,25 @@ impl Timeline {
             step: Elapsed::default(),
             step_began: 0.0,
             steps: Vec::new(),
+            under_way: StepTimeline::default(),
+            latest: StepTimeline::default(),
         }
     }
 
     pub fn starts_out(&mut self, token: Token, bytes: u64) {
         let takes = bytes as f64 / self.machine.link;
-        self.out_free = self.out_free.max(self.now) + takes;
+        let begins = self.out_free.max(self.now);
+        self.out_free = begins + takes;
+        self.under_way.out.push((begins, self.out_free));
         self.step.out += takes;
         self.leaving.push_back((token, self.out_free));
     }
 
     pub fn starts_back(&mut self, block: BlockId, bytes: u64) {
         let takes = bytes as f64 / self.machine.link;
-        self.back_free = self.back_free.max(self.now) + takes;
+        let begins = self.back_free.max(self.now);
+        self.back_free = begins + takes;
+        self.under_way.back.push((begins, self.back_free));
         self.step.back += takes;
         self.arrivals.insert(block, self.back_free);
     }
@@ -83,8 +115,15 @@ impl Timeline {
 
     /// The program waits for the oldest copy off the device.
     pub fn waits(&mut self) {
-        if let Some((_, end)) = self.leaving.front() {
-            self.now = self.now.max(*end);
+        if let Some((_, end)) = self.leaving.front().copied() {
+            self.wait_until(end);
+        }
+    }
+
+    fn wait_until(&mut self, end: f64) {
+        if end > self.now {
+            self.under_way.waited.push((self.now, end));
+            self.now = end;
         }
     }
 
@@ -92,18 +131,22 @@ impl Timeline {
     pub fn waits_for(&mut self, operands: &[BlockId]) {
         for id in operands {
             if let Some(arrival) = self.arrivals.remove(id) {
-                self.now = self.now.max(arrival);
+                self.wait_until(arrival);
             }
         }
     }
 
-    pub fn operates(&mut self, flops: u64, bytes: u64) {
+    /// An operation runs over so many `bytes` of operands, while as many are `resident`.
+    pub fn operates(&mut self, flops: u64, bytes: u64, resident: u64) {
+        self.under_way.resident.push((self.now, resident));
         let takes = (flops as f64 / self.machine.flops).max(bytes as f64 / self.machine.memory);
         self.now += takes;
         self.step.arithmetic += takes;
     }
 
     pub fn ends_step(&mut self) {
+        self.latest = std::mem::take(&mut self.under_way);
+        self.latest.begin_at(self.step_began);
         self.step.step = self.now - std::mem::replace(&mut self.step_began, self.now);
         self.steps.push(std::mem::take(&mut self.step));
     }

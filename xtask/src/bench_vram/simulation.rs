@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use pager::{Limit, Policy, Recording, Replay, bound};
+use pager::{Elapsed, Limit, Machine, Policy, Recording, Replay, bound};
 
 use crate::{
     invocation::Invocation,
@@ -16,7 +16,7 @@ use crate::{
     workspace,
 };
 
-use super::budget::Budget;
+use super::{budget::Budget, timeline};
 
 /// A step is played this often: once to be learned, once more, and then as it stays.
 const ROUNDS: usize = 4;
@@ -40,6 +40,8 @@ pub(super) struct Simulation<'a> {
     pub(super) budgets: &'a [Budget],
     /// Bytes per second and direction.
     pub(super) link: Option<u64>,
+    /// Bytes per second of their operands that operations get through.
+    pub(super) memory: Option<u64>,
     pub(super) keep: Option<&'a Path>,
     pub(super) out: Option<&'a Path>,
 }
@@ -47,7 +49,12 @@ pub(super) struct Simulation<'a> {
 impl Simulation<'_> {
     pub(super) fn run(&self) -> Result<()> {
         let traces = if self.traces.is_empty() { committed()? } else { self.traces.to_vec() };
-        let mut rows = Vec::new();
+        let machine = self.link.zip(self.memory).map(|(link, memory)| Machine {
+            link: link as f64,
+            memory: memory as f64,
+            flops: f64::INFINITY,
+        });
+        let (mut rows, mut drawn) = (Vec::new(), Vec::new());
         for path in &traces {
             let step = read(path)?;
             if let Some(keep) = self.keep {
@@ -61,9 +68,14 @@ impl Simulation<'_> {
                     .map(|budget| replays(&name, &step, *budget))
                     .collect::<Result<Vec<_>>>()?,
             );
+            let budgets = self.budgets.iter().filter(|_| machine.is_some());
+            drawn.extend(budgets.filter_map(|budget| Drawn::replay(&name, &step, *budget, machine?)));
         }
         let rows: Vec<Row> = rows.into_iter().flatten().collect();
-        let table = markdown(&rows, self.link);
+        let mut table = markdown(&rows, self.link);
+        if !drawn.is_empty() {
+            table += &times(&drawn);
+        }
         println!("{table}");
         let folder = match self.out {
             Some(folder) => {
@@ -77,7 +89,8 @@ impl Simulation<'_> {
             command(),
             commit()
         );
-        for (name, text) in [(CELLS, csv::write(&cells(&rows))), ("README.md", page)] {
+        let files = [(CELLS.to_owned(), csv::write(&cells(&rows))), ("README.md".to_owned(), page)];
+        for (name, text) in files.into_iter().chain(drawn.into_iter().map(|drawn| (drawn.file, drawn.svg))) {
             let path = folder.join(name);
             fs::write(&path, text).with_context(|| format!("{} could not be written", path.display()))?;
         }
@@ -86,13 +99,51 @@ impl Simulation<'_> {
     }
 }
 
+/// One step under one budget on a machine, planned and ahead of time.
+struct Drawn {
+    said: String,
+    elapsed: Elapsed,
+    file: String,
+    svg: String,
+}
+
+impl Drawn {
+    /// Nothing where an operation does not fit.
+    fn replay(name: &str, step: &Recording, budget: Budget, machine: Machine) -> Option<Self> {
+        let bytes = budget.resolve(Some(peak(name, step).ok()?)).ok()??;
+        let replay = Replay::new(step, Limit::bytes(bytes), Policy::Planned).on(machine).run(ROUNDS).ok()?;
+        let elapsed = *replay.elapsed().last()?;
+        let said = format!("{name} under {budget} = {}", Bytes(bytes));
+        let svg = timeline::svg(&said, replay.timeline()?, elapsed.step, bytes);
+        let share = budget.to_string().replace('%', "");
+        Some(Self { said, elapsed, file: format!("timeline-{name}-{share}.svg"), svg })
+    }
+}
+
+fn times(drawn: &[Drawn]) -> String {
+    let mut text = String::from(
+        "\n| Planned, moves ahead | Operations | In | Out | Step | Of the longest of the three | Waited |\n\
+         |---|---|---|---|---|---|---|\n",
+    );
+    for Drawn { said, elapsed, file, .. } in drawn {
+        let Elapsed { step, arithmetic, out, back } = *elapsed;
+        let times = [arithmetic, back, out, step].map(|time| format!("{:.1} ms", time * 1e3)).join(" | ");
+        let (ratio, waited) = (step / arithmetic.max(out).max(back), (step - arithmetic) * 1e3);
+        let fields = [format!("[{said}]({file})"), times, format!("{ratio:.3}"), format!("{waited:.1} ms")];
+        text += &["| ", &fields.join(" | "), " |\n"].concat();
+    }
+    text
+}
+
 const CELLS: &str = "simulation.csv";
 
 const CAVEATS: &str = "\
 Budgets are shares of what the step takes without one. *Second* is the first step after the one in which everything was
 seen for the first time; *steady* is the fourth, and those after it are the same. The bound is a lower bound: the least
 that any way of moving could copy in, plus the least that any way could copy out, blocks cut into bytes. The replay
-counts bytes; how long they take depends on the link and on what runs beside them.
+counts bytes; how long they take depends on the link and on what runs beside them. Where times of a step are told, operations take
+the time of their operands' bytes alone, their arithmetic is not on record, and the step is the fourth; *waited* is what is left of
+copying beside them.
 ";
 
 /// The steps that are kept with the pager.
@@ -129,10 +180,15 @@ fn read(path: &Path) -> Result<Recording> {
     bail!("{} has no step that repeats: {why}", path.display())
 }
 
-fn replays(name: &str, step: &Recording, budget: Budget) -> Result<Vec<Row>> {
+/// Bytes on the device where nothing limits them.
+fn peak(name: &str, step: &Recording) -> Result<u64> {
     let free = Replay::new(step, Limit::NONE, Policy::Planned).run(2);
     let free = free.map_err(|stop| anyhow!("{name} contradicts itself: {stop:?}"))?;
-    let peak = free.pager().ledger().resident_peak();
+    Ok(free.pager().ledger().resident_peak())
+}
+
+fn replays(name: &str, step: &Recording, budget: Budget) -> Result<Vec<Row>> {
+    let peak = peak(name, step)?;
     let bytes = budget.resolve(Some(peak))?.unwrap_or(peak);
     let least = bound(step, bytes, ROUNDS)[ROUNDS - 1];
     let row = |(policy, rule)| {
@@ -246,6 +302,19 @@ mod tests {
         );
         let none = markdown(&[row(None)], None);
         assert!(none.contains("does not fit"), "{none}");
+    }
+
+    #[test]
+    fn a_step_on_a_machine_is_told_beside_the_longest_of_its_parts_and_drawn() {
+        let elapsed = Elapsed { step: 0.3, arithmetic: 0.2, out: 0.15, back: 0.25 };
+        let (said, file) = ("toy under 50%".to_owned(), "timeline-toy-50.svg".to_owned());
+        let text = times(&[Drawn { said, elapsed, file, svg: String::new() }]);
+        assert!(
+            text.contains(
+                "| [toy under 50%](timeline-toy-50.svg) | 200.0 ms | 250.0 ms | 150.0 ms | 300.0 ms | 1.200 | 100.0 ms |"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

@@ -86,6 +86,23 @@ fn a_step_that_fits_moves_nothing_ahead() {
 }
 
 #[test]
+fn the_timeline_of_a_step_adds_up_to_its_time_and_stays_within_the_budget() {
+    let (step, peak) = recorded("toy");
+    let budget = peak / 2;
+    let replay = played(&step, budget, 40.0 * LINK);
+    let (timeline, elapsed) = (replay.timeline().expect("on a machine"), replay.elapsed()[ROUNDS - 1]);
+    let sum = |stretches: &[(f64, f64)]| stretches.iter().map(|(from, until)| until - from).sum::<f64>();
+    let close = |one: f64, other: f64| (one - other).abs() < 1e-9 * elapsed.step;
+    let waited = elapsed.step - elapsed.arithmetic;
+    assert!(waited > 0.0 && close(sum(&timeline.waited), waited), "{waited}, of {:?}", timeline.waited);
+    assert!(close(sum(&timeline.out), elapsed.out) && close(sum(&timeline.back), elapsed.back));
+    assert!(
+        timeline.resident.iter().all(|(at, bytes)| *bytes <= budget && (0.0..=elapsed.step).contains(at))
+    );
+    assert!(timeline.resident.is_sorted_by(|one, next| one.0 <= next.0));
+}
+
+#[test]
 fn the_budget_holds_while_moves_are_ahead() {
     let (step, peak) = recorded("toy");
     for share in [60, 40, 20] {
