@@ -2,7 +2,7 @@
 //!
 //! `PAGER_WRITE_GOLDEN=1` writes the table anew.
 
-use crate::steps::{file, recorded};
+use crate::steps::{assert_on_record, recorded};
 use pager::{Elapsed, Limit, Machine, Moved, Policy, Recording, Replay, bound};
 use std::fmt::Write;
 
@@ -69,10 +69,7 @@ fn copies_run_beside_arithmetic_and_cost_the_very_bytes_on_record() {
             writeln!(table, "{name},{share}%,{bytes},{waited:.3},{without:.3}").expect("a string");
         }
     }
-    if std::env::var_os("PAGER_WRITE_GOLDEN").is_some() {
-        std::fs::write(file("ahead.csv"), &table).expect("the table can be written");
-    }
-    assert_eq!(table, std::fs::read_to_string(file("ahead.csv")).expect("a committed table"));
+    assert_on_record("ahead.csv", &table);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! `PAGER_WRITE_GOLDEN=1` writes the table anew.
 
-use crate::steps::{file, recorded};
+use crate::steps::{assert_on_record, recorded};
 use pager::{Limit, Policy, Replay, bound};
 use std::fmt::Write;
 
@@ -24,8 +24,5 @@ fn what_sinks_and_is_raised_are_the_very_bytes_on_record() {
         let bytes = bytes.map(|bytes| bytes.to_string()).join(",");
         writeln!(table, "{name},{bytes}").expect("a string");
     }
-    if std::env::var_os("PAGER_WRITE_GOLDEN").is_some() {
-        std::fs::write(file("disk.csv"), &table).expect("the table can be written");
-    }
-    assert_eq!(table, std::fs::read_to_string(file("disk.csv")).expect("a committed table"));
+    assert_on_record("disk.csv", &table);
 }

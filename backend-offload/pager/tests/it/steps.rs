@@ -9,9 +9,9 @@ use std::path::PathBuf;
 const STEPS: [&str; 4] = ["toy", "gpt-124m", "gpt-1.5b", "gpt-7b"];
 
 /// Once to be learned, and then as it stays.
-const ROUNDS: usize = 4;
+pub(crate) const ROUNDS: usize = 4;
 
-pub(crate) fn file(name: &str) -> PathBuf {
+fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("traces").join(name)
 }
 
@@ -23,9 +23,17 @@ pub(crate) fn recorded(name: &str) -> (Recording, u64) {
     (step, peak)
 }
 
-fn moved(step: &Recording, budget: u64, policy: Policy) -> Vec<Moved> {
+pub(crate) fn moved(step: &Recording, budget: u64, policy: Policy) -> Vec<Moved> {
     let played = Replay::new(step, Limit::bytes(budget), policy).run(ROUNDS);
     played.expect("every operation fits").steps().to_vec()
+}
+
+/// Compares a table with the committed one, which `PAGER_WRITE_GOLDEN=1` writes anew before.
+pub(crate) fn assert_on_record(name: &str, table: &str) {
+    if std::env::var_os("PAGER_WRITE_GOLDEN").is_some() {
+        std::fs::write(file(name), table).expect("the table can be written");
+    }
+    assert_eq!(table, std::fs::read_to_string(file(name)).expect("a committed table"));
 }
 
 #[test]
@@ -54,10 +62,7 @@ fn bytes_of_recorded_steps_are_on_record_below_recency_and_within_a_tenth_of_the
             writeln!(table, "{name},{share}%,{}", numbers.join(",")).expect("a string");
         }
     }
-    if std::env::var_os("PAGER_WRITE_GOLDEN").is_some() {
-        std::fs::write(file("moved.csv"), &table).expect("the table can be written");
-    }
-    assert_eq!(table, std::fs::read_to_string(file("moved.csv")).expect("a committed table"));
+    assert_on_record("moved.csv", &table);
 }
 
 #[test]

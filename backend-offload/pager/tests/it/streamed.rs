@@ -2,22 +2,18 @@
 //!
 //! `PAGER_WRITE_GOLDEN=1` writes the table of bytes anew.
 
-use crate::steps::{file, recorded};
-use pager::{Limit, Moved, Policy, Replay, bound};
+use crate::steps::{ROUNDS, assert_on_record, moved, recorded};
+use pager::{Moved, Policy, bound};
 use std::fmt::Write;
-
-/// Once to be learned, and then as it stays.
-const ROUNDS: usize = 4;
 
 const SHARES: [u64; 3] = [100, 75, 50];
 
 /// The second step, the steady one, and the least that can move.
-fn moved(name: &str, share: u64) -> [Moved; 3] {
+fn planned(name: &str, share: u64) -> [Moved; 3] {
     let (step, peak) = recorded(name);
     let budget = peak * share / 100;
-    let played = Replay::new(&step, Limit::bytes(budget), Policy::Planned).run(ROUNDS);
-    let played = played.expect("every operation fits");
-    [played.steps()[1], played.steps()[ROUNDS - 1], bound(&step, budget, ROUNDS)[ROUNDS - 1]]
+    let rounds = moved(&step, budget, Policy::Planned);
+    [rounds[1], rounds[ROUNDS - 1], bound(&step, budget, ROUNDS)[ROUNDS - 1]]
 }
 
 #[test]
@@ -26,23 +22,20 @@ fn streamed_weights_move_at_most_a_tenth_more_than_they_must_and_the_very_bytes_
         String::from("step,residency,second_in,second_out,steady_in,steady_out,least_in,least_out\n");
     for name in ["streamed", "streamed-int8"] {
         for share in SHARES {
-            let numbers = moved(name, share);
+            let numbers = planned(name, share);
             let [second, steady, least] = numbers.map(Moved::total);
             assert!(second.max(steady) * 10 <= least * 11, "{name} at {share} %: {numbers:?}");
             let numbers = numbers.map(|moved| format!("{},{}", moved.bytes_in, moved.bytes_out));
             writeln!(table, "{name},{share}%,{}", numbers.join(",")).expect("a string");
         }
     }
-    if std::env::var_os("PAGER_WRITE_GOLDEN").is_some() {
-        std::fs::write(file("streamed.csv"), &table).expect("the table can be written");
-    }
-    assert_eq!(table, std::fs::read_to_string(file("streamed.csv")).expect("a committed table"));
+    assert_on_record("streamed.csv", &table);
 }
 
 #[test]
 fn weights_in_eight_bits_move_at_most_two_thirds_of_what_they_do_in_sixteen() {
     for share in SHARES {
-        let [[_, sixteen, _], [_, eight, _]] = ["streamed", "streamed-int8"].map(|name| moved(name, share));
+        let [[_, sixteen, _], [_, eight, _]] = ["streamed", "streamed-int8"].map(|name| planned(name, share));
         assert!(eight.total() * 3 <= sixteen.total() * 2, "at {share} %: {eight:?} after {sixteen:?}");
     }
 }
