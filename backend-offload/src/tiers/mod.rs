@@ -29,7 +29,9 @@ mod system;
 mod threads;
 mod transfer;
 
-pub(crate) use copies::{Below, Share, Tiers};
+#[cfg(any(test, feature = "cube"))]
+pub(crate) use copies::Share;
+pub(crate) use copies::{Below, Tiers};
 #[cfg(test)]
 pub(crate) use disk::in_memory;
 pub(crate) use disk::{Disk, free_on};
