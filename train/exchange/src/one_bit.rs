@@ -110,6 +110,12 @@ impl OneBit {
         Some(Residuals { place: *place, own: own.settled.clone(), part: part.settled.clone() })
     }
 
+    /// Numbers in both residuals, where there are any.
+    pub fn owed(&self) -> Option<[usize; 2]> {
+        let State { own, part, .. } = self.state.as_ref()?;
+        Some([own.settled.len(), part.settled.len()])
+    }
+
     /// Goes on with residuals that were saved at the same place in the world.
     pub fn restore(&mut self, saved: Residuals) -> Result<()> {
         let Residuals { place: (rank, world), own, part } = saved;

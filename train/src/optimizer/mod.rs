@@ -26,6 +26,7 @@ pub(crate) use streamed::check_eight_bits;
 
 use std::collections::{BTreeMap, HashMap};
 
+use anyhow::{Context, ensure};
 use backend_offload::Managed;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::{AdamW, AdamWConfig, GradientsParams, SimpleOptimizer};
@@ -36,6 +37,8 @@ use burn::tensor::{
 use host_optim::{HostOptimError, Update};
 use models::{Compute, Gpt, OnDemand};
 use runs::config::{Config, OptimizerKind, TrainSection};
+
+use crate::ranks::Pair;
 
 /// The optimizer of a run: its settings, and the moments of every parameter stepped so far, by name.
 #[derive(Debug)]
@@ -100,6 +103,16 @@ impl<I: Managed> Optimizer<I> {
     pub(crate) fn bytes(&self) -> u64 {
         let on_host = self.host.as_ref().map_or(0, HostPart::saved_bytes);
         on_host + self.moments.values().map(Moments::bytes).sum::<u64>()
+    }
+
+    /// The same moments with the numbers of `pairs`, in the order of their names.
+    pub(crate) fn replace_moments(&mut self, pairs: Vec<Pair>, device: &I::Device) -> anyhow::Result<()> {
+        let (found, expected) = (pairs.len(), self.moments.len());
+        ensure!(found == expected, "moments of {found} parameters were saved, of {expected}");
+        for ((name, moments), numbers) in self.moments.iter_mut().zip(pairs) {
+            moments.replace(numbers, device).with_context(|| format!("the moments of `{name}`"))?;
+        }
+        Ok(())
     }
 
     /// Forgets the gradients of a step that is not taken.

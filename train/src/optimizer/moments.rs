@@ -1,7 +1,10 @@
 //! The optimizer's moments of one parameter, whatever its rank.
 
+use anyhow::ensure;
 use burn::optim::{AdamWState, AdaptiveMomentumState};
-use burn::tensor::{Tensor, TensorMetadata, TensorPrimitive, backend::Backend, ops::FloatTensor};
+use burn::tensor::{Tensor, TensorData, TensorMetadata, TensorPrimitive, backend::Backend, ops::FloatTensor};
+
+use crate::ranks::Pair;
 
 /// One or two tensors of the parameter's shape.
 #[derive(Debug, Clone)]
@@ -17,6 +20,25 @@ impl<I: Backend> Moments<I> {
     pub(super) fn bytes(&self) -> u64 {
         let tensors = 1 + u64::from(self.second.is_some());
         tensors * (self.first.shape().num_elements() * size_of::<f32>()) as u64
+    }
+
+    /// Numbers in each moment, 0 for one that there is not.
+    pub(crate) fn lengths(&self) -> [usize; 2] {
+        let length = |tensor: &FloatTensor<I>| tensor.shape().num_elements();
+        [length(&self.first), self.second.as_ref().map_or(0, length)]
+    }
+
+    /// Takes other numbers for the same tensors.
+    pub(super) fn replace(&mut self, numbers: Pair, device: &I::Device) -> anyhow::Result<()> {
+        let found = numbers.each_ref().map(Vec::len);
+        ensure!(found == self.lengths(), "{found:?} numbers were saved, of {:?}", self.lengths());
+        for (tensor, numbers) in [Some(&mut self.first), self.second.as_mut()].into_iter().zip(numbers) {
+            if let Some(tensor) = tensor {
+                let data = TensorData::new(numbers, tensor.shape());
+                *tensor = I::float_from_data(data, device);
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn of_adamw<const D: usize>(state: AdamWState<I, D>) -> Self {

@@ -5,7 +5,7 @@
 //! configuration: later budgets change nothing.
 
 use models::Footprint;
-use runs::config::{Config, PlacementKind, StateKind};
+use runs::config::{Config, ExchangeKind, PlacementKind, StateKind};
 
 use super::{Machine, Plan};
 
@@ -22,7 +22,10 @@ pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) 
         (on_host.memory.optimizer, on_host.memory.device_blocks) = (PlacementKind::Host, blocks);
         on_host
     };
-    let on_hosts = (0..=config.model.n_layer).map(on_host);
+    // Weights that are averaged, and gradients that come a step late, are the device's.
+    let only_device = matches!(config.ranks.exchange, ExchangeKind::Rarely | ExchangeKind::Late);
+    let only_device = machine.other_ranks > 0 && only_device;
+    let on_hosts = (0..=config.model.n_layer).filter(|_| !only_device).map(on_host);
     let possible = std::iter::once(on_device.clone()).chain(on_hosts).filter_map(|config| {
         let plan = Plan::new(&config, footprint, machine);
         let bytes = plan.bytes_in_per_step.saturating_add(plan.bytes_out_per_step);

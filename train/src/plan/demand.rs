@@ -61,7 +61,7 @@ pub(super) struct Exchanged {
     pub(super) sent: u64,
     pub(super) link_in: u64,
     pub(super) link_out: u64,
-    /// Bytes of host memory for residuals, beside the host budget.
+    /// Bytes of host memory for residuals, the state of an outer optimizer or gradients under way, beside the host budget.
     pub(super) residuals: u64,
 }
 
@@ -74,9 +74,21 @@ impl Exchanged {
         let all = placement.on_device + placement.on_host();
         let (part, residuals) = match config.ranks.exchange {
             ExchangeKind::Exact => (share(all * WIDE), 0),
+            // What is summed, and what the sums become.
+            ExchangeKind::Late => (share(all * WIDE), (sums + 1) * WIDE * all),
             // As if all parameters were one buffer. Each residual is there twice until its step is made.
             ExchangeKind::OneBit => {
                 (OneBit::packed_bytes(share(all) as usize) as u64, 2 * WIDE * (all + share(all)))
+            }
+            ExchangeKind::Rarely => {
+                // All weights once in so many steps. Those of the last outer step and its momentum stay on the host.
+                let each = |bytes: u64| bytes.div_ceil(config.ranks.local_steps);
+                return Self {
+                    sent: each(2 * others * share(all * WIDE)),
+                    link_in: each(on_device),
+                    link_out: each(on_device),
+                    residuals: 2 * WIDE * all,
+                };
             }
         };
         let sent = 2 * others * part;
@@ -129,7 +141,12 @@ impl Demand {
         // The loss is over when parameters are stepped.
         let [passing, late] = [passing.max(loss), passing]
             .map(|bytes| bytes.saturating_add(placement.decoded_bytes(config)).max(coding));
-        let sums = sums_of_gradients(train.accumulate as u64, ranks);
+        let sums = if config.ranks.exchange == ExchangeKind::Rarely {
+            // Each process adds up its own, as if it were alone.
+            sums_of_gradients(rounds, 1)
+        } else {
+            sums_of_gradients(train.accumulate as u64, ranks)
+        };
         let largest = placement.largest_tensor(config, footprint);
         let stepped = placement.largest_on_device(config, footprint);
         let stepping = operations.beside_update() * stepped;

@@ -25,7 +25,7 @@ pub(crate) use measured::Measured;
 
 use demand::{Demand, state_bytes};
 use models::Footprint;
-use runs::config::Config;
+use runs::config::{Config, RanksSection};
 use serde::Serialize;
 
 /// Memory, traffic and time that a run will take, and whether this machine has them.
@@ -55,11 +55,11 @@ pub(crate) struct Plan {
     pub(crate) bytes_out_per_step: u64,
     /// Bytes that one rank sends to the others in a step.
     pub(crate) bytes_sent_per_step: u64,
-    /// Host memory for the residuals of a compressed exchange, which no budget counts.
+    /// Host memory for the residuals of a compressed exchange, the state of an outer optimizer or gradients under way, which no budget
+    /// counts.
     pub(crate) residual_bytes: u64,
-    /// First steps of a compressed exchange that are exact, and send 4 bytes where later ones send a bit.
     #[serde(skip)]
-    exact_steps: u64,
+    ranks: RanksSection,
     /// A rank's share of a step at the machine's speed in matrix products, if nothing spilled.
     pub(crate) compute_seconds: Option<f64>,
     /// Times that, were all copies hidden behind arithmetic.
@@ -238,7 +238,7 @@ impl Plan {
             bytes_out_per_step: bytes_out,
             bytes_sent_per_step: exchanged.sent,
             residual_bytes: exchanged.residuals,
-            exact_steps: config.ranks.warm_up,
+            ranks: config.ranks.clone(),
             compute_seconds,
             slowdown_hidden: hidden.map(|share| share.max(1.0)),
             slowdown_waiting: waiting.map(|share| 1.0 + share),

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use backend_offload::Bytes;
+use runs::config::ExchangeKind;
 
 use super::{Epoch, INDEX_BYTES_PER_TOKEN, Plan};
 use crate::figures::{duration, grouped, si};
@@ -182,16 +183,22 @@ impl Plan {
     fn ranks(&self) -> Option<(&'static str, String)> {
         let (ranks, sent) = (self.machine.ranks(), Bytes(self.bytes_sent_per_step));
         let (most, all) = (self.accumulate.div_ceil(ranks), self.accumulate);
-        let [after, residuals] = match self.residual_bytes {
-            0 => [String::new(), String::new()],
-            bytes => [
-                format!(" after {} exact steps", grouped(self.exact_steps)),
-                format!("; residuals take {} of host memory", Bytes(bytes)),
+        let takes = |what: &str| format!("; {what} take {} of host memory", Bytes(self.residual_bytes));
+        let [after, beside] = match self.ranks.exchange {
+            ExchangeKind::Exact => [String::new(), String::new()],
+            // 4 bytes in the first steps where later ones send a bit.
+            ExchangeKind::OneBit => {
+                [format!(" after {} exact steps", grouped(self.ranks.warm_up)), takes("residuals")]
+            }
+            ExchangeKind::Rarely => [
+                format!(" on average, all of it after every {}", grouped(self.ranks.local_steps)),
+                takes("outer weights and momentum"),
             ],
+            ExchangeKind::Late => [" beside the next one".to_owned(), takes("gradients under way")],
         };
         let text = format!(
             "{ranks}, each with at most {most} of {all} micro-batches; {sent} sent by each per step{after}, whose time is not \
-             known here{residuals}"
+             known here{beside}"
         );
         (ranks > 1).then_some(("ranks", text))
     }

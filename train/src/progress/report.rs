@@ -35,7 +35,7 @@ pub(crate) struct Report {
     /// else.
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
-    /// Whether gradients are read, for an optimizer on the host or for other ranks.
+    /// Whether gradients or weights are read, for an optimizer on the host or for other ranks.
     #[serde(skip)]
     pub(crate) gradients_leave: bool,
     /// Bytes of spilled tensors that were written to the disk below host memory, and read from it.

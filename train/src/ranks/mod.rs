@@ -2,27 +2,34 @@
 //!
 //! Every rank has the whole model and sees the same losses, the same norm and the same verdict, to the bit; so nothing but
 //! gradients, losses and the wish to stop needs to be agreed on. Rank 0 leads: it alone evaluates, samples, saves and prints.
+//! Ranks that step apart have weights of their own between two outer steps, and agree on losses and verdicts all the same.
 
+mod exchanges;
+mod late;
 mod launch;
+mod messages;
 mod one_bit;
-mod residuals;
+mod outer;
+mod own;
 
+pub(crate) use exchanges::Restored;
 pub(crate) use launch::{RankArgs, launch};
-pub(crate) use residuals::SavedAt;
+pub(crate) use own::{Pair, Pairs, SavedAt};
 
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::Context;
 use exchange::launch::Place;
 use exchange::{Alone, Costs, Counted, Engine, Exact, Exchange, Pairwise, Share, Watchdog};
 use runs::BadInput;
-use runs::config::{Config, ExchangeKind, RanksSection};
+use runs::config::{Config, ExchangeKind};
 use runs::directory::RunDirectory;
 
-use crate::exit::is_bad_input;
+use late::Late;
 use one_bit::OneBits;
+use outer::OuterSteps;
 
 /// An engine that can be watched for ranks that do not arrive, where another process can fail to.
 trait Watched: Engine {
@@ -57,18 +64,21 @@ impl<E: Watched> Metered for Counted<E> {
     }
 }
 
-/// How rank 0's work ended. All ranks end alike, since a launcher returns the code of whichever ends first.
-const SUCCEEDED: u8 = 0;
-const WAS_ASKED_WRONGLY: u8 = 1;
-const FAILED: u8 = 2;
-
 /// This process among those of its run.
 pub(crate) struct Ranks {
-    /// Until it is left: see [`Ranks::end`].
-    engine: ManuallyDrop<Box<dyn Metered>>,
+    /// Until it is left: see [`Ranks::end`]. A thread has it while sums are under way.
+    engine: ManuallyDrop<Option<Box<dyn Metered>>>,
+    rank: usize,
+    world: usize,
+    /// Costs of the exchange when the engine was last here.
+    costs: Costs,
     exact: Exact,
     /// Exchanges of gradients where they are compressed.
     one_bit: Option<OneBits>,
+    /// Outer steps where ranks exchange weights, and not gradients.
+    outer: Option<OuterSteps>,
+    /// Sums that are under way beside a step, where they come late.
+    late: Option<Late>,
     /// Ranks on this host, which share its memory, and the number of this one among them.
     local: (usize, usize),
     watchdog: Option<Watchdog>,
@@ -82,15 +92,35 @@ impl Ranks {
 
     fn over(engine: impl Watched + 'static, local: (usize, usize)) -> Self {
         let engine: Box<dyn Metered> = Box::new(Counted::new(engine));
-        let engine = ManuallyDrop::new(engine);
-        Self { engine, exact: Exact::default(), one_bit: None, local, watchdog: None }
+        Self {
+            rank: engine.rank(),
+            world: engine.world(),
+            costs: engine.costs(),
+            engine: ManuallyDrop::new(Some(engine)),
+            exact: Exact::default(),
+            one_bit: None,
+            outer: None,
+            late: None,
+            local,
+            watchdog: None,
+        }
     }
 
     /// Leaves the others, once all have come to the end. A process that ends otherwise must not: it would wait for the others, who
     /// wait for it, where its launcher ends them.
     pub(crate) fn end(mut self) {
-        let left: Box<dyn Metered> = Box::new(Counted::new(Alone));
-        drop(ManuallyDrop::into_inner(std::mem::replace(&mut self.engine, ManuallyDrop::new(left))));
+        let returned = self.late.as_mut().and_then(Late::land).map(|(engine, _)| engine);
+        drop(self.engine.take().or(returned));
+    }
+
+    /// The engine, once no sum is under way.
+    fn engine(&mut self) -> anyhow::Result<&mut dyn Metered> {
+        if let Some((engine, outcome)) = self.late.as_mut().and_then(Late::land) {
+            self.costs = engine.costs();
+            *self.engine = Some(engine);
+            outcome?;
+        }
+        Ok(self.engine.as_deref_mut().context("these ranks have been left")?)
     }
 
     /// The ranks that a launcher has started; a world of one where none has.
@@ -101,7 +131,7 @@ impl Ranks {
     /// Ends the run, from here on, when one rank waits for another for longer than this. Before the first step rank 0 may
     /// prepare data for hours.
     pub(crate) fn watch(&mut self, patience: Duration) {
-        self.watchdog = self.engine.watchdog(patience);
+        self.watchdog = self.engine.as_ref().and_then(|engine| engine.watchdog(patience));
     }
 
     #[cfg(unix)]
@@ -118,15 +148,16 @@ impl Ranks {
 
     /// Bytes and time of the exchange with other ranks so far; `None` in a world of one.
     pub(crate) fn costs(&self) -> Option<Costs> {
-        (!self.is_alone()).then(|| self.engine.costs())
+        let here = self.engine.as_ref().map(|engine| engine.costs());
+        (!self.is_alone()).then(|| here.unwrap_or(self.costs))
     }
 
     pub(crate) fn world(&self) -> usize {
-        self.engine.world()
+        self.world
     }
 
     pub(crate) fn rank(&self) -> usize {
-        self.engine.rank()
+        self.rank
     }
 
     pub(crate) fn is_alone(&self) -> bool {
@@ -185,17 +216,6 @@ impl Ranks {
         .into())
     }
 
-    /// Sums gradients from here on as `settings` say.
-    pub(crate) fn exchange_by(&mut self, settings: &RanksSection) {
-        let compresses = settings.exchange == ExchangeKind::OneBit && !self.is_alone();
-        self.one_bit = compresses.then(|| OneBits::new(settings));
-    }
-
-    /// Whether ranks save something of their own with each checkpoint. The same on all of them.
-    pub(crate) fn have_residuals(&self) -> bool {
-        self.one_bit.is_some()
-    }
-
     /// Begins the exchange of step `step`, counted from 1.
     pub(crate) fn begin_step(&mut self, step: u64) {
         if let Some(one_bit) = &mut self.one_bit {
@@ -210,47 +230,25 @@ impl Ranks {
         }
     }
 
-    /// Saves this rank's residuals beside the checkpoint `at` in `run`, if there are any.
-    pub(crate) fn save_residuals(&self, run: &Path, at: SavedAt<'_>) -> anyhow::Result<()> {
-        let Some(one_bit) = self.one_bit.as_ref().filter(|one_bit| one_bit.owe_after(at.step)) else {
-            return Ok(());
-        };
-        let place = (self.rank(), self.world());
-        residuals::save(run, place, at, &one_bit.buffers).context("saving residuals of the exchange")
-    }
-
-    /// Goes on with the residuals that were saved beside a checkpoint in `run`, if every rank finds its own. Otherwise all go on
-    /// without, and the reason comes back.
-    pub(crate) fn restore_residuals(
-        &mut self,
-        run: &Path,
-        at: SavedAt<'_>,
-    ) -> anyhow::Result<Option<String>> {
-        let place = (self.rank(), self.world());
-        if !self.one_bit.as_ref().is_some_and(|one_bit| one_bit.owe_after(at.step)) {
-            return Ok(None);
-        }
-        let loaded = residuals::load(run, place, at);
-        let own = loaded.as_ref().err().map_or_else(String::new, |error| format!("{error:#}"));
-        let reasons = self.gathered(own.as_bytes())?;
-        if let Some((rank, reason)) = reasons.iter().enumerate().find(|(_, reason)| !reason.is_empty()) {
-            return Ok(Some(format!("rank {rank}: {}", String::from_utf8_lossy(reason))));
-        }
-        if let (Some(one_bit), Ok(buffers)) = (&mut self.one_bit, loaded) {
-            one_bit.buffers = buffers;
-        }
-        Ok(None)
-    }
-
-    /// Says so where ranks have nothing to do.
-    pub(crate) fn note_idle(&self, config: &Config) {
+    /// Says so where ranks have nothing to do, and refuses them where each is to step by what it has.
+    pub(crate) fn note_idle(&self, config: &Config) -> anyhow::Result<()> {
         let (ranks, micro_batches) = (self.world(), config.train.accumulate);
-        if self.leads() && ranks > micro_batches {
-            eprintln!(
-                "{ranks} ranks share {micro_batches} micro-batches of a step, so some have nothing to do; raise \
-                 `train.accumulate` and lower `train.micro_batch`"
+        if ranks <= micro_batches {
+            return Ok(());
+        }
+        let text = format!(
+            "{ranks} ranks share {micro_batches} micro-batches of a step, so some have nothing to do; raise \
+             `train.accumulate` and lower `train.micro_batch`"
+        );
+        if config.ranks.exchange == ExchangeKind::Rarely {
+            return Err(
+                BadInput(format!("{text}. With `ranks.exchange` = \"rarely\" every rank needs one")).into()
             );
         }
+        if self.leads() {
+            eprintln!("{text}");
+        }
+        Ok(())
     }
 
     /// This rank's share of so many micro-batches.
@@ -258,99 +256,14 @@ impl Ranks {
         Share { count: count as u64, world: self.world(), rank: self.rank() }
     }
 
-    /// Whether every rank says so.
-    pub(crate) fn all(&mut self, ok: bool) -> anyhow::Result<bool> {
-        self.engine.commit(ok).context("agreeing with the other ranks")
-    }
-
-    /// Runs `work` on rank 0 and gives its result to all. If it fails, all ranks end.
-    pub(crate) fn led(&mut self, work: impl FnOnce() -> anyhow::Result<Vec<u8>>) -> anyhow::Result<Vec<u8>> {
-        const GAVE_UP: &str = "rank 0 failed; its own messages say why";
-        if !self.leads() {
-            let told = self.told(&[])?;
-            return match told.split_first() {
-                Some((&SUCCEEDED, said)) => Ok(said.to_owned()),
-                Some((&WAS_ASKED_WRONGLY, _)) => Err(BadInput(GAVE_UP.to_owned()).into()),
-                _ => bail!(GAVE_UP),
-            };
-        }
-        let said = work();
-        let words = match &said {
-            Ok(said) => [&[SUCCEEDED], said.as_slice()].concat(),
-            Err(error) if is_bad_input(error) => vec![WAS_ASKED_WRONGLY],
-            Err(_) => vec![FAILED],
-        };
-        self.told(&words)?;
-        said
-    }
-
-    /// Sends rank 0's bytes to all. The other ranks pass an empty slice.
-    fn told(&mut self, said: &[u8]) -> anyhow::Result<Vec<u8>> {
-        if self.is_alone() {
-            return Ok(said.to_owned());
-        }
-        let mut length = (said.len() as u64).to_le_bytes();
-        self.hear_lead(&mut length)?;
-        let length = u64::from_le_bytes(length) as usize;
-        let mut told = if self.leads() { said.to_owned() } else { vec![0; length] };
-        ensure!(told.len() == length, "rank 0 announces {length} bytes");
-        self.hear_lead(&mut told)?;
-        Ok(told)
-    }
-
-    fn hear_lead(&mut self, bytes: &mut [u8]) -> anyhow::Result<()> {
-        self.hear(0, bytes)
-    }
-
-    /// Sends the `bytes` of `rank` to all, into theirs.
-    pub(crate) fn hear(&mut self, rank: usize, bytes: &mut [u8]) -> anyhow::Result<()> {
-        let mut parts: Vec<&mut [u8]> = (1..self.world()).map(|_| &mut [] as &mut [u8]).collect();
-        parts.insert(rank, bytes);
-        self.engine.all_gather(&mut parts).with_context(|| format!("receiving from rank {rank}"))
-    }
-
-    /// Rank 0's number, for all.
-    pub(crate) fn number(&mut self, own: f32) -> anyhow::Result<f32> {
-        let mut bytes = own.to_le_bytes();
-        self.hear_lead(&mut bytes)?;
-        Ok(f32::from_le_bytes(bytes))
-    }
-
-    /// Gathers the bytes of every rank, in their order.
-    pub(crate) fn gathered(&mut self, own: &[u8]) -> anyhow::Result<Vec<Vec<u8>>> {
-        let mut all = Vec::with_capacity(self.world());
-        for rank in 0..self.world() {
-            let mut length = (own.len() as u64).to_le_bytes();
-            self.hear(rank, &mut length)?;
-            let mut bytes = own.to_owned();
-            bytes.resize(u64::from_le_bytes(length) as usize, 0);
-            self.hear(rank, &mut bytes)?;
-            all.push(bytes);
-        }
-        Ok(all)
-    }
-
-    /// The losses of all micro-batches, in the order of their numbers.
-    pub(crate) fn losses(&mut self, own: Vec<f32>, count: usize) -> anyhow::Result<Vec<f32>> {
-        if self.is_alone() {
-            return Ok(own);
-        }
-        let lengths = exchange::even(count, self.world());
-        let mut all = vec![0.0; count];
-        let range = self.share(count).range();
-        all[range.start as usize..range.end as usize].copy_from_slice(&own);
-        let bytes: Vec<usize> = lengths.iter().map(|length| length * size_of::<f32>()).collect();
-        let all_bytes = bytemuck::cast_slice_mut(&mut all);
-        self.exact.all_gather(self.engine.as_mut(), all_bytes, &bytes).context("gathering the losses")?;
-        Ok(all)
-    }
-
     /// The sum over all micro-batches, of this rank's sums of neighbours and those of the others.
     pub(crate) fn sum(&mut self, share: Share, len: usize, own: Vec<Vec<f32>>) -> anyhow::Result<Vec<f32>> {
         let own = Pairwise::of_sums(share, len, own)?;
+        self.engine()?;
+        let engine = self.engine.as_deref_mut().context("these ranks have been left")?;
         let summed = match self.one_bit.as_mut().and_then(|one_bit| one_bit.next(len)) {
-            Some(one_bit) => one_bit.sum(self.engine.as_mut(), own),
-            None => self.exact.sum(self.engine.as_mut(), own),
+            Some(one_bit) => one_bit.sum(engine, own),
+            None => self.exact.sum(engine, own),
         };
         summed.context("summing gradients over the ranks")
     }
@@ -362,7 +275,10 @@ pub(crate) mod tests {
 
     use exchange::threads::{self, Threads};
 
+    use runs::config::RanksSection;
+
     use super::*;
+    use crate::exit::is_bad_input;
 
     impl Watched for Threads {}
 
@@ -375,6 +291,33 @@ pub(crate) mod tests {
             ranks.end();
             outcome.unwrap_or_else(|panic| resume_unwind(panic))
         })
+    }
+
+    #[test]
+    fn whatever_is_told_while_sums_are_under_way_waits_for_them() {
+        let settings = RanksSection { exchange: ExchangeKind::Late, ..RanksSection::default() };
+        let heard = on_each(2, |ranks| {
+            ranks.exchange_by(&settings);
+            assert_eq!(ranks.take_late().expect("nothing was begun"), None);
+            let share = ranks.share(2);
+            let own = |numbers: &[f32]| {
+                Pairwise::of_sums(share, numbers.len(), vec![numbers.to_vec()]).expect("one each")
+            };
+            ranks.start_late(vec![own(&[1.0, 2.0]), own(&[4.0])]).expect("begun");
+            ranks.wish_to_stop(ranks.rank() == 1);
+            ranks.tell_wish().expect("no fault");
+            assert_eq!(
+                ranks.number(3.0 + ranks.rank() as f32).expect("no fault").to_bits(),
+                3.0_f32.to_bits()
+            );
+            let sums = ranks.take_late().expect("no fault");
+            assert_eq!(ranks.take_late().expect("taken once"), None);
+            (sums, ranks.told_to_stop())
+        });
+        assert!(
+            heard.iter().all(|heard| *heard == (Some(vec![vec![2.0, 4.0], vec![8.0]]), true)),
+            "{heard:?}"
+        );
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! One bit per element between the ranks of a run: an exchange for each parameter, in the order in which ranks come to them.
 
-use exchange::{Exchange, OneBit};
+use exchange::{Exchange, OneBit, Residuals};
 use runs::config::RanksSection;
+
+use super::own::{Pair, Pairs};
 
 /// The compressed exchanges of one rank.
 #[derive(Debug)]
@@ -9,7 +11,7 @@ pub(super) struct OneBits {
     warm_up: u64,
     /// Whether the present step is one of the exact ones.
     is_exact: bool,
-    pub(super) buffers: Vec<OneBit>,
+    buffers: Vec<OneBit>,
     /// The buffer that is summed next.
     next: usize,
 }
@@ -45,5 +47,27 @@ impl OneBits {
     /// Ends a step, whose residuals are forgotten where its update is withheld.
     pub(super) fn settle(&mut self, committed: bool) {
         self.buffers.iter_mut().for_each(|buffer| buffer.settle(committed));
+    }
+
+    /// The residuals of each parameter.
+    pub(super) fn owed(&self) -> Pairs<'_> {
+        let owing: Vec<_> = self.buffers.iter().filter_map(|buffer| Some((buffer, buffer.owed()?))).collect();
+        let lengths = owing.iter().map(|(_, lengths)| *lengths).collect();
+        let fetch = move |n: usize| {
+            let owed = owing[n].0.residuals();
+            Ok(owed.map(|Residuals { own, part, .. }| [own, part]).unwrap_or_default())
+        };
+        Pairs { lengths, fetch: Box::new(fetch) }
+    }
+
+    /// Takes over residuals that were saved at `place`, a rank and its world.
+    pub(super) fn restore(&mut self, place: (usize, usize), saved: Vec<Pair>) -> exchange::Result<()> {
+        let restored = saved.into_iter().map(|[own, part]| {
+            let mut buffer = OneBit::new(own.len(), 0);
+            buffer.restore(Residuals { place, own, part })?;
+            Ok(buffer)
+        });
+        self.buffers = restored.collect::<exchange::Result<_>>()?;
+        Ok(())
     }
 }

@@ -3,27 +3,33 @@
 //! Micro-batches are numbered, and their gradients added pairwise by that number: 2k and 2k + 1 first, then neighbouring pairs, as
 //! a binary counter carries. So one process that computes them all and several that share them end with the same bits.
 
+mod sum;
+#[cfg(test)]
+mod tests;
+
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{anyhow, ensure};
 use burn::backend::Autodiff;
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{Shape, Tensor, TensorData, backend::Backend};
+use burn::tensor::{Tensor, backend::Backend};
 use burn_train::{TrainOutput, TrainStep};
 use exchange::Share;
 use models::dropout::DropoutKey;
-use models::{Batch, Chunks, Gpt, Lean, PassOptions, recompute};
+use models::{Batch, Chunks, Lean, PassOptions, recompute};
 
 use super::Learner;
-use crate::data::StepData;
-use crate::optimizer::{HostPart, Passes, SquaredNorms};
+use crate::data::{MicroBatch, StepData};
+use crate::optimizer::{HostPart, Passes};
 use crate::progress::Report;
 use crate::ranks::Ranks;
+use sum::Sum;
 
 /// Lock on building a tape and walking it back. After each walk Burn sweeps the tapes of all threads, and takes nodes
 /// that another thread is just adding for left-overs: its gradients are then missing, without an error.
 static TAPE: Mutex<()> = Mutex::new(());
+
+const ANOTHER_FAILED: &str = "another rank could not compute its micro-batches; its own messages say why";
 
 impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
     type Input = StepData;
@@ -46,15 +52,30 @@ impl<I: Backend> Learner<Autodiff<I>> {
         passes: Passes<I>,
         ranks: &mut Ranks,
     ) -> (GradientsParams, Report) {
-        let gradients_leave = host.is_some() || !ranks.is_alone();
+        let summed = !ranks.is_alone() && !ranks.step_apart();
+        let gradients_leave = host.is_some() || summed;
         let mut report = Report { step: data.step, gradients_leave, ..Report::default() };
         let share = ranks.share(data.micro_batches.len());
-        let mut sum = Sum::new(share, host, passes);
-        let losses = self.own_losses(data, &mut sum);
-        let numbers = if ranks.is_alone() {
-            self.numbers_alone(losses, &mut sum)
+        let own = share.range();
+        let own = &data.micro_batches[own.start as usize..own.end as usize];
+        // Ranks that step apart divide by their own targets.
+        let (share, divisor) = if ranks.step_apart() {
+            (Share { count: own.len() as u64, world: 1, rank: 0 }, counted(own))
         } else {
+            (share, data.counted())
+        };
+        let mut sum = Sum::new(share, host, passes);
+        let first = ranks.share(data.micro_batches.len()).range().start;
+        let losses = self.own_losses(data.step, (first, own), divisor, &mut sum);
+        let numbers = if ranks.step_apart() {
+            let part = divisor / data.counted();
+            self.numbers_apart(losses, part as f32, data.micro_batches.len(), &mut sum, ranks)
+        } else if ranks.sum_late() {
+            self.numbers_late(losses, &mut sum, ranks)
+        } else if summed {
             self.numbers_together(data.step, losses, &mut sum, ranks)
+        } else {
+            self.numbers_alone(losses, &mut sum)
         };
         match numbers {
             Ok((loss, norm)) => (report.loss, report.gnorm) = (loss, norm),
@@ -65,21 +86,27 @@ impl<I: Backend> Learner<Autodiff<I>> {
         (sum.grads, report)
     }
 
-    /// Each loss of this rank's micro-batches, a share of the whole batch's. Their gradients are added to `sum`.
-    fn own_losses(&self, data: &StepData, sum: &mut Sum<'_, I>) -> Vec<Tensor<I, 1>> {
+    /// Each loss of this rank's micro-batches, which are numbered from the first's on, by `divisor` targets. Their gradients are
+    /// added to `sum`.
+    fn own_losses(
+        &self,
+        step: u64,
+        (first, own): (u64, &[MicroBatch]),
+        divisor: f64,
+        sum: &mut Sum<'_, I>,
+    ) -> Vec<Tensor<I, 1>> {
         let _alone = TAPE.lock().unwrap_or_else(PoisonError::into_inner);
-        let divisor = data.counted();
         let device = self.gpt.wte.lazy_device();
         let mut losses = Vec::new();
-        for n in sum.share.range() {
-            let key = DropoutKey { seed: self.pass.seed, step: data.step, micro_batch: n };
+        for (n, micro_batch) in (first..).zip(own) {
+            let key = DropoutKey { seed: self.pass.seed, step, micro_batch: n };
             let options = PassOptions {
                 dropout: Some(key),
                 z_loss: self.pass.z_loss,
                 divisor: Some(divisor),
                 inputs_in_tiles: self.pass.inputs_in_tiles,
             };
-            let batch = data.micro_batches[n as usize].upload::<I>(&device);
+            let batch = micro_batch.upload::<I>(&device);
             losses.push(self.forward_backward(batch, &options, sum));
             sum.added += 1;
         }
@@ -105,11 +132,42 @@ impl<I: Backend> Learner<Autodiff<I>> {
 
     /// Loss and norm, for which the device is waited for once.
     fn numbers_alone(&self, losses: Vec<Tensor<I, 1>>, sum: &mut Sum<'_, I>) -> anyhow::Result<(f32, f32)> {
+        let (losses, norm) = self.own_numbers(losses, sum)?;
+        Ok((losses.iter().sum(), norm))
+    }
+
+    fn own_numbers(
+        &self,
+        losses: Vec<Tensor<I, 1>>,
+        sum: &mut Sum<'_, I>,
+    ) -> anyhow::Result<(Vec<f32>, f32)> {
         let count = losses.len();
         let mut numbers = losses;
         numbers.extend(sum.norms.take_global(&self.gpt));
-        let numbers = read(numbers)?;
-        Ok((numbers[..count].iter().sum(), sum.norm(numbers.get(count).copied())?))
+        let mut numbers = read(numbers)?;
+        let norm = sum.norm(numbers.get(count).copied())?;
+        numbers.truncate(count);
+        Ok((numbers, norm))
+    }
+
+    /// The loss of all ranks' micro-batches, each at its rank's own weights, of which this rank has `part`, and the norm of this rank's
+    /// gradients. Where any rank has numbers that are not finite, every rank's norm is NaN.
+    fn numbers_apart(
+        &self,
+        losses: Vec<Tensor<I, 1>>,
+        part: f32,
+        count: usize,
+        sum: &mut Sum<'_, I>,
+        ranks: &mut Ranks,
+    ) -> anyhow::Result<(f32, f32)> {
+        let own = self.own_numbers(losses, sum);
+        let all_computed = ranks.all(own.is_ok() && sum.failure.is_none())?;
+        let (mut losses, norm) = own?;
+        ensure!(all_computed, ANOTHER_FAILED);
+        losses.iter_mut().for_each(|loss| *loss *= part);
+        let usable = norm.is_finite() && losses.iter().all(|loss| loss.is_finite());
+        let loss = ranks.losses(losses, count)?.iter().sum();
+        Ok((loss, if ranks.all(usable)? { norm } else { f32::NAN }))
     }
 
     /// The same, of all ranks. A rank that could not compute its share keeps the others from waiting for it.
@@ -127,7 +185,7 @@ impl<I: Backend> Learner<Autodiff<I>> {
         sum.gather();
         let all_computed = ranks.all(own.is_ok() && sum.failure.is_none())?;
         let losses = own?;
-        ensure!(all_computed, "another rank could not compute its micro-batches; its own messages say why");
+        ensure!(all_computed, ANOTHER_FAILED);
         let losses = ranks.losses(losses, sum.share.count as usize)?;
         sum.meet(&self.gpt, ranks)?;
         let norm = sum.norms.take_global(&self.gpt).map(|norm| read(vec![norm])).transpose()?;
@@ -135,224 +193,53 @@ impl<I: Backend> Learner<Autodiff<I>> {
         let norm = ranks.number(sum.norm(norm.map(|norm| norm[0]))?)?;
         Ok((losses.iter().sum(), norm))
     }
+
+    /// The loss of this step, and the norm of the sums that were under way beside it, which are those of the step before: 0 where there
+    /// were none. This step's own sums are under way when this returns.
+    fn numbers_late(
+        &self,
+        losses: Vec<Tensor<I, 1>>,
+        sum: &mut Sum<'_, I>,
+        ranks: &mut Ranks,
+    ) -> anyhow::Result<(f32, f32)> {
+        let own = if losses.is_empty() { Ok(Vec::new()) } else { read(losses) };
+        let rows = sum.own_rows(&self.gpt);
+        let all_computed = ranks.all(own.is_ok() && rows.is_ok() && sum.failure.is_none())?;
+        let (losses, rows) = (own?, rows?);
+        ensure!(all_computed, ANOTHER_FAILED);
+        let losses = ranks.losses(losses, sum.share.count as usize)?;
+        let norm = self.landed(sum, ranks)?.unwrap_or_default();
+        ranks.tell_wish()?;
+        ranks.start_late(rows)?;
+        Ok((losses.iter().sum(), norm))
+    }
+
+    /// Completes `sum` by the sums that were under way, and returns their norm; `None` where there were none.
+    fn landed(&self, sum: &mut Sum<'_, I>, ranks: &mut Ranks) -> anyhow::Result<Option<f32>> {
+        let Some(sums) = ranks.take_late()? else { return Ok(None) };
+        sum.land(&self.gpt, sums);
+        let norm = sum.norms.take_global(&self.gpt).map(|norm| read(vec![norm])).transpose()?;
+        Ok(Some(ranks.number(sum.norm(norm.map(|norm| norm[0]))?)?))
+    }
+
+    /// The sums that are under way and their norm, before anybody looks at the weights; `None` where there are none.
+    pub(super) fn settle_late(
+        &self,
+        passes: Passes<I>,
+        ranks: &mut Ranks,
+    ) -> anyhow::Result<Option<(GradientsParams, f32)>> {
+        let mut sum = Sum::new(ranks.share(0), None, passes);
+        let norm = self.landed(&mut sum, ranks)?;
+        Ok(norm.map(|norm| (sum.grads, norm)))
+    }
+}
+
+/// Targets that count, never 0.
+fn counted(micro_batches: &[MicroBatch]) -> f64 {
+    micro_batches.iter().map(MicroBatch::counted).sum::<f64>().max(1.0)
 }
 
 fn read<I: Backend>(numbers: Vec<Tensor<I, 1>>) -> anyhow::Result<Vec<f32>> {
     let numbers = Tensor::cat(numbers, 0).try_into_data().map_err(|error| anyhow!("{error}"))?;
     Ok(numbers.iter::<f32>().collect())
-}
-
-/// The gradients of all micro-batches together, as they arrive: each parameter once in every micro-batch.
-struct Sum<'a, I: Backend> {
-    share: Share,
-    /// Micro-batches whose gradients have all arrived.
-    added: u64,
-    /// Sums of neighbouring micro-batches, the earlier ones first.
-    parts: Vec<GradientsParams>,
-    /// Complete gradients of parameters that are stepped on the device, and their norms.
-    grads: GradientsParams,
-    norms: SquaredNorms<I>,
-    host: Option<&'a mut HostPart>,
-    /// The first gradient that could not be taken to the host.
-    failure: Option<String>,
-}
-
-impl<'a, I: Backend> Sum<'a, I> {
-    fn new(share: Share, host: Option<&'a mut HostPart>, passes: Passes<I>) -> Self {
-        Self {
-            share,
-            added: 0,
-            parts: Vec::new(),
-            grads: GradientsParams::new(),
-            norms: SquaredNorms::new(passes),
-            host,
-            failure: None,
-        }
-    }
-
-    fn add(&mut self, gpt: &Gpt<Autodiff<I>>, mut arrived: GradientsParams) {
-        // Every weight has been used by now.
-        self.settle();
-        gpt.visit(&mut Arrival { arrived: &mut arrived, sum: self });
-    }
-
-    /// Waits for the last update. A failure in making a weight is told before anything that follows from it.
-    fn settle(&mut self) {
-        if let Some(host) = &mut self.host
-            && let Err(error) = host.settle()
-        {
-            self.failure.get_or_insert(format!("{error:#}"));
-        }
-    }
-
-    /// Waits until what was read of gradients is taken in on the host.
-    fn gather(&mut self) {
-        if let Some(host) = &mut self.host
-            && let Err(error) = host.gather()
-        {
-            self.failure.get_or_insert(error.to_string());
-        }
-    }
-
-    /// Whether no other micro-batch's gradients are added to those that arrive now.
-    fn is_last(&self) -> bool {
-        let range = self.share.range();
-        self.share.world == 1 && self.added + 1 == range.end - range.start
-    }
-
-    /// Adds one parameter's gradient of the present micro-batch to what neighbours left.
-    fn add_one<const D: usize>(&mut self, id: ParamId, arrived: Tensor<I, D>) {
-        let [before, after] = [self.added, self.added + 1].map(|added| self.share.held(added));
-        let is_last = self.is_last();
-        // What is left over at the end is added from the right.
-        let place = if is_last { 0 } else { after - 1 };
-        let left = (place..before).rev().map(|part| self.parts[part].remove::<I, D>(id));
-        let sum = left.fold(arrived, |sum, left| left.expect("each micro-batch has every gradient") + sum);
-        if is_last {
-            return self.complete(id, sum);
-        }
-        if self.parts.len() == place {
-            self.parts.push(GradientsParams::new());
-        }
-        self.parts[place].register(id, sum);
-    }
-
-    fn complete<const D: usize>(&mut self, id: ParamId, sum: Tensor<I, D>) {
-        let sum = self.norms.add(id, sum);
-        self.grads.register(id, sum);
-    }
-
-    /// Adds up what all ranks have.
-    fn meet(&mut self, gpt: &Gpt<Autodiff<I>>, ranks: &mut Ranks) -> anyhow::Result<()> {
-        let mut meeting = Meeting { sum: self, ranks, outcome: Ok(()) };
-        gpt.visit(&mut meeting);
-        meeting.outcome
-    }
-
-    /// The norm of all gradients, those on the host included, as one vector.
-    fn norm(&mut self, on_device: Option<f32>) -> anyhow::Result<f32> {
-        let on_device = on_device.unwrap_or_default();
-        match &mut self.host {
-            None => Ok(on_device),
-            Some(host) => Ok((f64::from(on_device) * f64::from(on_device) + host.squares()?).sqrt() as f32),
-        }
-    }
-}
-
-struct Arrival<'a, 's, I: Backend> {
-    arrived: &'a mut GradientsParams,
-    sum: &'a mut Sum<'s, I>,
-}
-
-impl<I: Backend> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
-        let Some(arrived) = self.arrived.remove::<I, D>(param.id) else { return };
-        let is_last = self.sum.is_last();
-        if let Some(host) = self.sum.host.as_mut().filter(|host| host.has(param.id)) {
-            if self.sum.failure.is_none() {
-                let taken = host.arrive(param.id, arrived, param.val().dtype(), is_last);
-                self.sum.failure = taken.err().map(|error| error.to_string());
-            }
-            return;
-        }
-        self.sum.add_one(param.id, arrived);
-    }
-}
-
-/// Gradients of all ranks, parameter by parameter, in the model's order.
-struct Meeting<'m, 's, I: Backend> {
-    sum: &'m mut Sum<'s, I>,
-    ranks: &'m mut Ranks,
-    outcome: anyhow::Result<()>,
-}
-
-impl<I: Backend> Meeting<'_, '_, I> {
-    fn meet<const D: usize>(&mut self, id: ParamId, shape: Shape, device: &I::Device) -> anyhow::Result<()> {
-        let share = self.sum.share;
-        if let Some(host) = self.sum.host.as_mut().filter(|host| host.has(id)) {
-            return host.meet(id, |len, own| self.ranks.sum(share, len, own));
-        }
-        let range = share.range();
-        let parts = self.sum.parts[..share.held(range.end - range.start)].iter_mut();
-        let own = parts.map(|part| {
-            let part = part.remove::<I, D>(id).expect("each micro-batch has every gradient");
-            let part = part.try_into_data().map_err(|error| anyhow!("{error}"))?;
-            Ok(part.iter::<f32>().collect())
-        });
-        let own = own.collect::<anyhow::Result<Vec<Vec<f32>>>>()?;
-        let sum = self.ranks.sum(share, shape.num_elements(), own)?;
-        self.sum.complete(id, Tensor::<I, D>::from_data(TensorData::new(sum, shape), device));
-        Ok(())
-    }
-}
-
-impl<I: Backend> ModuleVisitor<Autodiff<I>> for Meeting<'_, '_, I> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
-        if self.outcome.is_ok() {
-            self.outcome = self.meet::<D>(param.id, param.lazy_shape(), &param.lazy_device());
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use burn::backend::{Flex, flex::FlexDevice};
-    use runs::config::Config;
-
-    use super::*;
-    use crate::data::MicroBatch;
-    use crate::optimizer::tests::{norm_of, values_of};
-    use crate::ranks::tests::on_each;
-
-    fn data(micro_batches: i32) -> StepData {
-        let micro_batch = |first: i32| MicroBatch {
-            rows: 1,
-            inputs: vec![first, 1, 2, 3],
-            targets: vec![1, 2, 3, first],
-            followers: Some(vec![2, 264, first, 264]),
-            // Unequal counts of targets: one in two here, and all of them there.
-            mask: (first % 2 == 0).then(|| vec![1.0, 0.0, 1.0, 0.0]),
-        };
-        StepData { step: 1, micro_batches: (5..5 + micro_batches).map(micro_batch).collect() }
-    }
-
-    fn learner(recompute: &str) -> Learner<Autodiff<Flex>> {
-        let text = format!(
-            r#"{{"model": {{"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 4, "vocab_size": 264,
-                           "longest_match": true}},
-                "tokenizer": {{"kind": "bytes"}}, "train": {{"recompute": {recompute}}}}}"#
-        );
-        let config = Config::from_text(&text, "a tiny run", &[]).expect("valid");
-        let gpt = Gpt::<Autodiff<Flex>>::new(&config.model, 3, &FlexDevice).expect("valid");
-        Learner::new(gpt, &config)
-    }
-
-    #[test]
-    fn a_steps_norm_is_that_of_the_gradients_it_returns() {
-        for recompute in ["null", "1"] {
-            let learner = learner(recompute);
-            let TrainOutput { grads, item } = TrainStep::step(&learner, data(3));
-            let all_at_once = norm_of(&learner.gpt, &grads);
-            assert_eq!(item.gnorm.to_bits(), all_at_once.to_bits(), "recompute {recompute}");
-            assert!(item.gnorm > 0.0);
-        }
-    }
-
-    #[test]
-    fn ranks_have_the_bits_of_one_process_however_many_they_are() {
-        for (count, recompute) in [(1, "null"), (4, "1"), (7, "null"), (8, "1")] {
-            let one = learner(recompute);
-            let TrainOutput { grads, item } = TrainStep::step(&one, data(count));
-            let expected = (item.loss.to_bits(), item.gnorm.to_bits(), values_of(&one.gpt, &grads));
-            for world in [2, 3, 4] {
-                let each = on_each(world, |ranks| {
-                    let learner = learner(recompute);
-                    let (grads, report) = learner.gradients(&data(count), None, Passes::none(), ranks);
-                    assert_eq!(report.failure, None);
-                    (report.loss.to_bits(), report.gnorm.to_bits(), values_of(&learner.gpt, &grads))
-                });
-                assert!(each.iter().all(|rank| *rank == expected), "{count} over {world}: {each:?}");
-            }
-        }
-    }
 }

@@ -1,5 +1,6 @@
 //! The run itself, behind Burn's training interface.
 
+mod apart;
 mod evaluation;
 mod gradients;
 mod learner;

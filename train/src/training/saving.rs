@@ -15,6 +15,7 @@ use backend_offload::Offloadable;
 use runs::checkpoint::{CheckpointError, Saved, Unsealed};
 use serde_json::json;
 
+use super::apart::own_moments;
 use super::lending::Lending;
 use super::session::Best;
 use super::strategy::Tape;
@@ -68,7 +69,7 @@ impl<I: Offloadable> Run<I> {
             Ok(Sealing { thread, step, best_before, begun, waited: begun.elapsed() })
         });
         self.sealing = Some(sealing.or_else(|error| self.no_checkpoint(step, best_before, error))?);
-        self.save_residuals();
+        self.save_own();
         Ok(())
     }
 
@@ -147,22 +148,23 @@ impl<I: Offloadable> Run<I> {
         Err(error.context(format!("step {step}: no checkpoint was saved")))
     }
 
-    /// Saves the residuals of this rank's exchange beside the checkpoint. One that is missing costs a later run its residuals
-    /// and nothing else.
-    fn save_residuals(&self) {
+    /// Saves what this rank has of its own beside the checkpoint. A file that is missing costs a later run what is in it, and nothing
+    /// else.
+    fn save_own(&self) {
         // Rank 0's directory is the run's, and those of the others are two levels within it.
         let own = &self.session.run;
         let run = if self.ranks.leads() { Some(own.as_path()) } else { own.ancestors().nth(2) };
         let progress = &self.session.progress;
         let at = SavedAt { step: progress.step, losses: &progress.losses };
-        if let Err(error) = run.map_or(Ok(()), |run| self.ranks.save_residuals(run, at)) {
+        let saved = run.map_or(Ok(()), |run| self.ranks.save_own(run, at, own_moments(&self.optimizer)));
+        if let Err(error) = saved {
             eprintln!("rank {}: {error:#}; training continues", self.ranks.rank());
         }
     }
 
-    /// This rank's part of a save by rank 0: its residuals are saved, and its moments sent where they are divided among ranks.
+    /// This rank's part of a save by rank 0: what it has of its own is saved, and its moments sent where they are divided among ranks.
     pub(super) fn lend(&mut self) -> anyhow::Result<()> {
-        self.save_residuals();
+        self.save_own();
         if !self.optimizer.owners.are_divided() {
             return Ok(());
         }

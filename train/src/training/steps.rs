@@ -14,11 +14,13 @@ use burn_train::Interrupter;
 use models::Gpt;
 use serde_json::json;
 
+use super::apart::{outer_step, start_outer};
 use super::strategy::{Events, Tape};
 use super::{Learner, Run};
 use crate::data::StepData;
 use crate::exit::Ending;
 use crate::optimizer::{Stride, rate_share};
+use crate::progress::Report;
 
 impl<I: Offloadable> Run<I> {
     /// Trains until the last step, a stop or a failure.
@@ -29,6 +31,9 @@ impl<I: Offloadable> Run<I> {
         events: &mut Events<I>,
         interrupter: &Interrupter,
     ) -> (Learner<Tape<I>>, anyhow::Result<Ending>) {
+        if let Err(error) = start_outer(&model.gpt, &mut self.ranks) {
+            return (model, Err(error));
+        }
         let mut batches = loader.iter();
         while self.session.progress.step < self.session.steps() {
             let before = stats::<I>(&self.device);
@@ -41,6 +46,7 @@ impl<I: Offloadable> Run<I> {
                 return (model, Err(error));
             };
             let waited = begun.elapsed();
+            self.ranks.wish_to_stop(self.session.should_stop() || interrupter.should_stop());
             let told = self.ranks.costs();
             let step = data.step;
             let (host, passes) = (self.optimizer.host.as_mut(), self.optimizer.passes.clone());
@@ -61,6 +67,21 @@ impl<I: Offloadable> Run<I> {
                 }
             } else {
                 self.optimizer.withhold();
+            }
+            if self.meets(&report) {
+                report.gradients_leave = true;
+                let met;
+                (model, met) = model.map_gpt(|gpt| outer_step(gpt, &mut self.ranks));
+                if let Err(error) = met {
+                    return (model, Err(error.context(format!("the outer step after step {step}"))));
+                }
+            }
+            if self.ranks.sum_late() && (self.session.looks_after(step) || self.ranks.told_to_stop()) {
+                let settled;
+                (model, settled) = self.settle_late(model, share);
+                if let Err(error) = settled {
+                    return (model, Err(error.context(format!("the late update of step {step}"))));
+                }
             }
             // An update that could not run is told here; no later step may use its weights.
             if let Err(error) = Offload::<I>::sync(&self.device) {
@@ -102,9 +123,27 @@ impl<I: Offloadable> Run<I> {
         }
     }
 
+    /// Makes the update whose sums are still under way, unless they are not finite.
+    fn settle_late(&mut self, model: Learner<Tape<I>>, share: f64) -> (Learner<Tape<I>>, anyhow::Result<()>) {
+        let (grads, norm) = match model.settle_late(self.optimizer.passes.clone(), &mut self.ranks) {
+            Ok(Some((grads, norm))) if norm.is_finite() => (grads, norm),
+            Ok(_) => return (model, Ok(())),
+            Err(error) => return (model, Err(error)),
+        };
+        let stride = Stride::clipped(share, f64::from(norm), self.session.config.train.grad_clip);
+        model.map_gpt(|gpt| self.step(gpt, grads, stride))
+    }
+
+    /// Whether an outer step follows the step of `report`: when it is due, and before a run ends.
+    fn meets(&self, report: &Report) -> bool {
+        let session = &self.session;
+        let diverges = !report.is_usable() && session.progress.withheld + 1 >= session.config.train.bad_steps;
+        self.ranks.step_apart() && (session.is_common_after(report.step) || diverges)
+    }
+
     /// Whether rank 0 saves now. Ranks that have moments or residuals of their own need to know, since they send or save them.
     fn rank_0_saves(&mut self, saves: bool) -> anyhow::Result<bool> {
-        if !self.optimizer.owners.are_divided() && !self.ranks.have_residuals() {
+        if !self.optimizer.owners.are_divided() && !self.ranks.have_own() {
             return Ok(saves);
         }
         Ok(self.ranks.led(|| Ok(vec![u8::from(saves)]))? == [1])
@@ -124,9 +163,10 @@ impl<I: Offloadable> Run<I> {
         let last = self.session.progress.step >= self.session.steps();
         let diverged = self.session.progress.withheld >= config.train.bad_steps;
         let wishes = self.session.should_stop() || interrupter.should_stop();
-        let stops = !last && !diverged && !self.ranks.all(!wishes)?;
+        let common = self.session.is_common();
+        let stops = common && !last && !diverged && self.ranks.stop(wishes)?;
         if !self.ranks.leads() {
-            let told = diverged || stops || self.rank_0_saves(false)?;
+            let told = diverged || stops || common && self.rank_0_saves(false)?;
             if told {
                 self.lend()?;
             }
@@ -151,7 +191,7 @@ impl<I: Offloadable> Run<I> {
             self.save_or_end(model, better)?;
             return Ok(Some(Ending::Interrupted));
         }
-        let saves = self.rank_0_saves(saves || better.is_some())?;
+        let saves = common && self.rank_0_saves(saves || better.is_some())?;
         if saves {
             // An update that failed ends the run; a disk that is full does not.
             self.optimizer.settle()?;

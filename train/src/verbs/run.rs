@@ -27,7 +27,7 @@ use crate::journal::Journal;
 use crate::machine;
 use crate::optimizer::{Optimizer, Owners, check_eight_bits};
 use crate::plan::{self, Plan};
-use crate::ranks::{self, RankArgs, Ranks, SavedAt};
+use crate::ranks::{self, RankArgs, Ranks, Restored, SavedAt};
 use crate::summary::{self, Summary};
 use crate::training::{self, Display, Learner, Outcome, Progress, Run, Session, Tape};
 use crate::{interrupt, report};
@@ -130,7 +130,7 @@ impl Work for Training<'_> {
         let surveyed = stats::<I>(device);
         let config = directory.config.clone();
         let footprint = Footprint::of(&config.model)?;
-        ranks.note_idle(&config);
+        ranks.note_idle(&config)?;
         ranks.exchange_by(&config.ranks);
         let checkpoint = directory.from.as_ref();
         if let Some(done) = checkpoint.filter(|checkpoint| checkpoint.step >= config.train.steps) {
@@ -169,10 +169,10 @@ impl Work for Training<'_> {
             }
         }
 
-        let (gpt, optimizer, mut progress) = first_state::<I>(&directory, device, &ranks)?;
+        let (gpt, mut optimizer, mut progress) = first_state::<I>(&directory, device, &ranks)?;
         same_data(&mut progress, &training)?;
         if let Some(checkpoint) = checkpoint {
-            residuals_of(&checkpoint.path, &progress, &mut ranks)?;
+            own_state::<I>(&checkpoint.path, &progress, &mut ranks, &mut optimizer, device)?;
         }
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let session = Session {
@@ -186,6 +186,7 @@ impl Work for Training<'_> {
             validation,
             progress,
             stop,
+            common_every: ranks.common_every(),
         };
         let learner = Learner::new(gpt, &session.config);
         let mut lock = None;
@@ -375,13 +376,26 @@ fn first_state<I: Offloadable>(
     Ok((optimizer.adopt(gpt)?, optimizer, Progress::start(config.train.seed)))
 }
 
-/// Takes over what ranks owed each other at a checkpoint, or says why they begin without.
-fn residuals_of(checkpoint: &Path, progress: &Progress, ranks: &mut Ranks) -> anyhow::Result<()> {
+/// Takes over what each rank had of its own at a checkpoint, or says why they begin without.
+fn own_state<I: Offloadable>(
+    checkpoint: &Path,
+    progress: &Progress,
+    ranks: &mut Ranks,
+    optimizer: &mut Optimizer<Offload<I>>,
+    device: &I::Device,
+) -> anyhow::Result<()> {
     let Some(run) = checkpoint.ancestors().nth(2) else { return Ok(()) };
     let at = SavedAt { step: progress.step, losses: &progress.losses };
-    let dropped = ranks.restore_residuals(run, at)?;
-    if let Some(reason) = dropped.filter(|_| ranks.leads()) {
-        eprintln!("the exchange begins without the residuals of this checkpoint: {reason}");
+    match ranks.restore_own(run, at)? {
+        Restored::All => {}
+        Restored::Moments(pairs) => optimizer.replace_moments(pairs, device)?,
+        Restored::Dropped(reason) if ranks.leads() && ranks.step_apart() => eprintln!(
+            "outer steps begin without momentum, and every rank with the moments of rank 0: {reason}"
+        ),
+        Restored::Dropped(reason) if ranks.leads() => {
+            eprintln!("the exchange begins without the residuals of this checkpoint: {reason}");
+        }
+        Restored::Dropped(_) => {}
     }
     Ok(())
 }

@@ -33,9 +33,13 @@ mod disk_tier;
 #[cfg(unix)]
 mod kills;
 #[cfg(target_os = "linux")]
+mod late;
+#[cfg(target_os = "linux")]
 mod one_bit;
 #[cfg(target_os = "linux")]
 mod ranks;
+#[cfg(target_os = "linux")]
+mod rarely;
 #[cfg(unix)]
 mod resume;
 #[cfg(unix)]

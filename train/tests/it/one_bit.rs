@@ -18,7 +18,7 @@ fn packed(numbers: u64) -> u64 {
 
 impl Tiny {
     /// Resumes `run`; its standard error.
-    fn resume_and_hear(&self, ranks: &str, run: &str, settings: &[&str]) -> (Value, String) {
+    pub(crate) fn resume_and_hear(&self, ranks: &str, run: &str, settings: &[&str]) -> (Value, String) {
         let begin = ["--resume", run, "--device", "cpu", "--json", "--ranks", ranks];
         let output = self.train(&[&begin[..], &set(settings)].concat());
         assert_success(&output);

@@ -351,12 +351,15 @@ fn one_rank_that_is_asked_to_stop_stops_all_with_a_checkpoint() {
         return;
     }
     let tiny = Tiny::new();
-    let mut child = tiny.start_on("2", "run", &[]);
-    let processes = tiny.processes("run");
-    signal("-TERM", processes[1]);
-    assert_eq!(ended(&mut child), Some(3), "{}", tiny.said("run"));
-    let last = tiny.records("run", "step").len() as u64;
-    assert_eq!(tiny.whole_checkpoints("run").iter().max(), Some(&last));
+    for exchange in ["exact", "late", "rarely"] {
+        let (by, local) = (format!("ranks.exchange={exchange}"), "ranks.local_steps=4");
+        let mut child = tiny.start_on("2", exchange, &["--set", &by, "--set", local]);
+        let processes = tiny.processes(exchange);
+        signal("-TERM", processes[1]);
+        assert_eq!(ended(&mut child), Some(3), "{}", tiny.said(exchange));
+        let last = tiny.records(exchange, "step").len() as u64;
+        assert_eq!(tiny.whole_checkpoints(exchange).iter().max(), Some(&last));
+    }
 }
 
 #[test]

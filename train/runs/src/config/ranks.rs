@@ -10,6 +10,12 @@ pub struct RanksSection {
     pub exchange: ExchangeKind,
     /// First steps of the run whose sums are exact (`one_bit`).
     pub warm_up: u64,
+    /// Steps that each process takes on its own before all average their weights (`rarely`).
+    pub local_steps: u64,
+    /// Learning rate of the outer step, from the last common weights towards the average; 1 goes to the average (`rarely`).
+    pub outer_rate: f64,
+    /// Nesterov momentum of the outer step (`rarely`).
+    pub outer_momentum: f64,
 }
 
 /// How gradients are summed over the ranks.
@@ -20,10 +26,20 @@ pub enum ExchangeKind {
     Exact,
     /// A sign per element and a scale for each 2048, with error feedback: about a 31st of the bytes, and other numbers.
     OneBit,
+    /// No gradients at all: every process steps by its own, and all average their weights every `local_steps` steps.
+    Rarely,
+    /// Exact sums, of the step before: each is made while the next step computes, and waited for at its end.
+    Late,
 }
 
 impl Default for RanksSection {
     fn default() -> Self {
-        Self { exchange: ExchangeKind::Exact, warm_up: 100 }
+        Self {
+            exchange: ExchangeKind::Exact,
+            warm_up: 100,
+            local_steps: 50,
+            outer_rate: 0.7,
+            outer_momentum: 0.9,
+        }
     }
 }

@@ -167,10 +167,14 @@ impl Reader<'_> {
     }
 
     /// The known key with the most similar name, of several one in this section: `train.dialogues` is more likely
-    /// `data.dialogues` than anything in `train`.
+    /// `data.dialogues` than anything in `train`. A key of this section that differs in underlines alone goes before all.
     fn meant(&self, section: &str, key: &str) -> String {
         let sibling = |known: &&String| **known == joined(section, last(known));
         let (mut known, others): (Vec<_>, Vec<_>) = self.known.iter().partition(sibling);
+        let letters = |name: &str| name.replace('_', "");
+        if let Some(same) = known.iter().find(|known| letters(last(known)) == letters(key)) {
+            return (*same).clone();
+        }
         known.extend(others);
         let name = nearest_key(key, known.iter().map(|known| last(known)));
         known.into_iter().find(|known| Some(last(known)) == name).cloned().unwrap_or_default()

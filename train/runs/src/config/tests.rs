@@ -215,11 +215,38 @@ fn one_bit_is_refused_where_it_would_save_nothing() {
     "#);
     assert_snapshot!(refused(r#""ranks": {"exchange": "two_bits", "warmup": 3}"#), @"
     run.json has 2 problems:
-      `ranks.exchange`: unknown value `two_bits`, expected `exact` or `one_bit`
-      unknown key `ranks.warmup`; the nearest known key is `train.schedule.warmup`
+      `ranks.exchange`: unknown value `two_bits`, expected one of `exact`, `one_bit`, `rarely`, `late`
+      unknown key `ranks.warmup`; the nearest known key is `ranks.warm_up`
     ");
     let fine = preset("toy", &["ranks.exchange=one_bit", "ranks.warm_up=0"]);
-    assert_eq!(fine.ranks, RanksSection { exchange: ExchangeKind::OneBit, warm_up: 0 });
+    assert_eq!(
+        fine.ranks,
+        RanksSection { exchange: ExchangeKind::OneBit, warm_up: 0, ..RanksSection::default() }
+    );
+}
+
+#[test]
+fn exchanges_refuse_what_they_do_not_go_with() {
+    assert_snapshot!(refused(
+        r#""ranks": {"exchange": "rarely", "local_steps": 0, "outer_rate": 1.5, "outer_momentum": 1},
+           "memory": {"shard": true, "optimizer": "host"}"#
+    ), @r#"
+    run.json has 6 problems:
+      `memory.shard` divides moments on the device; set `memory.optimizer` to "device"
+      `ranks.local_steps` = 0 must be at least 1
+      `ranks.outer_rate` = 1.5 must be above 0 and at most 1
+      `ranks.outer_momentum` = 1 must be at least 0 and below 1
+      `memory.shard` divides the moments of one optimizer, and with `ranks.exchange` = "rarely" every process has its own; set `memory.shard` to false, or `ranks.exchange` to "exact"
+      `memory.optimizer` = "host" keeps weights where `ranks.exchange` = "rarely" does not average them; set `memory.optimizer` to "device", or `ranks.exchange` to "exact"
+    "#);
+    assert_snapshot!(refused(
+        r#""ranks": {"exchange": "late"}, "memory": {"shard": true, "optimizer": "host"}"#
+    ), @r#"
+    run.json has 3 problems:
+      `memory.shard` divides moments on the device; set `memory.optimizer` to "device"
+      `memory.shard` = true waits for the other ranks in every step, and `ranks.exchange` = "late" is for steps that do not; set `memory.shard` to false, or `ranks.exchange` to "exact"
+      `memory.optimizer` = "host" waits for the other ranks in every step, and `ranks.exchange` = "late" is for steps that do not; set `memory.optimizer` to "device", or `ranks.exchange` to "exact"
+    "#);
 }
 
 #[test]

@@ -1,0 +1,103 @@
+//! What ranks tell each other beside gradients: votes, rank 0's words, losses.
+
+use anyhow::{Context, bail, ensure};
+use exchange::Exchange;
+use runs::BadInput;
+
+use super::Ranks;
+use crate::exit::is_bad_input;
+
+/// How rank 0's work ended. All ranks end alike, since a launcher returns the code of whichever ends first.
+const SUCCEEDED: u8 = 0;
+const WAS_ASKED_WRONGLY: u8 = 1;
+const FAILED: u8 = 2;
+
+impl Ranks {
+    /// Whether every rank says so.
+    pub(crate) fn all(&mut self, ok: bool) -> anyhow::Result<bool> {
+        self.engine()?.commit(ok).context("agreeing with the other ranks")
+    }
+
+    /// Runs `work` on rank 0 and gives its result to all. If it fails, all ranks end.
+    pub(crate) fn led(&mut self, work: impl FnOnce() -> anyhow::Result<Vec<u8>>) -> anyhow::Result<Vec<u8>> {
+        const GAVE_UP: &str = "rank 0 failed; its own messages say why";
+        if !self.leads() {
+            let told = self.told(&[])?;
+            return match told.split_first() {
+                Some((&SUCCEEDED, said)) => Ok(said.to_owned()),
+                Some((&WAS_ASKED_WRONGLY, _)) => Err(BadInput(GAVE_UP.to_owned()).into()),
+                _ => bail!(GAVE_UP),
+            };
+        }
+        let said = work();
+        let words = match &said {
+            Ok(said) => [&[SUCCEEDED], said.as_slice()].concat(),
+            Err(error) if is_bad_input(error) => vec![WAS_ASKED_WRONGLY],
+            Err(_) => vec![FAILED],
+        };
+        self.told(&words)?;
+        said
+    }
+
+    /// Sends rank 0's bytes to all. The other ranks pass an empty slice.
+    pub(super) fn told(&mut self, said: &[u8]) -> anyhow::Result<Vec<u8>> {
+        if self.is_alone() {
+            return Ok(said.to_owned());
+        }
+        let mut length = (said.len() as u64).to_le_bytes();
+        self.hear_lead(&mut length)?;
+        let length = u64::from_le_bytes(length) as usize;
+        let mut told = if self.leads() { said.to_owned() } else { vec![0; length] };
+        ensure!(told.len() == length, "rank 0 announces {length} bytes");
+        self.hear_lead(&mut told)?;
+        Ok(told)
+    }
+
+    fn hear_lead(&mut self, bytes: &mut [u8]) -> anyhow::Result<()> {
+        self.hear(0, bytes)
+    }
+
+    /// Sends the `bytes` of `rank` to all, into theirs.
+    pub(crate) fn hear(&mut self, rank: usize, bytes: &mut [u8]) -> anyhow::Result<()> {
+        let mut parts: Vec<&mut [u8]> = (1..self.world()).map(|_| &mut [] as &mut [u8]).collect();
+        parts.insert(rank, bytes);
+        self.engine()?.all_gather(&mut parts).with_context(|| format!("receiving from rank {rank}"))
+    }
+
+    /// Rank 0's number, for all.
+    pub(crate) fn number(&mut self, own: f32) -> anyhow::Result<f32> {
+        let mut bytes = own.to_le_bytes();
+        self.hear_lead(&mut bytes)?;
+        Ok(f32::from_le_bytes(bytes))
+    }
+
+    /// Gathers the bytes of every rank, in their order.
+    pub(crate) fn gathered(&mut self, own: &[u8]) -> anyhow::Result<Vec<Vec<u8>>> {
+        let mut all = Vec::with_capacity(self.world());
+        for rank in 0..self.world() {
+            let mut length = (own.len() as u64).to_le_bytes();
+            self.hear(rank, &mut length)?;
+            let mut bytes = own.to_owned();
+            bytes.resize(u64::from_le_bytes(length) as usize, 0);
+            self.hear(rank, &mut bytes)?;
+            all.push(bytes);
+        }
+        Ok(all)
+    }
+
+    /// The losses of all micro-batches, in the order of their numbers.
+    pub(crate) fn losses(&mut self, own: Vec<f32>, count: usize) -> anyhow::Result<Vec<f32>> {
+        if self.is_alone() {
+            return Ok(own);
+        }
+        let lengths = exchange::even(count, self.world());
+        let mut all = vec![0.0; count];
+        let range = self.share(count).range();
+        all[range.start as usize..range.end as usize].copy_from_slice(&own);
+        let bytes: Vec<usize> = lengths.iter().map(|length| length * size_of::<f32>()).collect();
+        let all_bytes = bytemuck::cast_slice_mut(&mut all);
+        let mut exact = self.exact;
+        exact.all_gather(self.engine()?, all_bytes, &bytes).context("gathering the losses")?;
+        Ok(all)
+    }
+}

@@ -1,0 +1,222 @@
+//! The sum of a step's gradients as they arrive, and how it meets those of other ranks.
+
+use anyhow::anyhow;
+use burn::backend::Autodiff;
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::{Shape, Tensor, TensorData, backend::Backend};
+use exchange::{Pairwise, Share};
+use models::Gpt;
+
+use crate::optimizer::{HostPart, Passes, SquaredNorms};
+use crate::ranks::Ranks;
+
+/// The gradients of all micro-batches together, as they arrive: each parameter once in every micro-batch.
+pub(super) struct Sum<'a, I: Backend> {
+    pub(super) share: Share,
+    /// Micro-batches whose gradients have all arrived.
+    pub(super) added: u64,
+    /// Sums of neighbouring micro-batches, the earlier ones first.
+    parts: Vec<GradientsParams>,
+    /// Complete gradients of parameters that are stepped on the device, and their norms.
+    pub(super) grads: GradientsParams,
+    pub(super) norms: SquaredNorms<I>,
+    host: Option<&'a mut HostPart>,
+    /// The first gradient that could not be taken to the host.
+    pub(super) failure: Option<String>,
+}
+
+impl<'a, I: Backend> Sum<'a, I> {
+    pub(super) fn new(share: Share, host: Option<&'a mut HostPart>, passes: Passes<I>) -> Self {
+        Self {
+            share,
+            added: 0,
+            parts: Vec::new(),
+            grads: GradientsParams::new(),
+            norms: SquaredNorms::new(passes),
+            host,
+            failure: None,
+        }
+    }
+
+    pub(super) fn add(&mut self, gpt: &Gpt<Autodiff<I>>, mut arrived: GradientsParams) {
+        // Every weight has been used by now.
+        self.settle();
+        gpt.visit(&mut Arrival { arrived: &mut arrived, sum: self });
+    }
+
+    /// Waits for the last update. A failure in making a weight is told before anything that follows from it.
+    pub(super) fn settle(&mut self) {
+        if let Some(host) = &mut self.host
+            && let Err(error) = host.settle()
+        {
+            self.failure.get_or_insert(format!("{error:#}"));
+        }
+    }
+
+    /// Waits until what was read of gradients is taken in on the host.
+    pub(super) fn gather(&mut self) {
+        if let Some(host) = &mut self.host
+            && let Err(error) = host.gather()
+        {
+            self.failure.get_or_insert(error.to_string());
+        }
+    }
+
+    /// Whether no other micro-batch's gradients are added to those that arrive now.
+    fn is_last(&self) -> bool {
+        let range = self.share.range();
+        self.share.world == 1 && self.added + 1 == range.end - range.start
+    }
+
+    /// Adds one parameter's gradient of the present micro-batch to what neighbours left.
+    fn add_one<const D: usize>(&mut self, id: ParamId, arrived: Tensor<I, D>) {
+        let [before, after] = [self.added, self.added + 1].map(|added| self.share.held(added));
+        let is_last = self.is_last();
+        // What is left over at the end is added from the right.
+        let place = if is_last { 0 } else { after - 1 };
+        let left = (place..before).rev().map(|part| self.parts[part].remove::<I, D>(id));
+        let sum = left.fold(arrived, |sum, left| left.expect("each micro-batch has every gradient") + sum);
+        if is_last {
+            return self.complete(id, sum);
+        }
+        if self.parts.len() == place {
+            self.parts.push(GradientsParams::new());
+        }
+        self.parts[place].register(id, sum);
+    }
+
+    fn complete<const D: usize>(&mut self, id: ParamId, sum: Tensor<I, D>) {
+        let sum = self.norms.add(id, sum);
+        self.grads.register(id, sum);
+    }
+
+    /// Adds up what all ranks have.
+    pub(super) fn meet(&mut self, gpt: &Gpt<Autodiff<I>>, ranks: &mut Ranks) -> anyhow::Result<()> {
+        let mut meeting = Meeting { sum: self, ranks, outcome: Ok(()) };
+        gpt.visit(&mut meeting);
+        meeting.outcome
+    }
+
+    /// This rank's sums of neighbours of one parameter, read from the device.
+    fn rows_of<const D: usize>(&mut self, id: ParamId) -> anyhow::Result<Vec<Vec<f32>>> {
+        let range = self.share.range();
+        let parts = self.parts[..self.share.held(range.end - range.start)].iter_mut();
+        let own = parts.map(|part| {
+            let part = part.remove::<I, D>(id).expect("each micro-batch has every gradient");
+            let part = part.try_into_data().map_err(|error| anyhow!("{error}"))?;
+            Ok(part.iter::<f32>().collect())
+        });
+        own.collect()
+    }
+
+    /// The same of every parameter, in the model's order.
+    pub(super) fn own_rows(&mut self, gpt: &Gpt<Autodiff<I>>) -> anyhow::Result<Vec<Pairwise>> {
+        let mut leaving = Leaving { sum: self, rows: Ok(Vec::new()) };
+        gpt.visit(&mut leaving);
+        leaving.rows
+    }
+
+    /// Completes every parameter by a sum of all ranks, in the model's order.
+    pub(super) fn land(&mut self, gpt: &Gpt<Autodiff<I>>, sums: Vec<Vec<f32>>) {
+        gpt.visit(&mut Landing { sum: self, sums: sums.into_iter() });
+    }
+
+    fn complete_with<const D: usize>(
+        &mut self,
+        id: ParamId,
+        sum: Vec<f32>,
+        shape: Shape,
+        device: &I::Device,
+    ) {
+        self.complete(id, Tensor::<I, D>::from_data(TensorData::new(sum, shape), device));
+    }
+
+    /// The norm of all gradients, those on the host included, as one vector.
+    pub(super) fn norm(&mut self, on_device: Option<f32>) -> anyhow::Result<f32> {
+        let on_device = on_device.unwrap_or_default();
+        match &mut self.host {
+            None => Ok(on_device),
+            Some(host) => Ok((f64::from(on_device) * f64::from(on_device) + host.squares()?).sqrt() as f32),
+        }
+    }
+}
+
+struct Arrival<'a, 's, I: Backend> {
+    arrived: &'a mut GradientsParams,
+    sum: &'a mut Sum<'s, I>,
+}
+
+impl<I: Backend> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
+        let Some(arrived) = self.arrived.remove::<I, D>(param.id) else { return };
+        let is_last = self.sum.is_last();
+        if let Some(host) = self.sum.host.as_mut().filter(|host| host.has(param.id)) {
+            if self.sum.failure.is_none() {
+                let taken = host.arrive(param.id, arrived, param.val().dtype(), is_last);
+                self.sum.failure = taken.err().map(|error| error.to_string());
+            }
+            return;
+        }
+        self.sum.add_one(param.id, arrived);
+    }
+}
+
+/// Gradients of all ranks, parameter by parameter, in the model's order.
+struct Meeting<'m, 's, I: Backend> {
+    sum: &'m mut Sum<'s, I>,
+    ranks: &'m mut Ranks,
+    outcome: anyhow::Result<()>,
+}
+
+impl<I: Backend> Meeting<'_, '_, I> {
+    fn meet<const D: usize>(&mut self, id: ParamId, shape: Shape, device: &I::Device) -> anyhow::Result<()> {
+        let share = self.sum.share;
+        if let Some(host) = self.sum.host.as_mut().filter(|host| host.has(id)) {
+            return host.meet(id, |len, own| self.ranks.sum(share, len, own));
+        }
+        let own = self.sum.rows_of::<D>(id)?;
+        let sum = self.ranks.sum(share, shape.num_elements(), own)?;
+        self.sum.complete_with::<D>(id, sum, shape, device);
+        Ok(())
+    }
+}
+
+impl<I: Backend> ModuleVisitor<Autodiff<I>> for Meeting<'_, '_, I> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
+        if self.outcome.is_ok() {
+            self.outcome = self.meet::<D>(param.id, param.lazy_shape(), &param.lazy_device());
+        }
+    }
+}
+
+/// Gradients of this rank on their way to be summed late, in the model's order.
+struct Leaving<'m, 's, I: Backend> {
+    sum: &'m mut Sum<'s, I>,
+    rows: anyhow::Result<Vec<Pairwise>>,
+}
+
+impl<I: Backend> ModuleVisitor<Autodiff<I>> for Leaving<'_, '_, I> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
+        let Ok(rows) = &mut self.rows else { return };
+        let (share, len) = (self.sum.share, param.lazy_shape().num_elements());
+        let own = self.sum.rows_of::<D>(param.id);
+        match own.and_then(|own| Ok(Pairwise::of_sums(share, len, own)?)) {
+            Ok(own) => rows.push(own),
+            Err(error) => self.rows = Err(error),
+        }
+    }
+}
+
+/// Sums of all ranks that have come back, in the model's order.
+struct Landing<'m, 's, I: Backend> {
+    sum: &'m mut Sum<'s, I>,
+    sums: std::vec::IntoIter<Vec<f32>>,
+}
+
+impl<I: Backend> ModuleVisitor<Autodiff<I>> for Landing<'_, '_, I> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
+        let sum = self.sums.next().expect("one sum for each parameter");
+        self.sum.complete_with::<D>(param.id, sum, param.lazy_shape(), &param.lazy_device());
+    }
+}

@@ -1,0 +1,125 @@
+//! Ranks whose sums are those of the step before: waited for where a run is looked at, and no bit depends on the number of ranks.
+
+use crate::program::{assert_code, assert_success, json, stderr};
+use crate::ranks::{SHARED, begin, has_mpi, set};
+use crate::tiny::{TIGHT, Tiny, bits};
+
+const LATE: &str = "ranks.exchange=late";
+
+#[test]
+fn late_sums_that_are_waited_for_after_every_step_are_the_exact_ones() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    for (n, more) in
+        [["train.optimizer=adamw", TIGHT], ["train.optimizer=muon", "train.recompute=1"]].iter().enumerate()
+    {
+        let settings = [&SHARED[..], more].concat();
+        let exact = bits(&tiny.run(&format!("exact-{n}"), &settings));
+        let seen = [&settings[..], &[LATE, "checkpoint.every=1"]].concat();
+        assert_eq!(tiny.run_on("2", &format!("seen-{n}"), &seen), exact, "{more:?}");
+        assert_eq!(tiny.losses(&format!("seen-{n}")), tiny.losses(&format!("exact-{n}")), "{more:?}");
+        let unseen = [&settings[..], &[LATE]].concat();
+        let two = tiny.run_on("2", &format!("two-{n}"), &unseen);
+        assert_ne!(two, exact, "{more:?}: nothing came late");
+        assert_eq!(tiny.run_on("4", &format!("four-{n}"), &unseen), two, "{more:?}");
+    }
+    // One process waits for nobody.
+    let alone = bits(&tiny.run("alone", &[&SHARED[..], &[LATE]].concat()));
+    assert_eq!(alone, bits(&tiny.run("exact", &SHARED)));
+}
+
+#[test]
+fn the_first_step_changes_no_weight_and_the_last_ones_sums_are_not_lost() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let settings = [&SHARED[..], &[LATE, "train.overfit_one_batch=true", "train.steps=5"]].concat();
+    let output = tiny.attempt_on("2", "run", &settings);
+    assert_success(&output);
+    let losses = tiny.losses("run");
+    assert_eq!(losses[0].to_bits(), losses[1].to_bits(), "step 2 begins with the first weights");
+    assert!(losses[2] < losses[1] && losses[4] < losses[3], "{losses:?}");
+    // Five steps make five updates: four late, and the last before the run ends.
+    let gradients = 4 * json(&output)["parameters"].as_u64().expect("a number");
+    let sent =
+        tiny.records("run", "step").into_iter().map(|step| step["ranks_sent"].as_u64().expect("a number"));
+    let sent: u64 = sent.sum();
+    assert!((5 * gradients..5 * (gradients + 256)).contains(&sent), "{sent} bytes of {gradients} each");
+    let planned = json(&tiny.train(&[&begin("planned", "2")[..], &["--dry-run"], &set(&settings)].concat()));
+    assert_eq!(planned["bytes_sent_per_step"], gradients);
+    // Both of a rank's micro-batches add up to one sum, which becomes another.
+    assert_eq!(planned["residual_bytes"], 2 * gradients);
+}
+
+/// The mean of the last 10 of 60 losses is at most 0.25 above that of the exact exchange, which has fallen by more than 2.
+#[test]
+fn late_sums_learn_nearly_as_well_as_exact_ones() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let settings = [&SHARED[..], &["train.steps=60", "train.optimizer=adamw"]].concat();
+    let last = |run: &str| {
+        let losses = tiny.losses(run);
+        losses[losses.len() - 10..].iter().sum::<f64>() / 10.0
+    };
+    tiny.run("exact", &settings);
+    tiny.run_on("2", "late", &[&settings[..], &[LATE]].concat());
+    let (first, exact, late) = (tiny.losses("exact")[0], last("exact"), last("late"));
+    println!("from {first} to {exact} exact and {late} late");
+    assert!(first - exact > 2.0 && late < exact + 0.25, "{first} {exact} {late}");
+}
+
+#[test]
+fn a_run_resumes_late_to_the_bits_of_one_that_never_stopped() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let settings = [&SHARED[..], &[LATE, "checkpoint.every=3"]].concat();
+    let whole = tiny.run_on("2", "whole", &[&settings[..], &["train.steps=9"]].concat());
+    tiny.run_on("2", "run", &[&settings[..], &["train.steps=6"]].concat());
+    let (resumed, _) = tiny.resume_and_hear("4", "run", &["train.steps=9"]);
+    assert_eq!(bits(&resumed), whole);
+}
+
+#[test]
+fn a_step_that_diverges_is_withheld_when_its_sums_arrive() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let diverging = [LATE, "train.lr=1e30", "train.bad_steps=2", "train.steps=9", "train.weight_decay=0"];
+    let output = tiny.attempt_on("2", "run", &[&SHARED[..], &diverging].concat());
+    assert_code(&output, 4);
+    for journal in ["run", "run/ranks/1"] {
+        assert_eq!(tiny.records(journal, "withheld").len(), 2, "{journal}");
+    }
+}
+
+/// Weight decay makes weights infinite before the first NaN arrives, so rank 0 cannot save where it ends.
+#[test]
+fn a_rank_that_fails_while_sums_are_under_way_ends_all() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let failing = [LATE, "train.lr=1e30", "train.bad_steps=2", "train.steps=9"];
+    let output = tiny.attempt_on("2", "run", &[&SHARED[..], &failing].concat());
+    assert_code(&output, 1);
+    assert!(stderr(&output).contains("no checkpoint was saved"), "{}", stderr(&output));
+}
+
+#[test]
+fn what_waits_for_other_ranks_in_every_step_is_refused_beside_late_sums() {
+    let tiny = Tiny::new();
+    let output = tiny.attempt("run", &[LATE, "memory.shard=true", "memory.optimizer=host"]);
+    assert_code(&output, 2);
+    let said = stderr(&output);
+    for named in ["`memory.shard` = true waits", "`memory.optimizer` = \"host\" waits"] {
+        assert!(said.contains(named), "{said}");
+    }
+}

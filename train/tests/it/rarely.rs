@@ -1,0 +1,152 @@
+//! Ranks that exchange weights now and then: few bytes, common weights where a run is looked at, and a resume to the bit.
+
+use std::fs;
+
+use crate::program::{assert_code, assert_success, json, stderr};
+use crate::ranks::{SHARED, begin, has_mpi, set};
+use crate::tiny::{TIGHT, Tiny, bits};
+
+const RARELY: [&str; 2] = ["ranks.exchange=rarely", "ranks.local_steps=3"];
+
+/// Losses and votes of a step, in bytes.
+const FEW: u64 = 256;
+
+#[test]
+fn weights_are_sent_after_every_third_step_and_no_gradient_ever() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let settings = [&SHARED[..], &RARELY, &["train.steps=7"]].concat();
+    let output = tiny.attempt_on("2", "run", &settings);
+    assert_success(&output);
+    let weights = 4 * json(&output)["parameters"].as_u64().expect("a number");
+    let planned = json(&tiny.train(&[&begin("planned", "2")[..], &["--dry-run"], &set(&settings)].concat()));
+    assert_eq!(planned["bytes_sent_per_step"], weights.div_ceil(3));
+    assert_eq!(planned["residual_bytes"], 2 * weights);
+    for journal in ["run", "run/ranks/1"] {
+        for step in tiny.records(journal, "step") {
+            let [at, sent] = ["step", "ranks_sent"].map(|key| step[key].as_u64().expect("a number"));
+            // The last step ends with an outer one, so that all ranks end alike.
+            let least = if [3, 6, 7].contains(&at) { weights } else { 0 };
+            assert!((least..least + FEW).contains(&sent), "{journal}, step {at}: {sent} of {weights}");
+        }
+    }
+}
+
+#[test]
+fn a_run_is_looked_at_and_saved_where_all_ranks_have_the_same_weights() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let often = ["train.steps=8", "eval.every=2", "checkpoint.every=1", "checkpoint.keep_last=9"];
+    tiny.run_on("2", "run", &[&SHARED[..], &RARELY, &often].concat());
+    assert_eq!(tiny.whole_checkpoints("run"), [8, 6, 3]);
+    let evaluated = tiny.records("run", "eval").into_iter().map(|eval| eval["step"].as_u64());
+    assert_eq!(evaluated.collect::<Option<Vec<_>>>().expect("steps"), [3, 6, 8]);
+}
+
+#[test]
+fn a_budget_changes_no_bit_of_local_and_outer_steps() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    for (n, optimizer) in ["adamw", "muon"].into_iter().enumerate() {
+        let optimizer = format!("train.optimizer={optimizer}");
+        let settings = [&SHARED[..], &RARELY, &[&optimizer]].concat();
+        let roomy = tiny.run_on("2", &format!("roomy-{n}"), &settings);
+        let tight = tiny.run_on("2", &format!("tight-{n}"), &[&settings[..], &[TIGHT]].concat());
+        assert_eq!(tight, roomy, "{optimizer}");
+        assert_ne!(
+            roomy,
+            bits(&tiny.run(&format!("alone-{n}"), &settings)),
+            "{optimizer}: nobody stepped apart"
+        );
+    }
+}
+
+/// The mean of the last 10 of 60 losses is at most 0.4 above that of the exact exchange, which has fallen by more than 2.
+#[test]
+fn local_steps_learn_nearly_as_well_as_exact_sums() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let settings = [&SHARED[..], &["train.steps=60", "train.optimizer=adamw"]].concat();
+    let last = |run: &str| {
+        let losses = tiny.losses(run);
+        losses[losses.len() - 10..].iter().sum::<f64>() / 10.0
+    };
+    // The exact sum has the bits of one process.
+    tiny.run("exact", &settings);
+    tiny.run_on("2", "rarely", &[&settings[..], &[RARELY[0], "ranks.local_steps=5"]].concat());
+    let (first, exact, rarely) = (tiny.losses("exact")[0], last("exact"), last("rarely"));
+    println!("from {first} to {exact} exact and {rarely} by local steps");
+    assert!(first - exact > 2.0 && rarely < exact + 0.4, "{first} {exact} {rarely}");
+}
+
+#[test]
+fn a_run_resumes_with_every_ranks_moments_to_the_bits_of_one_that_never_stopped() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let settings = [&SHARED[..], &RARELY].concat();
+    let whole = tiny.run_on("2", "whole", &[&settings[..], &["train.steps=10"]].concat());
+    let often = ["train.steps=6", "checkpoint.every=1", "checkpoint.keep_last=9"];
+    tiny.run_on("2", "run", &[&settings[..], &often].concat());
+    let (resumed, said) = tiny.resume_and_hear("2", "run", &["train.steps=10"]);
+    assert!(!said.contains("without momentum"), "{said}");
+    assert_eq!(bits(&resumed), whole);
+    let lost = "run/checkpoints/step-00000006";
+    for (missing, rank) in [("1/moments-00000006", "rank 1"), ("0/outer-momentum-00000006", "rank 0")] {
+        let path = tiny.join("run/ranks").join(missing);
+        let saved = fs::read(&path).expect("saved beside the checkpoint");
+        fs::remove_file(&path).expect("removed");
+        let (otherwise, said) = tiny.resume_and_hear("2", lost, &["train.steps=10"]);
+        let note =
+            format!("outer steps begin without momentum, and every rank with the moments of rank 0: {rank}");
+        assert!(said.contains(&note), "{said}");
+        assert_ne!(bits(&otherwise), whole, "{missing}");
+        fs::write(&path, saved).expect("put back");
+    }
+    let (again, _) = tiny.resume_and_hear("2", lost, &["train.steps=10"]);
+    assert_eq!(bits(&again), whole);
+    // One process has nobody to meet, and goes on with the moments of rank 0.
+    let (_, said) = tiny.resume_and_hear("1", lost, &["train.steps=7"]);
+    assert!(!said.contains("momentum"), "{said}");
+}
+
+#[test]
+fn a_run_that_diverges_apart_ends_with_common_weights() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let diverging = ["train.lr=1e30", "train.bad_steps=2", "train.steps=9"];
+    let output = tiny.attempt_on("2", "run", &[&SHARED[..], &RARELY, &diverging].concat());
+    assert_code(&output, 4);
+    for journal in ["run", "run/ranks/1"] {
+        assert_eq!(tiny.records(journal, "withheld").len(), 2, "{journal}");
+    }
+}
+
+#[test]
+fn what_local_steps_cannot_do_is_refused_by_name() {
+    let tiny = Tiny::new();
+    let refused = |settings: &[&str], ranks: &str| {
+        let output = tiny.attempt_on(ranks, "run", &[&RARELY[..], settings].concat());
+        assert_code(&output, 2);
+        stderr(&output)
+    };
+    let said = refused(&["memory.shard=true", "memory.optimizer=host", "ranks.local_steps=0"], "1");
+    for named in ["`memory.shard` divides", "`memory.optimizer` = \"host\"", "`ranks.local_steps` = 0"] {
+        assert!(said.contains(named), "{said}");
+    }
+    if has_mpi() {
+        let said = refused(&["train.accumulate=1"], "2");
+        assert!(said.contains("every rank needs one"), "{said}");
+    }
+}
