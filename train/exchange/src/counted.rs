@@ -87,6 +87,10 @@ impl<E: Engine> Engine for Counted<E> {
         self.timed(|inner| inner.commit(ok))
     }
 
+    fn survives(&self) -> bool {
+        self.inner.survives()
+    }
+
     fn shrink(&mut self) -> Result<()> {
         self.timed(E::shrink)
     }

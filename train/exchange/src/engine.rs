@@ -30,6 +30,11 @@ pub trait Engine: Send {
     /// and do the work again. An answer of `false` means that some rank said so and all are well.
     fn commit(&mut self, ok: bool) -> Result<bool>;
 
+    /// Whether [`shrink`](Self::shrink) is possible.
+    fn survives(&self) -> bool {
+        false
+    }
+
     /// Goes on with the ranks that live, numbered anew in their order.
     fn shrink(&mut self) -> Result<()>;
 }

@@ -189,6 +189,10 @@ impl Engine for Mpi {
         agreed
     }
 
+    fn survives(&self) -> bool {
+        self.library.ulfm.is_some()
+    }
+
     fn shrink(&mut self) -> Result<()> {
         let Some(shrink) = self.library.ulfm.as_ref().map(|ulfm| ulfm.shrink) else {
             return Err(Error::CannotShrink { library: self.version().to_owned() });

@@ -209,6 +209,10 @@ impl Engine for Threads {
         if agreed.whole { Ok(agreed.ok) } else { Err(Error::Broken { call: Call::Commit }) }
     }
 
+    fn survives(&self) -> bool {
+        true
+    }
+
     fn shrink(&mut self) -> Result<()> {
         if let Err(error) = self.begin(Call::Shrink)
             && self.dead

@@ -90,14 +90,15 @@ pub(crate) fn launch(
     let mpirun = find_mpirun(&env::var_os("PATH").unwrap_or_default()).map_err(bad_input)?;
     let version = Command::new(&mpirun).arg("--version").output();
     let version = version.with_context(|| format!("running {}", mpirun.display()))?.stdout;
+    let release = release(&String::from_utf8_lossy(&version)).map_err(bad_input)?;
     let job = Job {
         ranks,
         hosts: args.hosts.as_deref().map(hosts).transpose().map_err(bad_input)?.unwrap_or_default(),
         interface: args.interface.clone(),
-        survive: false,
+        survive: release >= 5,
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         root: is_root(),
-        release: release(&String::from_utf8_lossy(&version)).map_err(bad_input)?,
+        release,
     };
     let program = env::current_exe().context("finding this program")?;
     let mut arguments: Vec<OsString> = env::args_os().skip(1).collect();

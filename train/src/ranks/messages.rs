@@ -15,7 +15,8 @@ const FAILED: u8 = 2;
 impl Ranks {
     /// Whether every rank says so.
     pub(crate) fn all(&mut self, ok: bool) -> anyhow::Result<bool> {
-        self.engine()?.commit(ok).context("agreeing with the other ranks")
+        let agreed = self.engine()?.commit(ok);
+        self.agreed(agreed).context("agreeing with the other ranks")
     }
 
     /// Runs `work` on rank 0 and gives its result to all. If it fails, all ranks end.
@@ -61,7 +62,8 @@ impl Ranks {
     pub(crate) fn hear(&mut self, rank: usize, bytes: &mut [u8]) -> anyhow::Result<()> {
         let mut parts: Vec<&mut [u8]> = (1..self.world()).map(|_| &mut [] as &mut [u8]).collect();
         parts.insert(rank, bytes);
-        self.engine()?.all_gather(&mut parts).with_context(|| format!("receiving from rank {rank}"))
+        let told = self.engine()?.all_gather(&mut parts);
+        self.heard(told).with_context(|| format!("receiving from rank {rank}"))
     }
 
     /// Rank 0's number, for all.
@@ -97,7 +99,8 @@ impl Ranks {
         let bytes: Vec<usize> = lengths.iter().map(|length| length * size_of::<f32>()).collect();
         let all_bytes = bytemuck::cast_slice_mut(&mut all);
         let mut exact = self.exact;
-        exact.all_gather(self.engine()?, all_bytes, &bytes).context("gathering the losses")?;
+        let gathered = exact.all_gather(self.engine()?, all_bytes, &bytes);
+        self.heard(gathered).context("gathering the losses")?;
         Ok(all)
     }
 }

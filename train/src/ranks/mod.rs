@@ -11,6 +11,7 @@ mod messages;
 mod one_bit;
 mod outer;
 mod own;
+mod survival;
 
 pub(crate) use exchanges::Restored;
 pub(crate) use launch::{RankArgs, launch};
@@ -30,6 +31,7 @@ use runs::directory::RunDirectory;
 use late::Late;
 use one_bit::OneBits;
 use outer::OuterSteps;
+use survival::FailedCall;
 
 /// An engine that can be watched for ranks that do not arrive, where another process can fail to.
 trait Watched: Engine {
@@ -70,6 +72,8 @@ pub(crate) struct Ranks {
     engine: ManuallyDrop<Option<Box<dyn Metered>>>,
     rank: usize,
     world: usize,
+    /// The kind of call that has failed since ranks went on last.
+    failed: Option<FailedCall>,
     /// Costs of the exchange when the engine was last here.
     costs: Costs,
     exact: Exact,
@@ -97,6 +101,7 @@ impl Ranks {
             world: engine.world(),
             costs: engine.costs(),
             engine: ManuallyDrop::new(Some(engine)),
+            failed: None,
             exact: Exact::default(),
             one_bit: None,
             outer: None,
@@ -265,7 +270,7 @@ impl Ranks {
             Some(one_bit) => one_bit.sum(engine, own),
             None => self.exact.sum(engine, own),
         };
-        summed.context("summing gradients over the ranks")
+        self.heard(summed).context("summing gradients over the ranks")
     }
 }
 
@@ -285,8 +290,17 @@ pub(crate) mod tests {
     /// Runs `work` on several ranks, each a thread, and returns their results. A rank that panics leaves the world, so that
     /// no other waits for it.
     pub(crate) fn on_each<T: Send>(world: usize, work: impl Fn(&mut Ranks) -> T + Sync) -> Vec<T> {
+        on_each_of(world, |engine| engine, work)
+    }
+
+    /// The same, with engines that `change` has had.
+    pub(crate) fn on_each_of<T: Send>(
+        world: usize,
+        change: impl Fn(Threads) -> Threads + Sync,
+        work: impl Fn(&mut Ranks) -> T + Sync,
+    ) -> Vec<T> {
         threads::on_each(world, |engine| {
-            let mut ranks = Ranks::over(engine, (1, 0));
+            let mut ranks = Ranks::over(change(engine), (1, 0));
             let outcome = catch_unwind(AssertUnwindSafe(|| work(&mut ranks)));
             ranks.end();
             outcome.unwrap_or_else(|panic| resume_unwind(panic))

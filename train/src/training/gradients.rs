@@ -191,6 +191,7 @@ impl<I: Backend> Learner<Autodiff<I>> {
         let norm = sum.norms.take_global(&self.gpt).map(|norm| read(vec![norm])).transpose()?;
         // One verdict and one factor for all, however each device adds up squares.
         let norm = ranks.number(sum.norm(norm.map(|norm| norm[0]))?)?;
+        ranks.commit_step()?;
         Ok((losses.iter().sum(), norm))
     }
 

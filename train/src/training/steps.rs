@@ -49,11 +49,18 @@ impl<I: Offloadable> Run<I> {
             self.ranks.wish_to_stop(self.session.should_stop() || interrupter.should_stop());
             let told = self.ranks.costs();
             let step = data.step;
-            let (host, passes) = (self.optimizer.host.as_mut(), self.optimizer.passes.clone());
-            let (grads, mut report) = model.gradients(&data, host, passes, &mut self.ranks);
-            if let Some(failure) = report.failure.take() {
-                return (model, Err(anyhow!("step {step} could not run: {failure}")));
-            }
+            let (grads, mut report) = loop {
+                let (host, passes) = (self.optimizer.host.as_mut(), self.optimizer.passes.clone());
+                let (grads, mut report) = model.gradients(&data, host, passes, &mut self.ranks);
+                let Some(failure) = report.failure.take() else { break (grads, report) };
+                let failure = anyhow!("step {step} could not run: {failure}");
+                drop(grads);
+                match self.go_on() {
+                    Ok(true) => self.optimizer.withhold(),
+                    Ok(false) => return (model, Err(failure)),
+                    Err(error) => return (model, Err(error.context(failure))),
+                }
+            };
             let settings = &self.session.config.train;
             let share = rate_share(&settings.schedule, step, self.session.steps());
             report.lr = settings.lr * share;
@@ -123,6 +130,36 @@ impl<I: Offloadable> Run<I> {
         }
     }
 
+    /// Whether some rank wishes to stop. The ranks that live vote again without those that are gone.
+    fn stop(&mut self, wishes: bool) -> anyhow::Result<bool> {
+        loop {
+            match self.ranks.stop(wishes) {
+                Err(error) if !self.go_on()? => return Err(error),
+                Err(_) => {}
+                heard => return heard,
+            }
+        }
+    }
+
+    /// Goes on without ranks that are gone, where ranks can; whether they do. The step is then done again.
+    fn go_on(&mut self) -> anyhow::Result<bool> {
+        let before = self.ranks.world();
+        if self.optimizer.owners.are_divided() || !self.ranks.go_on()? {
+            return Ok(false);
+        }
+        if let Some(host) = &mut self.optimizer.host {
+            let share = self.ranks.share(self.session.config.train.accumulate);
+            host.number_shares_from(share.range().start);
+        }
+        let (step, left) = (self.session.progress.step, self.ranks.world());
+        let text = format!("after step {step}: {left} of {before} ranks live, and go on");
+        if self.ranks.leads() {
+            self.say(&text);
+        }
+        self.tell("lost", &json!({ "step": step, "ranks": left, "before": before }));
+        Ok(true)
+    }
+
     /// Makes the update whose sums are still under way, unless they are not finite.
     fn settle_late(&mut self, model: Learner<Tape<I>>, share: f64) -> (Learner<Tape<I>>, anyhow::Result<()>) {
         let (grads, norm) = match model.settle_late(self.optimizer.passes.clone(), &mut self.ranks) {
@@ -159,12 +196,13 @@ impl<I: Offloadable> Run<I> {
         self.look_after_save();
         let config = &self.session.config;
         let (evaluates, samples) = (config.eval.every, config.eval.sample_every);
+        let (every, bad_steps) = (config.checkpoint.every, config.train.bad_steps);
         // What is agreed on comes first: whatever rank 0 does for long, the others wait for in the next step.
         let last = self.session.progress.step >= self.session.steps();
-        let diverged = self.session.progress.withheld >= config.train.bad_steps;
+        let diverged = self.session.progress.withheld >= bad_steps;
         let wishes = self.session.should_stop() || interrupter.should_stop();
         let common = self.session.is_common();
-        let stops = common && !last && !diverged && self.ranks.stop(wishes)?;
+        let stops = common && !last && !diverged && self.stop(wishes)?;
         if !self.ranks.leads() {
             let told = diverged || stops || common && self.rank_0_saves(false)?;
             if told {
@@ -177,7 +215,7 @@ impl<I: Offloadable> Run<I> {
             self.save_or_end(model, None)?;
             return Ok(Some(Ending::Diverged));
         }
-        let saves = self.session.due(config.checkpoint.every);
+        let saves = self.session.due(every);
         let better = if self.session.due(evaluates) {
             self.settle_save_or_say();
             self.evaluate(model, events)?

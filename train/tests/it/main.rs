@@ -45,3 +45,5 @@ mod resume;
 #[cfg(unix)]
 mod signals;
 mod stand_in;
+#[cfg(target_os = "linux")]
+mod survivors;

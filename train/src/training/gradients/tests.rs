@@ -1,12 +1,14 @@
 //! A step's gradients, alone and over ranks.
 
 use burn::backend::{Autodiff, Flex, flex::FlexDevice};
+use exchange::Engine;
+use exchange::threads::Fault;
 use models::Gpt;
 use runs::config::{Config, ExchangeKind, RanksSection};
 
 use super::*;
 use crate::optimizer::tests::{norm_of, values_of};
-use crate::ranks::tests::on_each;
+use crate::ranks::tests::{on_each, on_each_of};
 
 fn data(micro_batches: i32) -> StepData {
     let micro_batch = |first: i32| MicroBatch {
@@ -83,4 +85,43 @@ fn ranks_that_step_apart_have_the_gradients_of_their_own_micro_batches() {
         assert_eq!(of_all.to_bits(), each[0].1.to_bits(), "all see one loss");
     }
     assert!((loss - f64::from(each[0].1)).abs() < 1e-6, "{loss} {}", each[0].1);
+}
+
+#[test]
+fn survivors_of_a_rank_that_dies_at_any_call_have_the_bits_of_one_process() {
+    let one = learner("1");
+    let TrainOutput { grads, item } = TrainStep::step(&one, data(5));
+    let expected = (item.loss.to_bits(), item.gnorm.to_bits(), values_of(&one.gpt, &grads));
+    let mut deaths = 0;
+    for at in (0..200).step_by(3) {
+        let dies = |engine: exchange::threads::Threads| {
+            if engine.rank() == 1 { engine.with_fault(at, Fault::Die) } else { engine }
+        };
+        let ends = on_each_of(3, dies, |ranks| {
+            let learner = learner("1");
+            loop {
+                let (grads, report) = learner.gradients(&data(5), None, Passes::none(), ranks);
+                if report.failure.is_none() {
+                    let bits =
+                        (report.loss.to_bits(), report.gnorm.to_bits(), values_of(&learner.gpt, &grads));
+                    return Some((bits, ranks.world()));
+                }
+                // The dead one cannot.
+                if !ranks.go_on().unwrap_or_default() {
+                    return None;
+                }
+            }
+        });
+        deaths += usize::from(ends[1].is_none());
+        let left = if ends[1].is_none() { 2 } else { 3 };
+        for rank in [0, 2] {
+            let end = ends[rank].as_ref().expect("it lives");
+            assert!(end.0 == expected, "rank {rank} after a death at call {at}");
+            assert_eq!(end.1, left, "rank {rank} ends its step after a death at call {at} as the others do");
+        }
+    }
+    assert!(
+        (5..67).contains(&deaths),
+        "{deaths} deaths: all calls are to be met, and the last ones to be none"
+    );
 }
