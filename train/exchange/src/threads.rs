@@ -27,6 +27,8 @@ pub struct Threads {
     calls: u64,
     faults: Vec<(u64, Fault)>,
     dead: bool,
+    /// Whether the present call fails here once the others have what they need.
+    deaf: bool,
     waiting: Waiting,
 }
 
@@ -35,6 +37,8 @@ pub struct Threads {
 pub enum Fault {
     /// The call fails on this rank, which lives on. `shrink` ignores it.
     Fail,
+    /// The call succeeds for the others, and fails here: what this rank was sent does not arrive. Votes ignore it.
+    Deaf,
     /// The rank is gone from this call on: its own calls return errors, and others notice.
     Die,
     /// The call begins later.
@@ -56,6 +60,7 @@ pub fn world(ranks: usize) -> Vec<Threads> {
         calls: 0,
         faults: Vec::new(),
         dead: false,
+        deaf: false,
         waiting: Waiting::default(),
     };
     (0..ranks).map(rank).collect()
@@ -109,6 +114,10 @@ impl Threads {
                 self.shared.changed();
                 Err(Error::Failed { call, peer: None, reason: "an injected fault".into() })
             }
+            Some((_, Fault::Deaf)) => {
+                self.deaf = true;
+                Ok(())
+            }
             Some((_, Fault::Die)) => {
                 self.die();
                 Err(gone)
@@ -130,7 +139,15 @@ impl Threads {
     /// Sends every other rank its part and takes theirs.
     fn transfer(&mut self, call: Call, send: &[&[u8]], receive: &mut [&mut [u8]]) -> Result<()> {
         self.waiting.begin(call, self.rank, 0..self.members.len());
-        let done = self.deliver(call, send).and_then(|()| self.collect(call, receive));
+        let deaf = std::mem::take(&mut self.deaf);
+        let done = self.deliver(call, send).and_then(|()| {
+            self.collect(call, receive)?;
+            if deaf {
+                Err(Error::Failed { call, peer: None, reason: "an injected fault".into() })
+            } else {
+                Ok(())
+            }
+        });
         self.waiting.end();
         if done.is_err() {
             self.shared.lock().broken = true;
@@ -205,6 +222,7 @@ impl Engine for Threads {
         {
             return Err(error);
         }
+        self.deaf = false;
         let agreed = self.shared.agree(Call::Commit, self.seat, ok, &self.waiting, &self.members)?;
         if agreed.whole { Ok(agreed.ok) } else { Err(Error::Broken { call: Call::Commit }) }
     }

@@ -57,7 +57,9 @@ fn survivors_end_with_the_bits_of_a_run_that_lost_nobody() {
     });
     for kill in 1..=kills {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let (kind, rank, step) = (kill as usize % 2, 1 + (seed >> 60) as usize % 2, 3 + (seed >> 33) % 30);
+        // Every kind of run loses every rank in turn.
+        let (kind, rank) = (kill as usize % 2, 1 + (kill + kill / 2) as usize % 2);
+        let step = 3 + (seed >> 33) % 30;
         let run = format!("run-{kill}");
         let mut child = tiny.start_survivors(&run, kinds[kind], &[]);
         // Steps are the clock: how fast the machine is does not matter.

@@ -26,7 +26,7 @@ fn within_the_limit<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 /// One fault a rank may meet.
 fn fault() -> impl Strategy<Value = (u64, Fault)> {
     let delay = (1..4_u64).prop_map(|ms| Fault::Delay(Duration::from_millis(ms)));
-    (0..30_u64, prop_oneof![Just(Fault::Fail), Just(Fault::Die), delay])
+    (0..30_u64, prop_oneof![Just(Fault::Fail), Just(Fault::Deaf), Just(Fault::Die), delay])
 }
 
 fn faulty(mut engine: Threads, faults: &[Vec<(u64, Fault)>]) -> Threads {
@@ -105,7 +105,7 @@ fn a_fault_at_any_one_call_of_any_exchange_ends_with_an_error_or_the_right_resul
     for world in [2, 3] {
         let undisturbed = threads::on_each(world, attempt);
         assert!(undisturbed.iter().all(|(done, error)| done.len() == 3 && error.is_none()));
-        for fault in [Fault::Fail, Fault::Die] {
+        for fault in [Fault::Fail, Fault::Deaf, Fault::Die] {
             for at in 0..12 {
                 let ends = within_the_limit(move || {
                     threads::on_each(world, |engine| {
