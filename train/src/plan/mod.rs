@@ -49,8 +49,10 @@ pub(crate) struct Plan {
     /// Bytes of it on the device, and the rest.
     pub(crate) stays: u64,
     pub(crate) spills: u64,
-    /// Bytes of the most demanding single operation, estimated from above: the floor of any budget.
+    /// Bytes of the most demanding single operation under any budget, estimated from above.
     pub(crate) floor: u64,
+    /// The same under this budget.
+    pub(crate) largest_operation: u64,
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
     /// Bytes that one rank sends to the others in a step.
@@ -233,7 +235,8 @@ impl Plan {
             working_set,
             stays,
             spills,
-            floor: demand.largest_operation,
+            floor: demand.floor,
+            largest_operation: demand.largest_operation(budget),
             bytes_in_per_step: bytes_in,
             bytes_out_per_step: bytes_out,
             bytes_sent_per_step: exchanged.sent,
