@@ -60,11 +60,11 @@ impl<B: SharedStorage> OffloadClient<B> {
     }
 
     /// The inputs after `work` has changed them.
-    fn changed(&self, inputs: Vec<TensorIr>, work: &mut dyn FnMut(&mut [&mut [f32]])) -> Tensors<B> {
+    fn changed(&self, inputs: &[TensorIr], work: &mut dyn FnMut(&mut [&mut [f32]])) -> Tensors<B> {
         let output =
             |input: &TensorIr| TensorIr::uninit(self.create_empty_handle(), input.shape.clone(), input.dtype);
         let outputs: Vec<TensorIr> = inputs.iter().map(output).collect();
-        let changed = self.state().change(&inputs, &outputs, work);
+        let changed = self.state().change(inputs, &outputs, work);
         surface(changed);
         let tensor =
             |output: TensorIr| RouterTensor::new(output.id, output.shape, output.dtype, self.clone());
@@ -87,10 +87,10 @@ pub(super) fn in_place<B: SharedStorage>(
     let inputs = tensors.into_iter().map(|tensor| {
         let input = tensor.into_ir();
         let stays = client.state().keeps_storage(&input);
-        if stays { input } else { client.changed(vec![input], &mut |_| {}).remove(0).into_ir() }
+        if stays { input } else { client.changed(&[input], &mut |_| {}).remove(0).into_ir() }
     });
-    let inputs = inputs.collect();
-    Ok(client.changed(inputs, work))
+    let inputs: Vec<TensorIr> = inputs.collect();
+    Ok(client.changed(&inputs, work))
 }
 
 impl<B: SharedStorage> RunnerClient for OffloadClient<B> {

@@ -31,17 +31,15 @@ struct Means<I: Backend> {
 
 impl<I: Backend> Clone for Passes<I> {
     fn clone(&self) -> Self {
-        Self(self.0)
+        Self(self.0.clone())
     }
 }
 
 impl<I: Backend> Clone for Means<I> {
     fn clone(&self) -> Self {
-        *self
+        Self { in_place: self.in_place, budget: self.budget }
     }
 }
-
-impl<I: Backend> Copy for Means<I> {}
 
 impl<I: Backend> Means<I> {
     /// Whether the budget holds four tensors as large as this.
@@ -79,7 +77,7 @@ impl<I: Backend> Passes<I> {
         gradient: Tensor<I, D>,
         before: Option<Moments<I>>,
     ) -> Result<Stepped<I, D>, (Tensor<I, D>, Tensor<I, D>, Option<Moments<I>>)> {
-        let Some(means) = self.0 else { return Err((weight, gradient, before)) };
+        let Some(means) = &self.0 else { return Err((weight, gradient, before)) };
         let in_one = means.has_room_for_four(&weight);
         let time = before.as_ref().map_or(0, |before| before.time);
         let zeros = || Tensor::<I, D>::zeros(weight.shape(), &weight.device()).into_primitive().tensor();
@@ -110,7 +108,7 @@ impl<I: Backend> Passes<I> {
         &self,
         gradient: Tensor<I, D>,
     ) -> Result<(Tensor<I, D>, Tensor<I, 1>), Tensor<I, D>> {
-        let Some(Means { in_place, .. }) = self.0 else { return Err(gradient) };
+        let Some(Means { in_place, .. }) = &self.0 else { return Err(gradient) };
         let device = gradient.device();
         let mut sum = 0.0;
         let read = in_place(vec![gradient.into_primitive().tensor()], &mut |slices| {
@@ -167,8 +165,8 @@ fn in_two_passes<I: Backend>(
         let [weight, first, second] = slices else { unreachable!("as many as were given") };
         rule.step_weights(stride, time, weight, [first, second]);
     });
-    let [weight, first, second] =
-        stepped.map(all).unwrap_or_else(|_| panic!("a weight is f32, as its moments are"));
+    let Ok(stepped) = stepped else { panic!("a weight is f32, as its moments are") };
+    let [weight, first, second] = all(stepped);
     Ok([weight, gradient, first, second])
 }
 

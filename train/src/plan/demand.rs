@@ -139,9 +139,8 @@ impl Demand {
         // SGD has one way for all. Muon is for the matrices of blocks alone; AdamW steps tables in another way than these.
         let of_blocks = stepped.min(WIDE * in_blocks(config));
         let (by_rule, table) = match rule {
-            OptimizerKind::Sgd => (stepped, 0),
             OptimizerKind::AdamW | OptimizerKind::Muon if stepped > of_blocks => (of_blocks, stepped),
-            OptimizerKind::AdamW => (stepped, 0),
+            OptimizerKind::AdamW | OptimizerKind::Sgd => (stepped, 0),
             OptimizerKind::Muon => (stepped, placement.largest_table_on_device(config)),
         };
         let stepping = (operations.beside_update(rule) * by_rule).max(operations.beside_table_update(table));

@@ -181,7 +181,6 @@ impl Plan {
         let bytes_out = moved(&|part| part.leaves).saturating_add(streamed_out).saturating_add(read);
         let bytes_out = bytes_out.saturating_add(exchanged.link_out);
         let optimizer_host_bytes = demand.placement.host_bytes(config, ranks).saturating_add(read);
-        let optimizer_step_bytes = demand.placement.step_bytes(config);
         let working_set = demand.working_set();
         let (stays, spills) = (working_set.min(budget), working_set.saturating_sub(budget));
         let held: Vec<_> = demand
@@ -248,7 +247,7 @@ impl Plan {
             break_even_tokens: link_share.map(|share| (share * tokens_per_step as f64) as u64),
             device_blocks: config.memory.device_blocks,
             optimizer_host_bytes,
-            optimizer_step_bytes,
+            optimizer_step_bytes: demand.placement.step_bytes(config),
             sinks,
             disk_written_per_step: disk.written,
             disk_read_per_step: disk.read,
