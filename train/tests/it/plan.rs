@@ -19,8 +19,8 @@ pub(crate) const SHAPES: [&[&str]; 3] = [
     &["train.optimizer=muon", "model.n_embd=256", "train.accumulate=2", "train.steps=2"],
 ];
 
-/// What the run says after its last step of the most that was on the device, and of its largest operation, is within 15 % of the
-/// plan that it printed before the first.
+/// The most that was on the device and the largest operation, as the run says after its last step, are within 15 % of the plan that
+/// it printed before the first.
 pub(crate) fn assert_as_planned(output: &Output, settings: &[&str]) {
     assert_success(output);
     let said = stderr(output);
