@@ -227,12 +227,12 @@ pub fn host_memory<B: Managed>(device: &B::Device) -> HostMemory {
 }
 
 /// Has `work` change the numbers of `tensors` where they lie, row by row as one slice each, and returns the tensors after it. An
-/// operation like any other: all of them are on the device meanwhile, within its budget, and none takes more memory unless
-/// somebody else holds it too.
+/// operation like any other: all of them are on the device meanwhile, within its budget, and nothing else. One that somebody else
+/// holds too, or whose numbers are not in rows, is copied before.
 ///
 /// # Errors
-/// The tensors as they were, where the device's memory is not this process's own, its budget does not hold them all at once, or one
-/// of them is not f32: an optimizer's many passes are one on the CPU, and on a GPU are left to its kernels.
+/// The tensors as they were, where the device's memory is not this process's own, or one of them is not f32: an optimizer's many
+/// passes are one on the CPU, and on a GPU are left to its kernels.
 pub fn in_place<B: Managed>(
     tensors: Vec<FloatTensor<B>>,
     work: &mut dyn FnMut(&mut [&mut [f32]]),

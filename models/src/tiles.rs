@@ -125,7 +125,7 @@ impl<B: Backend> Tiles<B> {
 pub const AT_ONCE: usize = 1 << 15;
 /// Tiles that are decoded at once. Every number is decoded for itself, so no bit depends on it, and a budget that has room for
 /// a matrix has room for what decodes it.
-const DECODED_AT_ONCE: usize = 1 << 11;
+pub const DECODED_AT_ONCE: usize = 1 << 11;
 
 fn ranges(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     (0..len).step_by(most).map(move |start| start..(start + most).min(len))

@@ -4,7 +4,7 @@
 //! where the backend computes one operation at a time.
 
 use crate::noise::Noise;
-use crate::pieces::step_wide;
+use crate::pieces::{step_moments, step_weights, step_wide};
 
 /// Settings of AdamW.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,6 +53,16 @@ impl AdamW {
         step_wide(factors, Noise::new(0, time), weights, moments, gradient, &mut vec![(); gradient.len()]);
     }
 
+    /// The first half of [`step`](Self::step), which needs no weights. Both halves together have its bits.
+    pub fn step_moments(&self, stride: Stride, time: u32, moments: [&mut [f32]; 2], gradient: &[f32]) {
+        step_moments(self.factors(stride, time), moments, gradient);
+    }
+
+    /// The second half of [`step`](Self::step), along moments after the first.
+    pub fn step_weights(&self, stride: Stride, time: u32, weights: &mut [f32], moments: [&[f32]; 2]) {
+        step_weights(self.factors(stride, time), weights, moments);
+    }
+
     /// `time` counts the steps of the parameter from 1.
     pub(crate) fn factors(&self, stride: Stride, time: u32) -> Factors {
         let time = time as i32;
@@ -91,12 +101,21 @@ pub(crate) struct Element {
 impl Factors {
     #[inline(always)]
     pub(crate) fn step(&self, element: Element, gradient: f32) -> Element {
-        let Element { weight, first, second } = element;
+        let [first, second] = self.moments([element.first, element.second], gradient);
+        Element { weight: self.weight(element.weight, [first, second]), first, second }
+    }
+
+    #[inline(always)]
+    pub(crate) fn moments(&self, [first, second]: [f32; 2], gradient: f32) -> [f32; 2] {
         let gradient = gradient * self.scale;
         let first = first * self.keep[0] + gradient * self.take[0];
-        let second = second * self.keep[1] + gradient * gradient * self.take[1];
+        [first, second * self.keep[1] + gradient * gradient * self.take[1]]
+    }
+
+    #[inline(always)]
+    pub(crate) fn weight(&self, weight: f32, [first, second]: [f32; 2]) -> f32 {
         let delta = first / self.unbias[0] / ((second / self.unbias[1]).sqrt() + self.epsilon);
-        Element { weight: weight * self.shrink - delta * self.lr, first, second }
+        weight * self.shrink - delta * self.lr
     }
 
     pub(crate) fn folded(&self) -> Folded {
@@ -135,6 +154,27 @@ mod tests {
         let after = factors.step(before, -3.0);
         assert!((after.weight - 2.5).abs() < 1e-6, "{after:?}");
         assert!((after.first + 0.3).abs() < 1e-6 && (after.second - 0.45).abs() < 1e-6, "{after:?}");
+    }
+
+    #[test]
+    fn two_halves_have_the_bits_of_one_step() {
+        let rule = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
+        let stride = Stride { lr: 0.3, scale: 0.7 };
+        let numbers = |seed: usize| (0..20_000).map(move |n| ((n * 7919 + seed) % 2003) as f32 / 500.0 - 2.0);
+        let gradient: Vec<f32> = numbers(5).collect();
+        let mut whole = [numbers(1).collect(), numbers(2).collect(), numbers(3).map(f32::abs).collect()];
+        let mut halves: [Vec<f32>; 3] = whole.clone();
+        for time in 1..4 {
+            let [weights, first, second] = &mut whole;
+            rule.step(stride, time, weights, [first, second], &gradient);
+            let [weights, first, second] = &mut halves;
+            rule.step_moments(stride, time, [first, second], &gradient);
+            rule.step_weights(stride, time, weights, [first, second]);
+        }
+        let bits = |vectors: &[Vec<f32>; 3]| {
+            vectors.clone().map(|vector| vector.into_iter().map(f32::to_bits).collect::<Vec<_>>())
+        };
+        assert_eq!(bits(&halves), bits(&whole));
     }
 
     #[test]

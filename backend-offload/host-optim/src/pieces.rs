@@ -57,6 +57,36 @@ pub(crate) fn step_wide<G: Number, M: Number, W: Rounded>(
     });
 }
 
+/// The moments' part of [`step_wide`] alone.
+pub(crate) fn step_moments(factors: Factors, [first, second]: [&mut [f32]; 2], gradient: &[f32]) {
+    let moments = first.par_chunks_mut(PIECE).zip(second.par_chunks_mut(PIECE));
+    moments.zip(gradient.par_chunks(PIECE)).for_each(|((first, second), gradient)| {
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((first, second), gradient) in first.iter_mut().zip(second).zip(gradient) {
+                    [*first, *second] = factors.moments([*first, *second], *gradient);
+                }
+            },
+        );
+    });
+}
+
+/// The weights' part of [`step_wide`] alone, along moments that are stepped.
+pub(crate) fn step_weights(factors: Factors, weights: &mut [f32], [first, second]: [&[f32]; 2]) {
+    let moments = first.par_chunks(PIECE).zip(second.par_chunks(PIECE));
+    weights.par_chunks_mut(PIECE).zip(moments).for_each(|(weights, (first, second))| {
+        vectorised(
+            #[inline(always)]
+            || {
+                for ((weight, first), second) in weights.iter_mut().zip(first).zip(second) {
+                    *weight = factors.weight(*weight, [*first, *second]);
+                }
+            },
+        );
+    });
+}
+
 /// [`step_wide`] along a velocity.
 pub(crate) fn step_velocity<G: Number, M: Number, W: Rounded>(
     factors: SgdFactors,

@@ -58,28 +58,39 @@ impl<B: SharedStorage> OffloadClient<B> {
         surface(created);
         RouterTensor::new(id, shape, dtype, self.clone())
     }
+
+    /// The inputs after `work` has changed them.
+    fn changed(&self, inputs: &[TensorIr], work: &mut dyn FnMut(&mut [&mut [f32]])) -> Tensors<B> {
+        let output =
+            |input: &TensorIr| TensorIr::uninit(self.create_empty_handle(), input.shape.clone(), input.dtype);
+        let outputs: Vec<TensorIr> = inputs.iter().map(output).collect();
+        let changed = self.state().change(inputs, &outputs, work);
+        surface(changed);
+        let tensor =
+            |output: TensorIr| RouterTensor::new(output.id, output.shape, output.dtype, self.clone());
+        outputs.into_iter().map(tensor).collect()
+    }
 }
 
 type Tensors<B> = Vec<RouterTensor<OffloadClient<B>>>;
 
-/// See [`in_place`](crate::in_place).
+/// See [`in_place`](crate::in_place). What has to be copied is copied by an operation of its own, so that `work`'s has no other
+/// tensors beside it.
 pub(super) fn in_place<B: SharedStorage>(
     tensors: Tensors<B>,
     work: &mut dyn FnMut(&mut [&mut [f32]]),
 ) -> Result<Tensors<B>, Tensors<B>> {
     let Some(client) = tensors.first().map(|tensor| tensor.client.clone()) else { return Ok(tensors) };
-    let bytes: u64 = tensors.iter().map(|tensor| 4 * tensor.shape().num_elements() as u64).sum();
-    if tensors.iter().any(|tensor| tensor.dtype() != DType::F32) || !client.state().has_room_for(bytes) {
+    if tensors.iter().any(|tensor| tensor.dtype() != DType::F32) {
         return Err(tensors);
     }
-    let inputs: Vec<TensorIr> = tensors.into_iter().map(RouterTensor::into_ir).collect();
-    let output =
-        |input: &TensorIr| TensorIr::uninit(client.create_empty_handle(), input.shape.clone(), input.dtype);
-    let outputs: Vec<TensorIr> = inputs.iter().map(output).collect();
-    let changed = client.state().change(&inputs, &outputs, work);
-    surface(changed);
-    let tensor = |output: TensorIr| RouterTensor::new(output.id, output.shape, output.dtype, client.clone());
-    Ok(outputs.into_iter().map(tensor).collect())
+    let inputs = tensors.into_iter().map(|tensor| {
+        let input = tensor.into_ir();
+        let stays = client.state().keeps_storage(&input);
+        if stays { input } else { client.changed(&[input], &mut |_| {}).remove(0).into_ir() }
+    });
+    let inputs: Vec<TensorIr> = inputs.collect();
+    Ok(client.changed(&inputs, work))
 }
 
 impl<B: SharedStorage> RunnerClient for OffloadClient<B> {

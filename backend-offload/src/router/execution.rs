@@ -76,11 +76,6 @@ impl<B: SharedStorage> State<B> {
         })
     }
 
-    /// Whether the device's budget holds so much at once.
-    pub fn has_room_for(&self, bytes: u64) -> bool {
-        self.pager.ledger().budget().allows(bytes)
-    }
-
     /// Makes a tensor of a handle that `make` makes outside any operation.
     pub fn create(
         &mut self,
@@ -128,10 +123,22 @@ impl<B: SharedStorage> State<B> {
     }
 
     fn makes_view(&self, operation: &OperationIr, input: &TensorIr) -> bool {
-        match self.table.tensor(input.id) {
-            Some(Tensor::Here { handle, .. }) => B::makes_view(operation, &B::split(handle).1),
-            Some(Tensor::Away { view, .. }) => B::makes_view(operation, view),
-            _ => false,
+        self.view_of(input).is_some_and(|view| B::makes_view(operation, &view))
+    }
+
+    /// Whether a change in place finds the tensor's elements in rows, in a storage that nobody else holds.
+    pub fn keeps_storage(&self, input: &TensorIr) -> bool {
+        let block = self.table.tensor(input.id).and_then(Tensor::block);
+        consumes(input)
+            && !block.is_some_and(|block| self.table.is_shared(block))
+            && self.view_of(input).is_none_or(|view| B::is_in_rows(&view))
+    }
+
+    fn view_of(&self, input: &TensorIr) -> Option<B::View> {
+        match self.table.tensor(input.id)? {
+            Tensor::Here { handle, .. } => Some(B::split(handle).1),
+            Tensor::Away { view, .. } => Some(view.clone()),
+            Tensor::Failed(_) => None,
         }
     }
 
@@ -179,7 +186,7 @@ impl<B: SharedStorage> State<B> {
             let is_new = match work.room {
                 Room::New => true,
                 Room::OfInput => false,
-                Room::OfShared => !consumes(&work.inputs[n]),
+                Room::OfShared => !self.keeps_storage(&work.inputs[n]),
             };
             if !is_new {
                 continue;

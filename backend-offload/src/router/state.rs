@@ -55,7 +55,7 @@ pub(super) enum Room {
     New,
     /// In the first input's, of which they are views.
     OfInput,
-    /// Each in its input's, unless somebody else holds that.
+    /// Each in its input's, unless somebody else holds that or the elements are not in rows.
     OfShared,
 }
 

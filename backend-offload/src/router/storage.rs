@@ -36,7 +36,10 @@ pub trait SharedStorage: BackendIr {
     /// Runs the operation where this door has faster loops for it than the backend: the same numbers in the same layout. If
     /// not, its operands come back.
     fn run(operation: &OperationIr, operands: Vec<Self::Handle>) -> Result<Self::Handle, Vec<Self::Handle>>;
-    /// Has `work` change f32 tensors where they lie, in rows. One whose storage others hold gets a storage of its own.
+    /// Whether a tensor's elements follow each other in the order of its shape, from its storage's first on.
+    fn is_in_rows(view: &Self::View) -> bool;
+    /// Has `work` change f32 tensors where they lie, in rows. One whose storage others hold, or that is not in rows, gets a
+    /// storage of its own.
     fn change(tensors: Vec<Self::Handle>, work: &mut dyn FnMut(&mut [&mut [f32]])) -> Vec<Self::Handle>;
     /// The part of these contents that a view shows, if it is in one piece.
     fn read(view: &Self::View, contents: &[u8]) -> Option<TensorData>;
@@ -141,6 +144,10 @@ impl SharedStorage for Flex {
         operands: Vec<HandleKind<Self>>,
     ) -> Result<HandleKind<Self>, Vec<HandleKind<Self>>> {
         flex::run(operation, operands)
+    }
+
+    fn is_in_rows(view: &FlexView) -> bool {
+        flex::is_in_rows(&view.layout)
     }
 
     fn change(

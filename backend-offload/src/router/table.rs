@@ -64,6 +64,11 @@ impl<B: SharedStorage> Table<B> {
         self.stored.get(&block).is_some_and(|stored| !stored.tensors.is_empty())
     }
 
+    /// Whether several tensors look at a storage.
+    pub fn is_shared(&self, block: BlockId) -> bool {
+        self.stored.get(&block).is_some_and(|stored| stored.tensors.len() > 1)
+    }
+
     /// A storage that lies at `address`, as yet without tensors.
     pub fn add_stored(&mut self, block: BlockId, address: usize) {
         self.stored.insert(block, Stored { tensors: Vec::new(), address: Some(address) });

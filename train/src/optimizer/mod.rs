@@ -11,6 +11,7 @@ mod muon;
 mod norm;
 mod owners;
 mod passes;
+mod rows;
 mod schedule;
 mod streamed;
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub(crate) use moments::Moments;
 pub(crate) use norm::SquaredNorms;
 pub(crate) use owners::Owners;
 pub(crate) use passes::Passes;
+pub(crate) use rows::BLOCK_BYTES;
 pub(crate) use schedule::rate_share;
 pub(crate) use streamed::check_eight_bits;
 
@@ -29,7 +31,7 @@ use std::collections::{BTreeMap, HashMap};
 use anyhow::{Context, ensure};
 use backend_offload::Managed;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
-use burn::optim::{AdamW, AdamWConfig, GradientsParams, SimpleOptimizer};
+use burn::optim::{AdamW, AdamWConfig, GradientsParams};
 use burn::tensor::{
     Shape, Tensor,
     backend::{AutodiffBackend, Backend},
@@ -170,18 +172,18 @@ impl<I: Managed> Optimizer<I> {
         let decay = decay(settings, D);
         let lr = settings.lr * share;
         let before = self.moments.remove(name);
-        let scaled = |gradient: Tensor<I, D>| if scale < 1.0 { gradient.mul_scalar(scale) } else { gradient };
         let rule = rule(settings.optimizer, name, D);
-        let gradient = if rule == Rule::AdamW { gradient } else { scaled(gradient) };
+        let gradient = if rule != Rule::AdamW && scale < 1.0 { gradient.mul_scalar(scale) } else { gradient };
         let (weight, after) = match rule {
             Rule::AdamW => {
                 let stride = host_optim::Stride { lr, scale };
                 let stepped =
                     self.passes.adamw(&host::adamw(settings, decay), stride, weight, gradient, before);
                 stepped.unwrap_or_else(|(weight, gradient, before)| {
-                    let before = before.map(Moments::into_adamw);
-                    let (weight, after) = adamw(settings, decay).step(lr, weight, scaled(gradient), before);
-                    (weight, Moments::of_adamw(after.expect("AdamW always has a state")))
+                    let (rule, before) = (adamw(settings, decay), before.map(Moments::into_adamw));
+                    let at_once = rows::at_once(name, &weight);
+                    let (weight, after) = rows::step(&rule, [lr, scale], weight, gradient, before, at_once);
+                    (weight, Moments::of_adamw(after))
                 })
             }
             Rule::Muon => {

@@ -3,10 +3,11 @@
 //! Burn's AdamW is a dozen operations, each a pass over tensors of the parameter's size, most of them into new ones. A GPU's
 //! kernels are fused; the CPU's are not, and four bytes of each such tensor per parameter set the smallest budget. Here the host
 //! optimizer's loops work on the device's own tensors, with the bits of Burn's operations: weights, gradient and both moments, and
-//! nothing besides.
+//! nothing besides. Under a budget that does not hold these four at once, there are two passes: over the moments and the gradient,
+//! and over the weights and the moments, so that three tensors are the most that is wanted at once, as in Burn's operations.
 
-use backend_offload::{Managed, works_in_place};
-use burn::tensor::{Tensor, TensorData, TensorPrimitive, backend::Backend, ops::FloatTensor};
+use backend_offload::{Managed, stats, works_in_place};
+use burn::tensor::{Tensor, TensorPrimitive, backend::Backend, ops::FloatTensor};
 use host_optim::{AdamW, Stride, Values};
 
 use super::moments::Moments;
@@ -19,11 +20,32 @@ type InPlace<I> = fn(
 
 /// How a device's tensors are changed where they lie, if they are.
 #[derive(Debug)]
-pub(crate) struct Passes<I: Backend>(Option<InPlace<I>>);
+pub(crate) struct Passes<I: Backend>(Option<Means<I>>);
+
+#[derive(Debug)]
+struct Means<I: Backend> {
+    in_place: InPlace<I>,
+    /// The device's budget at the moment.
+    budget: fn(&I::Device) -> Option<u64>,
+}
 
 impl<I: Backend> Clone for Passes<I> {
     fn clone(&self) -> Self {
-        Self(self.0)
+        Self(self.0.clone())
+    }
+}
+
+impl<I: Backend> Clone for Means<I> {
+    fn clone(&self) -> Self {
+        Self { in_place: self.in_place, budget: self.budget }
+    }
+}
+
+impl<I: Backend> Means<I> {
+    /// Whether the budget holds four tensors as large as this.
+    fn has_room_for_four<const D: usize>(&self, tensor: &Tensor<I, D>) -> bool {
+        let bytes = (tensor.shape().num_elements() * size_of::<f32>()) as u64;
+        (self.budget)(&tensor.device()).is_none_or(|budget| 4 * bytes <= budget)
     }
 }
 
@@ -41,10 +63,11 @@ impl<I: Backend> Passes<I> {
     where
         I: Managed,
     {
-        Self(works_in_place::<I>().then_some(backend_offload::in_place::<I>))
+        let budget = |device: &I::Device| stats::<I>(device).device.budget;
+        Self(works_in_place::<I>().then_some(Means { in_place: backend_offload::in_place::<I>, budget }))
     }
 
-    /// One step of AdamW; the operands come back where it cannot be one pass.
+    /// One step of AdamW; the operands come back where it cannot be in place.
     #[expect(clippy::type_complexity, reason = "what it was given, if it could do nothing with it")]
     pub(super) fn adamw<const D: usize>(
         &self,
@@ -54,7 +77,8 @@ impl<I: Backend> Passes<I> {
         gradient: Tensor<I, D>,
         before: Option<Moments<I>>,
     ) -> Result<Stepped<I, D>, (Tensor<I, D>, Tensor<I, D>, Option<Moments<I>>)> {
-        let Some(in_place) = self.0 else { return Err((weight, gradient, before)) };
+        let Some(means) = &self.0 else { return Err((weight, gradient, before)) };
+        let in_one = means.has_room_for_four(&weight);
         let time = before.as_ref().map_or(0, |before| before.time);
         let zeros = || Tensor::<I, D>::zeros(weight.shape(), &weight.device()).into_primitive().tensor();
         let moments = match before {
@@ -63,13 +87,11 @@ impl<I: Backend> Passes<I> {
         };
         let [weight, gradient] = [weight, gradient].map(|tensor| tensor.into_primitive().tensor());
         let [first, second] = moments;
-        let stepped = in_place(vec![weight, gradient, first, second], &mut |slices| {
-            let [weight, gradient, first, second] = slices else { unreachable!("as many as were given") };
-            rule.step(stride, time as u32 + 1, weight, [first, second], gradient);
-        });
+        let in_passes = if in_one { in_one_pass::<I> } else { in_two_passes::<I> };
+        let stepped =
+            in_passes(means.in_place, rule, (stride, time as u32 + 1), [weight, gradient, first, second]);
         let is_stepped = stepped.is_ok();
-        let [weight, gradient, first, second]: [FloatTensor<I>; 4] =
-            stepped.unwrap_or_else(|operands| operands).try_into().expect("as many as were given");
+        let [weight, gradient, first, second] = stepped.unwrap_or_else(|operands| operands);
         let [weight, gradient] =
             [weight, gradient].map(|tensor| Tensor::from_primitive(TensorPrimitive::Float(tensor)));
         let second = Some(second);
@@ -86,7 +108,7 @@ impl<I: Backend> Passes<I> {
         &self,
         gradient: Tensor<I, D>,
     ) -> Result<(Tensor<I, D>, Tensor<I, 1>), Tensor<I, D>> {
-        let Some(in_place) = self.0 else { return Err(gradient) };
+        let Some(Means { in_place, .. }) = &self.0 else { return Err(gradient) };
         let device = gradient.device();
         let mut sum = 0.0;
         let read = in_place(vec![gradient.into_primitive().tensor()], &mut |slices| {
@@ -97,18 +119,66 @@ impl<I: Backend> Passes<I> {
         };
         match read {
             Ok(gradient) => {
-                let sum = Tensor::from_data(TensorData::new(vec![sum as f32], [1]), &device);
-                Ok((tensor(gradient), sum))
+                // By `from_data` it would count as written to the device.
+                Ok((tensor(gradient), Tensor::full([1], sum as f32, &device)))
             }
             Err(gradient) => Err(tensor(gradient)),
         }
     }
 }
 
+/// A weight, its gradient and its moments.
+type Operands<I> = [FloatTensor<I>; 4];
+
+fn in_one_pass<I: Backend>(
+    in_place: InPlace<I>,
+    rule: &AdamW,
+    (stride, time): (Stride, u32),
+    operands: Operands<I>,
+) -> Result<Operands<I>, Operands<I>> {
+    let stepped = in_place(operands.into(), &mut |slices| {
+        let [weight, gradient, first, second] = slices else { unreachable!("as many as were given") };
+        rule.step(stride, time, weight, [first, second], gradient);
+    });
+    stepped.map(all).map_err(all)
+}
+
+/// No tensor is stepped unless all can be: they are f32 all, or the moments are not.
+fn in_two_passes<I: Backend>(
+    in_place: InPlace<I>,
+    rule: &AdamW,
+    (stride, time): (Stride, u32),
+    [weight, gradient, first, second]: Operands<I>,
+) -> Result<Operands<I>, Operands<I>> {
+    let moved = in_place(vec![gradient, first, second], &mut |slices| {
+        let [gradient, first, second] = slices else { unreachable!("as many as were given") };
+        rule.step_moments(stride, time, [first, second], gradient);
+    });
+    let [gradient, first, second] = match moved.map(all) {
+        Ok(moved) => moved,
+        Err(operands) => {
+            let [gradient, first, second] = all(operands);
+            return Err([weight, gradient, first, second]);
+        }
+    };
+    let stepped = in_place(vec![weight, first, second], &mut |slices| {
+        let [weight, first, second] = slices else { unreachable!("as many as were given") };
+        rule.step_weights(stride, time, weight, [first, second]);
+    });
+    let Ok(stepped) = stepped else { panic!("a weight is f32, as its moments are") };
+    let [weight, first, second] = all(stepped);
+    Ok([weight, gradient, first, second])
+}
+
+fn all<T, const N: usize>(tensors: Vec<T>) -> [T; N] {
+    tensors.try_into().unwrap_or_else(|_| unreachable!("as many as were given"))
+}
+
 #[cfg(test)]
 mod tests {
     use backend_offload::Offload;
     use burn::backend::{Flex, flex::FlexDevice};
+    use burn::tensor::TensorData;
     use runs::config::TrainSection;
 
     use super::*;
@@ -126,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn adamw_in_one_pass_has_the_bits_of_adamw_in_many() {
+    fn adamw_in_one_or_two_passes_has_the_bits_of_adamw_in_many() {
         let settings = TrainSection { lr: 0.01, weight_decay: 0.1, ..TrainSection::default() };
         let stepped = |passes| {
             let mut optimizer = Optimizer::<OnCpu> { passes, ..Optimizer::new(&settings) };
@@ -145,6 +215,9 @@ mod tests {
         let in_one = stepped(Passes::of_device());
         assert_eq!(in_one, stepped(Passes::none()));
         assert_eq!(in_one.3, 5);
+        let in_place = backend_offload::in_place::<OnCpu>;
+        let tight = Passes(Some(Means { in_place, budget: |_| Some(4 * 4 * 600 - 1) }));
+        assert_eq!(in_one, stepped(tight));
     }
 
     #[test]

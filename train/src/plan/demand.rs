@@ -17,7 +17,7 @@ use models::{Chunks, Footprint};
 use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind};
 
 use super::operations::Operations;
-use super::placement::Placement;
+use super::placement::{Placement, in_blocks};
 
 const WIDE: u64 = 4;
 
@@ -47,7 +47,9 @@ pub(super) struct Demand {
     /// The one that stays longest first.
     pub(super) parts: Vec<Part>,
     /// Bytes of the most demanding single operation, estimated from above.
-    pub(super) largest_operation: u64,
+    pub(super) floor: u64,
+    /// Bytes of an update that is one operation if the budget holds it.
+    roomy_update: u64,
     /// Bytes that some single operation needs beyond doubt.
     pub(super) least: u64,
     pub(super) placement: Placement,
@@ -137,19 +139,26 @@ impl Demand {
         let placement = Placement::of(config, footprint);
         // What is decoded for each use leaves no copy.
         let kept_narrow = if placement.tiles[0] { 0 } else { kept_narrow };
-        let coding = placement.coding_bytes(config);
+        let (coding, beside_coding) =
+            (placement.coding_bytes(config, fused), placement.beside_coding(config));
         // The loss is over when parameters are stepped.
         let [passing, late] = [passing.max(loss), passing]
-            .map(|bytes| bytes.saturating_add(placement.decoded_bytes(config)).max(coding));
-        let sums = if config.ranks.exchange == ExchangeKind::Rarely {
-            // Each process adds up its own, as if it were alone.
-            sums_of_gradients(rounds, 1)
-        } else {
-            sums_of_gradients(train.accumulate as u64, ranks)
-        };
+            .map(|bytes| bytes.saturating_add(placement.decoded_bytes(config)).max(beside_coding));
+        let sums = sums_held(config, ranks);
         let largest = placement.largest_tensor(config, footprint);
         let stepped = placement.largest_on_device(config, footprint);
-        let stepping = operations.beside_update() * stepped;
+        let rule = train.optimizer;
+        // SGD has one way for all. Muon is for the matrices of blocks alone; AdamW steps tables in another way than these.
+        let of_blocks = stepped.min(WIDE * in_blocks(config));
+        let (by_rule, table) = match rule {
+            OptimizerKind::AdamW | OptimizerKind::Muon if stepped > of_blocks => (of_blocks, stepped),
+            OptimizerKind::AdamW | OptimizerKind::Sgd => (stepped, 0),
+            OptimizerKind::Muon => (stepped, placement.largest_table_on_device(config)),
+        };
+        let stepping = (operations.beside_update(rule) * by_rule).max(operations.beside_table_update(table));
+        let updating = (operations.of_update(rule) * by_rule).max(operations.of_table_update(table));
+        let stepped_by_adamw = if rule == OptimizerKind::AdamW { by_rule.max(table) } else { table };
+        let roomy_update = operations.roomy_update(stepped_by_adamw);
         let gradients = placement.on_device * WIDE;
         let streamed = placement.weight_bytes();
         let computed = placement.computed_bytes();
@@ -157,7 +166,7 @@ impl Demand {
         let leaving = match train.recompute {
             None => computed,
             Some(every) => {
-                let segment = footprint.per_block.saturating_mul(every as u64).saturating_mul(WIDE);
+                let segment = placement.gradients_of(every, config, footprint);
                 let embeddings = if config.model.longest_match { 2 * largest } else { largest };
                 computed.min(segment.saturating_add(embeddings))
             }
@@ -173,12 +182,7 @@ impl Demand {
             .saturating_mul(operations.of_mlp())
             .max(scores.saturating_mul(of_scores))
             .max(logits.saturating_mul(of_logits));
-        let rule = train.optimizer;
-        // Muon is for matrices of blocks alone.
-        let others = if rule == OptimizerKind::Muon { placement.largest_table_on_device(config) } else { 0 };
-        let of_parameters = (operations.of_update(rule) * stepped)
-            .max(operations.of_update(OptimizerKind::AdamW) * others)
-            .max(Operations::OF_SUM * largest);
+        let of_parameters = updating.max(Operations::OF_SUM * largest);
         // Whole parameters are divided, so the largest one's are with somebody.
         let all = placement.device_state_bytes();
         let state = if config.memory.shard { all.div_ceil(ranks as u64).max(2 * stepped) } else { all };
@@ -198,7 +202,8 @@ impl Demand {
         ];
         Self {
             parts: parts.into_iter().filter(|part| part.bytes() > 0).collect(),
-            largest_operation: of_parameters.max(in_pass).max(coding),
+            floor: of_parameters.max(in_pass).max(coding),
+            roomy_update,
             least: largest.max(hidden).saturating_mul(2),
             placement,
             rounds,
@@ -215,6 +220,11 @@ impl Demand {
         let at =
             |moment: usize| self.parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.at[moment]));
         at(0).max(at(1))
+    }
+
+    /// Bytes of the most demanding single operation under `budget`.
+    pub(super) fn largest_operation(&self, budget: u64) -> u64 {
+        if self.roomy_update <= budget { self.floor.max(self.roomy_update) } else { self.floor }
     }
 
     /// Bytes in and out of one step that cross the link although they have room: gradients that are wanted on the host, and the
@@ -244,6 +254,15 @@ impl Demand {
 /// Bytes in tiles of eight bits for so many bytes of f32.
 fn inputs_in_tiles(bytes: u64) -> u64 {
     super::placement::in_tiles(bytes / WIDE)
+}
+
+/// The same under `config`. Ranks that step apart each add up their own, as if they were alone.
+fn sums_held(config: &Config, ranks: usize) -> u64 {
+    let micro_batches = config.train.accumulate as u64;
+    match config.ranks.exchange {
+        ExchangeKind::Rarely => sums_of_gradients(micro_batches.div_ceil(ranks as u64), 1),
+        _ => sums_of_gradients(micro_batches, ranks),
+    }
 }
 
 /// Most sums of neighbours that some rank holds at a time. A process that is alone adds up all that are left as the last

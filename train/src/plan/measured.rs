@@ -40,7 +40,7 @@ impl Plan {
         bytes("host", self.host_tier_bytes, measured.peak_host_bytes);
         bytes("in per step", self.bytes_in_per_step, measured.bytes_in_per_step);
         bytes("out per step", self.bytes_out_per_step, measured.bytes_out_per_step);
-        bytes("largest operation", self.floor, measured.largest_operation);
+        bytes("largest operation", self.largest_operation, measured.largest_operation);
         if let Some(checkpoint) = measured.checkpoint_bytes {
             bytes("checkpoint", self.checkpoint_bytes, checkpoint);
         }

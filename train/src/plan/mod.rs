@@ -49,8 +49,10 @@ pub(crate) struct Plan {
     /// Bytes of it on the device, and the rest.
     pub(crate) stays: u64,
     pub(crate) spills: u64,
-    /// Bytes of the most demanding single operation, estimated from above: the floor of any budget.
+    /// Bytes of the most demanding single operation under any budget, estimated from above.
     pub(crate) floor: u64,
+    /// The same under this budget.
+    pub(crate) largest_operation: u64,
     pub(crate) bytes_in_per_step: u64,
     pub(crate) bytes_out_per_step: u64,
     /// Bytes that one rank sends to the others in a step.
@@ -179,7 +181,6 @@ impl Plan {
         let bytes_out = moved(&|part| part.leaves).saturating_add(streamed_out).saturating_add(read);
         let bytes_out = bytes_out.saturating_add(exchanged.link_out);
         let optimizer_host_bytes = demand.placement.host_bytes(config, ranks).saturating_add(read);
-        let optimizer_step_bytes = demand.placement.step_bytes(config);
         let working_set = demand.working_set();
         let (stays, spills) = (working_set.min(budget), working_set.saturating_sub(budget));
         let held: Vec<_> = demand
@@ -233,7 +234,8 @@ impl Plan {
             working_set,
             stays,
             spills,
-            floor: demand.largest_operation,
+            floor: demand.floor,
+            largest_operation: demand.largest_operation(budget),
             bytes_in_per_step: bytes_in,
             bytes_out_per_step: bytes_out,
             bytes_sent_per_step: exchanged.sent,
@@ -245,7 +247,7 @@ impl Plan {
             break_even_tokens: link_share.map(|share| (share * tokens_per_step as f64) as u64),
             device_blocks: config.memory.device_blocks,
             optimizer_host_bytes,
-            optimizer_step_bytes,
+            optimizer_step_bytes: demand.placement.step_bytes(config),
             sinks,
             disk_written_per_step: disk.written,
             disk_read_per_step: disk.read,

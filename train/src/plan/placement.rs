@@ -1,5 +1,6 @@
 //! Parameters by where they are stepped, and what those on the host take there.
 
+use models::tiles::{AT_ONCE, DECODED_AT_ONCE, TILE};
 use models::{Compute, Footprint};
 use runs::config::{Config, CrossingKind, OptimizerKind, PlacementKind, StateKind, StreamKind};
 
@@ -9,8 +10,9 @@ use crate::optimizer::format;
 const WIDE: u64 = 4;
 const NARROW: u64 = 2;
 
-/// Tensors in f32 of one step of coding.
+/// Tensors in f32 of one step that makes tiles of numbers, and of one that makes numbers of tiles.
 const TENSORS_PER_CODING: u64 = 3;
+const TENSORS_PER_DECODING: u64 = 2;
 
 /// Counts of parameters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -34,6 +36,12 @@ pub(super) struct Placement {
 /// Bytes of so many numbers in tiles: 128 of a byte each have a scale of four.
 pub(super) fn in_tiles(numbers: u64) -> u64 {
     numbers + numbers / 32
+}
+
+/// Numbers in the largest matrix of a block.
+pub(super) fn in_blocks(config: &Config) -> u64 {
+    let model = &config.model;
+    (model.n_embd * model.inner().max(model.n_embd)) as u64
 }
 
 impl Placement {
@@ -73,12 +81,10 @@ impl Placement {
 
     /// Bytes of the largest parameter that is stepped on the device.
     pub(super) fn largest_on_device(&self, config: &Config, footprint: &Footprint) -> u64 {
-        let model = &config.model;
-        let in_blocks = model.n_embd as u64 * model.inner().max(model.n_embd) as u64;
         WIDE * match (self.on_host(), self.on_device) {
             (0, _) => footprint.largest_tensor,
             (_, 0) => 0,
-            _ => in_blocks,
+            _ => in_blocks(config),
         }
     }
 
@@ -112,10 +118,38 @@ impl Placement {
         self.computed_bytes() - saved
     }
 
-    /// Bytes of the most demanding operation that makes numbers of tiles or tiles of numbers, of which a matrix is taken in pieces.
-    pub(super) fn coding_bytes(&self, config: &Config) -> u64 {
-        let numbers = self.largest_matrix(config).min((models::tiles::AT_ONCE * models::tiles::TILE) as u64);
-        if self.tiles == [false; 2] { 0 } else { TENSORS_PER_CODING * WIDE * numbers }
+    /// Bytes of the most demanding operation that makes numbers of tiles or tiles of numbers. Devices that fuse have one kernel for
+    /// the former; elsewhere a matrix is taken in pieces, and put together.
+    pub(super) fn coding_bytes(&self, config: &Config, fused: bool) -> u64 {
+        let numbers = self.largest_matrix(config);
+        let of_piece = |tensors: u64, most: usize| tensors * WIDE * numbers.min((most * TILE) as u64);
+        let decoded = self.computed * numbers;
+        let decoding = if fused {
+            in_tiles(numbers) + decoded
+        } else {
+            of_piece(TENSORS_PER_DECODING, DECODED_AT_ONCE).max(2 * decoded)
+        };
+        let encoding = of_piece(TENSORS_PER_CODING, AT_ONCE);
+        let [comes, leaves] = self.tiles;
+        (if comes { decoding } else { 0 }).max(if leaves { encoding } else { 0 })
+    }
+
+    /// Bytes that live beside a gradient while it becomes tiles, when smaller ones have left, and beside tiles while they become
+    /// numbers.
+    pub(super) fn beside_coding(&self, config: &Config) -> u64 {
+        if self.tiles == [false; 2] {
+            0
+        } else {
+            WIDE * self.largest_matrix(config).min((AT_ONCE * TILE) as u64)
+        }
+    }
+
+    /// Bytes of the gradients of so many blocks, as wide as the weights that the device computes with.
+    pub(super) fn gradients_of(&self, blocks: usize, config: &Config, footprint: &Footprint) -> u64 {
+        let matrices = footprint.hidden_matrices / config.model.n_layer as u64;
+        let vectors = footprint.per_block - matrices;
+        let each = vectors.saturating_mul(WIDE).saturating_add(matrices.saturating_mul(self.computed));
+        each.saturating_mul(blocks as u64)
     }
 
     /// Bytes of the matrix that is there for its use alone, and of its gradient.
@@ -124,8 +158,7 @@ impl Placement {
     }
 
     fn largest_matrix(&self, config: &Config) -> u64 {
-        let model = &config.model;
-        if self.matrices == 0 { 0 } else { (model.n_embd * model.inner().max(model.n_embd)) as u64 }
+        if self.matrices == 0 { 0 } else { in_blocks(config) }
     }
 
     /// Bytes on the device of the largest parameter.

@@ -48,7 +48,7 @@ fn plans_are_within_15_percent_of_what_runs_took_on_the_cpu_and_on_cuda() {
             let plan = Plan::new(&config, &footprint, &machine);
             for (what, planned, taken) in [
                 ("device", plan.stays, took.peak_device_bytes),
-                ("largest operation", plan.floor, took.largest_launch),
+                ("largest operation", plan.largest_operation, took.largest_launch),
             ] {
                 let ratio = taken as f64 / planned as f64;
                 let line = format!("{device} {what} {planned} {taken} {ratio:.3} {set:?}");

@@ -1,7 +1,45 @@
 //! `train plan`.
 
-use crate::program::{assert_code, assert_success, json, last_words, stdout};
+use std::process::Output;
+
+use crate::program::{assert_code, assert_success, json, last_words, stderr, stdout};
 use crate::tiny::Tiny;
+
+/// Shapes whose tensors are large enough to be counted.
+pub(crate) const SHAPES: [&[&str]; 3] = [
+    // As many tokens as features: with fewer, Burn's kernel that selects rows reads beyond the tokens, which the stand-in for CUDA finds.
+    &[
+        "train.optimizer=adamw",
+        "model.n_embd=256",
+        "train.recompute=1",
+        "train.micro_batch=8",
+        "train.steps=2",
+    ],
+    &["train.optimizer=adamw", "model.n_embd=256", "model.vocab_size=2048", "train.micro_batch=1"],
+    &["train.optimizer=muon", "model.n_embd=256", "train.accumulate=2", "train.steps=2"],
+];
+
+/// The most that was on the device and the largest operation, as the run says after its last step, are within 15 % of the plan that
+/// it printed before the first.
+pub(crate) fn assert_as_planned(output: &Output, settings: &[&str]) {
+    assert_success(output);
+    let said = stderr(output);
+    for what in ["device", "largest operation"] {
+        let row =
+            said.lines().skip_while(|line| !line.contains("predicted")).find(|line| line.starts_with(what));
+        let ratio =
+            row.and_then(|row| row.split_whitespace().last()).and_then(|ratio| ratio.parse::<f64>().ok());
+        assert!(ratio.is_some_and(|ratio| (0.85..=1.15).contains(&ratio)), "{what}, {settings:?}:\n{said}");
+    }
+}
+
+#[test]
+fn a_run_on_the_cpu_takes_what_its_plan_said() {
+    let tiny = Tiny::new();
+    for (n, settings) in SHAPES.iter().enumerate() {
+        assert_as_planned(&tiny.attempt(&format!("run-{n}"), settings), settings);
+    }
+}
 
 #[test]
 fn a_preset_is_described_on_any_machine() {

@@ -164,3 +164,17 @@ fn a_second_run_without_a_name_of_its_own_leaves_the_first_alone() {
     assert!(tiny.join("runs/tiny-2/summary.json").is_file());
     assert_eq!(fs::read(tiny.join("runs/tiny/summary.json")).expect("reading"), first);
 }
+
+/// Matrices are as large as two of the pieces that threads take, and products are divided, too.
+#[test]
+fn the_number_of_threads_changes_no_bit_of_the_first_weights_or_of_training() {
+    let tiny = Tiny::new();
+    let ended = ["1", "2", "3"].map(|threads| {
+        let run = format!("on-{threads}");
+        let output = tiny.command(&run, &[]).env("RAYON_NUM_THREADS", threads).output().expect("it starts");
+        assert_success(&output);
+        (tiny.losses(&run), bits(&json(&output)))
+    });
+    assert_eq!(ended[0], ended[1]);
+    assert_eq!(ended[0], ended[2]);
+}

@@ -4,11 +4,12 @@ use std::{
     env, fs,
     io::{Write as _, stderr},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Output},
 };
 
 use serde_json::Value;
 
+use crate::plan::{SHAPES, assert_as_planned};
 use crate::program::{PROGRAM, assert_success, json};
 use crate::tiny::{Tiny, bits};
 
@@ -27,8 +28,26 @@ fn installation() -> Result<PathBuf, String> {
     }
 }
 
+/// The folder, and one for runs whose autotune leaves no timings of a CPU in the cache of a machine with a GPU. `None` where
+/// the test cannot run and need not.
+fn prepared() -> Option<(PathBuf, Tiny)> {
+    let installation = match installation() {
+        Ok(installation) => installation,
+        Err(why) => {
+            let required = env::var("OFFLOAD_REQUIRE_STAND_IN").is_ok_and(|value| value == "1");
+            assert!(!required, "this test has to run, but {why}");
+            writeln!(stderr(), "NOT RUN: the trainer on the stand-in: {why}").expect("standard error");
+            return None;
+        }
+    };
+    let tiny = Tiny::new();
+    fs::write(tiny.join("cubecl.toml"), "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n")
+        .expect("writing");
+    Some((installation, tiny))
+}
+
 /// Trains there under `budget`, with queued work run in the order that `mode` names, and ends without a finding.
-fn train(tiny: &Tiny, installation: &Path, mode: &str, budget: &str, settings: &[&str]) -> Value {
+fn train(tiny: &Tiny, installation: &Path, mode: &str, budget: &str, settings: &[&str]) -> Output {
     let out = format!("{mode}-{budget}");
     let report = tiny.join(&format!("{out}.json"));
     let mut command = Command::new(PROGRAM);
@@ -47,24 +66,12 @@ fn train(tiny: &Tiny, installation: &Path, mode: &str, budget: &str, settings: &
     assert_success(&output);
     let told: Value = serde_json::from_slice(&fs::read(report).expect("a report at exit")).expect("JSON");
     assert_eq!(told["findings"].to_string(), "{}", "{out}");
-    json(&output)
+    output
 }
 
 #[test]
 fn a_budget_changes_no_bit_of_eight_bits_on_cuda() {
-    let installation = match installation() {
-        Ok(installation) => installation,
-        Err(why) => {
-            let required = env::var("OFFLOAD_REQUIRE_STAND_IN").is_ok_and(|value| value == "1");
-            assert!(!required, "this test has to run, but {why}");
-            writeln!(stderr(), "NOT RUN: the trainer on the stand-in: {why}").expect("standard error");
-            return;
-        }
-    };
-    let tiny = Tiny::new();
-    // Autotune's results are timings of a CPU, and must not reach the cache of a machine with a GPU.
-    let settings = "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n";
-    fs::write(tiny.join("cubecl.toml"), settings).expect("writing");
+    let Some((installation, tiny)) = prepared() else { return };
     let settings = [
         "memory.optimizer=host",
         "memory.stream=int8",
@@ -75,12 +82,47 @@ fn a_budget_changes_no_bit_of_eight_bits_on_cuda() {
         "train.steps=3",
         "eval.questions=[]",
     ];
-    let roomy = train(&tiny, &installation, "lazy", "unlimited", &settings);
+    let trained = |mode: &str, budget: &str| json(&train(&tiny, &installation, mode, budget, &settings));
+    let roomy = trained("lazy", "unlimited");
     assert_eq!(roomy["evictions"], 0);
     for mode in ["eager", "lazy"] {
-        let tight = train(&tiny, &installation, mode, "800KiB", &settings);
+        let tight = trained(mode, "800KiB");
         assert!(tight["restores"].as_u64() > Some(20), "{mode} did not spill: {tight:#}");
         assert!(tight["peak_device_bytes"].as_u64() <= tight["device_budget"].as_u64(), "{mode}: {tight:#}");
         assert_eq!(bits(&tight), bits(&roomy), "{mode}");
     }
+}
+
+/// The records beside the plan's source hold more shapes; this holds what the program says of itself.
+#[test]
+fn a_run_on_cuda_takes_what_its_plan_said() {
+    let Some((installation, tiny)) = prepared() else { return };
+    for settings in SHAPES {
+        let settings = [settings, &["eval.questions=[]"]].concat();
+        let output = train(&tiny, &installation, "lazy", "unlimited", &settings);
+        fs::remove_dir_all(tiny.join("lazy-unlimited")).expect("a run");
+        assert_as_planned(&output, &settings);
+    }
+}
+
+/// An embedding of 8 MiB: in one piece its update names 56 MiB, and by rows 44.
+#[test]
+fn an_embedding_is_stepped_on_cuda_under_a_budget_that_holds_its_update_by_rows_alone() {
+    let Some((installation, tiny)) = prepared() else { return };
+    let settings = [
+        "train.optimizer=adamw",
+        "model.n_embd=256",
+        "model.vocab_size=8192",
+        "train.micro_batch=1",
+        "train.sequence=16",
+        "train.steps=3",
+        "eval.questions=[]",
+    ];
+    let trained = |budget: &str| json(&train(&tiny, &installation, "lazy", budget, &settings));
+    let roomy = trained("unlimited");
+    assert!(roomy["largest_launch"].as_u64() <= Some(45 << 20), "{roomy:#}");
+    let tight = trained("50MiB");
+    assert!(tight["evictions"].as_u64() > Some(0), "{tight:#}");
+    assert!(tight["peak_device_bytes"].as_u64() <= Some(50 << 20), "{tight:#}");
+    assert_eq!(bits(&tight), bits(&roomy));
 }

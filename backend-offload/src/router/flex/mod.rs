@@ -39,9 +39,7 @@ pub(super) fn run(operation: &OperationIr, handles: Vec<Handle>) -> Result<Handl
 /// Has `work` change the tensors' elements, in rows, where they lie.
 pub(super) fn change(tensors: Vec<Handle>, work: &mut dyn FnMut(&mut [&mut [f32]])) -> Vec<Handle> {
     let in_rows = |handle: Handle| match handle {
-        HandleKind::Float(tensor) if !matches!(tensor.layout().contiguous_offsets(), Some((0, _))) => {
-            in_order(&tensor, Cost::Memory, |x| x)
-        }
+        HandleKind::Float(tensor) if !is_in_rows(tensor.layout()) => in_order(&tensor, Cost::Memory, |x| x),
         handle => handle,
     };
     let mut tensors: Vec<Handle> = tensors.into_iter().map(in_rows).collect();
@@ -54,6 +52,11 @@ pub(super) fn change(tensors: Vec<Handle>, work: &mut dyn FnMut(&mut [&mut [f32]
     work(&mut slices);
     drop(slices);
     tensors
+}
+
+/// Whether elements follow each other in the order of the shape, from the storage's first on.
+pub(super) fn is_in_rows(layout: &Layout) -> bool {
+    matches!(layout.contiguous_offsets(), Some((0, _)))
 }
 
 fn numeric(operation: &NumericOperationIr, handles: Vec<Handle>) -> Result<Handle, Vec<Handle>> {
