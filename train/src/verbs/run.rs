@@ -206,7 +206,8 @@ impl Work for Training<'_> {
         running.settle_best();
         let mut outcome = training::launch::<I>(learner, running, Interrupter::new())?;
 
-        let summary = Summary::of(&outcome, place, &stats::<I>(device).since(&surveyed))?;
+        let link = planned.as_ref().and_then(|(plan, _)| plan.machine.link_bytes_per_second);
+        let summary = Summary::of(&outcome, place, link, &stats::<I>(device).since(&surveyed))?;
         let theirs = outcome.ranks.led(|| Ok(summary.weights_sha256.clone().into_bytes()))?;
         let same = outcome.ranks.all(theirs == summary.weights_sha256.as_bytes())?;
         ensure!(same, "the ranks ended with different weights: their devices compute differently");

@@ -25,9 +25,15 @@ fn the_report_of_a_run_under_a_budget_draws_a_step_with_the_bytes_that_its_count
         ("device", &[TIGHT, "train.steps=6"][..], false),
         ("host", &["memory.device_budget=1100KiB", "memory.optimizer=host", "train.optimizer=adamw"], true),
     ] {
-        tiny.run(out, settings);
+        let summary = tiny.run(out, settings);
         let [timeline] = &tiny.records(out, "timeline")[..] else { panic!("one step is watched") };
-        let step = &tiny.records(out, "step")[3];
+        let steps = tiny.records(out, "step");
+        for (told, key) in [("spilled_in_median", "bytes_in"), ("spilled_out_median", "bytes_out")] {
+            let mut bytes: Vec<_> = steps[1..].iter().map(|step| step[key].as_u64()).collect();
+            bytes.sort_unstable();
+            assert_eq!(summary[told].as_u64(), bytes[bytes.len() / 2], "{out}: {told}");
+        }
+        let step = &steps[3];
         assert_eq!((&timeline["step"], &step["step"]), (&4.into(), &4.into()));
         let counted = |key: &str| step[key].as_u64().expect("bytes");
         let own = if of_its_own { [counted("bytes_written"), counted("bytes_read")] } else { [0; 2] };
