@@ -97,7 +97,7 @@ fn brought_ahead(run: &Summary) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::{
         super::{cell::Outcome, cell::tests::three},
         *,
@@ -109,7 +109,7 @@ mod tests {
     }
 
     /// The second cell with everything measured: it waits for each of its copies.
-    fn measured() -> Vec<Cell> {
+    pub(in super::super) fn measured() -> Vec<Cell> {
         let mut cells = three();
         let run = spilling(&mut cells);
         run.step_ms_median = Some(400.5);

@@ -137,6 +137,9 @@ mod tests {
         record.write(&three()).unwrap();
         let page = fs::read_to_string(folder.join("README.md")).unwrap();
         let cells = cell::from_csv(&fs::read_to_string(folder.join(CELLS)).unwrap()).unwrap();
+        record.write(&possible::tests::measured()).unwrap();
+        let measured = fs::read_to_string(folder.join("README.md")).unwrap();
+        let drawn = fs::read_to_string(folder.join(BYTES)).unwrap();
         let again = self::record(&folder).err();
         fs::remove_dir_all(&folder).unwrap();
 
@@ -158,6 +161,12 @@ mod tests {
             assert!(page.contains(expected), "{expected} is missing from:\n{page}");
         }
         assert_eq!(cells, three());
+        assert!(!page.contains(BYTES), "no cell has a bound");
+        assert!(
+            measured.contains("| 1.200 | 3.00 of 6.00 GB/s") && measured.contains("](bytes.svg)"),
+            "{measured}"
+        );
+        assert!(drawn.contains("toy at 50 %: 300 B of at least 250 B"), "{drawn}");
         assert!(again.unwrap().to_string().contains("never overwritten"));
     }
 }
