@@ -25,7 +25,7 @@ enum Command {
     Ci(ci::Ci),
     /// Check the house rules that no compiler knows
     Tidy,
-    /// Check on a CUDA machine that spilling changes no number, and record what it costs
+    /// Check on a CUDA machine that spilling changes no number, and record what it costs; there it takes at most eight minutes
     GpuCheck(gpu_check::GpuCheck),
     /// Measure what device budgets cost, and record it
     BenchVram(Box<bench_vram::BenchVram>),

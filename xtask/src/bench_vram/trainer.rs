@@ -46,15 +46,23 @@ const WITHHELD: [&str; 3] = ["OFFLOAD_DEVICE_BUDGET", "OFFLOAD_HOST_BUDGET", "OF
 impl Trainer {
     /// Builds the release binary, unless one is given.
     pub(super) fn get(given: Option<&Path>, device: &str) -> Result<Self> {
-        let target = Workspace::read()?.target;
-        let (binary, origin) = if let Some(path) = given {
+        let (binary, origin, folder) = if let Some(path) = given {
             let missing = || format!("there is no trainer at {}", path.display());
-            (path.canonicalize().with_context(missing)?, "with a trainer built elsewhere".to_owned())
+            let binary = path.canonicalize().with_context(missing)?;
+            let folder = binary.parent().unwrap_or(Path::new(".")).to_owned();
+            let origin = carried_from(&folder).unwrap_or_else(|| "with a trainer built elsewhere".to_owned());
+            (binary, origin, folder)
         } else {
+            let target = Workspace::read()?.target;
             let commit = workspace::commit()?;
-            (build(&target, device)?, format!("built at commit {commit}"))
+            (build(&target, device)?, format!("built at commit {commit}"), target)
         };
-        Ok(Self::new(Invocation::new(binary.to_string_lossy()), origin, device, target.join("bench-vram")))
+        Ok(Self::new(
+            Invocation::new(binary.to_string_lossy()),
+            origin,
+            device,
+            folder.join("bench-vram-scratch"),
+        ))
     }
 
     fn new(program: Invocation, origin: String, device: &str, scratch: PathBuf) -> Self {
@@ -148,6 +156,12 @@ fn arguments(model: &Model, device: &str, budget: &str, further: &[String], run:
         .into_iter()
         .chain(settings.flat_map(|setting| ["--set".to_owned(), setting]))
         .collect()
+}
+
+/// Where a trainer that `cargo xtask gpu-check` laid down comes from.
+fn carried_from(folder: &Path) -> Option<String> {
+    let commit = fs::read_to_string(folder.join("commit")).ok()?;
+    Some(format!("built by `cargo xtask gpu-check` at commit {}", commit.trim()))
 }
 
 fn build(target: &Path, device: &str) -> Result<PathBuf> {
