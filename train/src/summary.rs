@@ -60,8 +60,8 @@ pub(crate) struct Summary {
     brought_in_vain: u64,
     stall_seconds: f64,
     largest_launch: u64,
-    /// Bytes per second and direction that this process measured before its first step.
-    link_bytes_per_second: Option<f64>,
+    /// Bytes per second and direction that this process measured before its first step, for the plan.
+    pub(crate) link_bytes_per_second: Option<f64>,
     device_budget: Option<u64>,
     pub(crate) quiz: Option<QuizScore>,
     #[serde(skip)]
@@ -104,7 +104,6 @@ impl Summary {
     pub(crate) fn of<I: Offloadable>(
         outcome: &Outcome<I>,
         place: &Place,
-        link_bytes_per_second: Option<f64>,
         stats: &Stats,
     ) -> anyhow::Result<Self> {
         let session = &outcome.session;
@@ -147,7 +146,7 @@ impl Summary {
             brought_in_vain: stats.brought_in_vain,
             stall_seconds: stats.stall.as_secs_f64(),
             largest_launch: outcome.peaks.largest_launch,
-            link_bytes_per_second,
+            link_bytes_per_second: None,
             device_budget: stats.device.budget,
             quiz: None,
             typical,

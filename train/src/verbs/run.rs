@@ -206,8 +206,7 @@ impl Work for Training<'_> {
         running.settle_best();
         let mut outcome = training::launch::<I>(learner, running, Interrupter::new())?;
 
-        let link = planned.as_ref().and_then(|(plan, _)| plan.machine.link_bytes_per_second);
-        let summary = Summary::of(&outcome, place, link, &stats::<I>(device).since(&surveyed))?;
+        let summary = Summary::of(&outcome, place, &stats::<I>(device).since(&surveyed))?;
         let theirs = outcome.ranks.led(|| Ok(summary.weights_sha256.clone().into_bytes()))?;
         let same = outcome.ranks.all(theirs == summary.weights_sha256.as_bytes())?;
         ensure!(same, "the ranks ended with different weights: their devices compute differently");
@@ -295,6 +294,7 @@ fn conclude<I: Offloadable>(
     outcome: &mut Outcome<I>,
     mut summary: Summary,
 ) -> anyhow::Result<()> {
+    summary.link_bytes_per_second = plan.machine.link_bytes_per_second;
     summary.write(run)?;
     if outcome.ending == Ending::Done {
         match quiz(&outcome.learner, &outcome.session, &mut outcome.journal) {

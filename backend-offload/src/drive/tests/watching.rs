@@ -18,7 +18,9 @@ fn a_watched_step_tells_of_each_operation_what_was_copied_for_it() {
 
     let before = door.pager.counters();
     watch_step(&mut door);
-    [2, 0, 1, 1].into_iter().for_each(|n| operate(&mut door, n));
+    for n in [2, 0, 1, 1] {
+        operate(&mut door, n);
+    }
     let stretches = watched_step(&mut door).expect("it was watched");
     let moved: Vec<_> =
         stretches.iter().map(|part| (part.operations, part.bytes_out, part.bytes_in)).collect();
