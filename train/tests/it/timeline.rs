@@ -27,6 +27,7 @@ fn the_report_of_a_run_under_a_budget_draws_a_step_with_the_bytes_that_its_count
     ] {
         let summary = tiny.run(out, settings);
         let [timeline] = &tiny.records(out, "timeline")[..] else { panic!("one step is watched") };
+        assert!(summary["link_bytes_per_second"].as_f64().is_some_and(|speed| speed > 0.0), "{summary:#}");
         let steps = tiny.records(out, "step");
         for (told, key) in [("spilled_in_median", "bytes_in"), ("spilled_out_median", "bytes_out")] {
             let mut bytes: Vec<_> = steps[1..].iter().map(|step| step[key].as_u64()).collect();
