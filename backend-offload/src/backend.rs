@@ -6,6 +6,7 @@ use crate::error::{Holder, OffloadError};
 use crate::host_memory::HostMemory;
 use crate::registry::DeviceFacts;
 use crate::stats::Stats;
+use crate::timeline::Stretch;
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_backend::tensor::{FloatTensor, IntTensor};
@@ -127,6 +128,10 @@ pub trait Door: sealed::Sealed {
     fn host_memory(device: &Self::Device) -> HostMemory;
     /// See [`mark_step`].
     fn mark_step(device: &Self::Device);
+    /// See [`watch_step`].
+    fn watch_step(device: &Self::Device);
+    /// See [`watched_step`].
+    fn watched_step(device: &Self::Device) -> Option<Vec<Stretch>>;
     /// See [`events`].
     #[cfg(feature = "test-util")]
     fn events(_device: &Self::Device) -> Vec<crate::Event> {
@@ -248,6 +253,18 @@ pub fn works_in_place<B: Managed>() -> bool {
 /// Tells that a training step ends here. A hint for planning; never needed for correct results.
 pub fn mark_step<B: Managed>(device: &B::Device) {
     B::Door::mark_step(device);
+}
+
+/// Watches what `device` is asked for from here on, until [`watched_step`] takes it: its operations in at most 1,025 stretches,
+/// however many they are. Each operation then looks at the clock once; where nothing is watched, none does.
+pub fn watch_step<B: Managed>(device: &B::Device) {
+    B::Door::watch_step(device);
+}
+
+/// The timeline since [`watch_step`], whose bytes are those by which the counters of [`stats`] have grown; `None` if nothing is
+/// watched. Times are those at which the program asked for operations: on a GPU they run later.
+pub fn watched_step<B: Managed>(device: &B::Device) -> Option<Vec<Stretch>> {
+    B::Door::watched_step(device)
 }
 
 /// Takes the decisions recorded on `device` since the last call.

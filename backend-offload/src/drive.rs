@@ -6,7 +6,7 @@
 
 use crate::error::OffloadError;
 use crate::journal::{Event, Journal, TARGET};
-use crate::report::{self, panic_message};
+use crate::report::{self, Counts, panic_message};
 use crate::tiers::Tiers;
 use crate::trace_file::TraceFile;
 use pager::{Arena, BlockId, Fault, Limit, Outcome, Pager, Shortage, Step, Stop, TierIndex, Token};
@@ -17,11 +17,14 @@ use std::time::{Duration, Instant};
 mod host;
 #[cfg(test)]
 mod tests;
+mod watching;
 
 #[cfg(any(test, feature = "cube", feature = "router"))]
 pub(crate) use host::draft;
 #[cfg(any(test, feature = "router"))]
 pub(crate) use host::raise;
+#[cfg(any(test, feature = "cube", feature = "router"))]
+pub(crate) use watching::{watch_step, watched_step};
 
 /// How far a move has come when it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +65,7 @@ pub(crate) trait Mover {
     fn pager(&mut self) -> &mut Pager;
     fn tiers(&mut self) -> &mut Tiers;
     fn journal(&mut self) -> &mut Journal;
+    fn counts(&self) -> &Counts;
 
     /// Removes the block, here and from the pager, if the program has dropped it unnoticed. A door that is
     /// told of every drop keeps the default.
@@ -144,6 +148,7 @@ pub(crate) fn make_resident<M: Mover>(
         Err(stop) => return Err(explained(door, stop, operation, None)),
     }
     look_ahead(door);
+    watching::note_operation(door);
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! One record per decision: to `tracing` for people, and to a list for tests.
 
 use crate::bytes::Bytes;
+use crate::timeline::Watch;
 use crate::trace_file::TraceFile;
 
 /// A decision about memory, in the order they were made.
@@ -59,6 +60,8 @@ pub(crate) const TARGET: &str = "backend_offload";
 pub(crate) struct Journal {
     /// Where the program's accesses are recorded.
     trace: Option<TraceFile>,
+    /// The step that is being watched.
+    pub(crate) watch: Option<Box<Watch>>,
     /// The latest events, at most [`KEPT`](Self::KEPT).
     #[cfg(feature = "test-util")]
     events: std::collections::VecDeque<Event>,
@@ -72,6 +75,7 @@ impl Journal {
     pub(crate) fn new(trace: Option<TraceFile>) -> Self {
         Self {
             trace,
+            watch: None,
             #[cfg(feature = "test-util")]
             events: std::collections::VecDeque::new(),
         }

@@ -109,13 +109,15 @@ mod report;
 mod router;
 mod stats;
 mod tiers;
+mod timeline;
 mod trace_file;
 
 #[doc(hidden)]
 pub use backend::Decoding;
 pub use backend::{
     Door, Managed, Offload, Offloadable, Spilling, host_memory, in_place, largest_holders, mark_step, probe,
-    ready, reset_peaks, set_device_budget, stats, trim, with_device_budget, works_in_place,
+    ready, reset_peaks, set_device_budget, stats, trim, watch_step, watched_step, with_device_budget,
+    works_in_place,
 };
 #[cfg(feature = "test-util")]
 pub use backend::{events, runtime_peaks};
@@ -137,3 +139,4 @@ pub use registry::{DeviceFacts, DeviceMemory};
 pub use stats::{Stats, TierStats};
 pub use tiers::available_memory as available_host_memory;
 pub use tiers::{DiskSpeed, disk_speed};
+pub use timeline::Stretch;

@@ -154,11 +154,15 @@ fn host_copy() -> f64 {
     const BYTES: usize = 64 << 20;
     let from = vec![1_u8; BYTES];
     let mut to = vec![0_u8; BYTES];
-    let begun = Instant::now();
-    to.copy_from_slice(&from);
-    let seconds = begun.elapsed().as_secs_f64();
-    std::hint::black_box(&to);
-    BYTES as f64 / seconds
+    let mut best = f64::INFINITY;
+    // The first copy waits for the system to find pages, which blocks that move over and over do not.
+    for _ in 0..3 {
+        let begun = Instant::now();
+        to.copy_from_slice(&from);
+        std::hint::black_box(&to);
+        best = best.min(begun.elapsed().as_secs_f64());
+    }
+    BYTES as f64 / best
 }
 
 /// Bytes per second and direction, of a copy there and back.

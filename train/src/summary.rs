@@ -47,10 +47,21 @@ pub(crate) struct Summary {
     /// Bytes over the link in the steps of this process, those of a host optimizer included.
     step_bytes_out: u64,
     step_bytes_in: u64,
+    /// Medians of this process's steps without the first: over the link, and of spilled tensors alone.
+    bytes_out_median: Option<u64>,
+    bytes_in_median: Option<u64>,
+    spilled_out_median: Option<u64>,
+    spilled_in_median: Option<u64>,
     evictions: u64,
     restores: u64,
+    /// Blocks that left and came back ahead of the operation that needed it, and those that came in vain.
+    left_ahead: u64,
+    brought_ahead: u64,
+    brought_in_vain: u64,
     stall_seconds: f64,
     largest_launch: u64,
+    /// Bytes per second and direction that this process measured before its first step, for the plan.
+    pub(crate) link_bytes_per_second: Option<f64>,
     device_budget: Option<u64>,
     pub(crate) quiz: Option<QuizScore>,
     #[serde(skip)]
@@ -65,6 +76,8 @@ struct Typical {
     seconds: f64,
     bytes_in: u64,
     bytes_out: u64,
+    spilled_in: u64,
+    spilled_out: u64,
 }
 
 impl Typical {
@@ -81,6 +94,8 @@ impl Typical {
             seconds: *seconds.get(middle)?,
             bytes_in: bytes(|taken| taken.bytes_in)?,
             bytes_out: bytes(|taken| taken.bytes_out)?,
+            spilled_in: bytes(|taken| taken.spilled_in)?,
+            spilled_out: bytes(|taken| taken.spilled_out)?,
         })
     }
 }
@@ -120,10 +135,18 @@ impl Summary {
             bytes_from_disk: stats.bytes_from_disk,
             step_bytes_out: outcome.taken.iter().map(|taken| taken.bytes_out).sum(),
             step_bytes_in: outcome.taken.iter().map(|taken| taken.bytes_in).sum(),
+            bytes_out_median: typical.map(|typical| typical.bytes_out),
+            bytes_in_median: typical.map(|typical| typical.bytes_in),
+            spilled_out_median: typical.map(|typical| typical.spilled_out),
+            spilled_in_median: typical.map(|typical| typical.spilled_in),
             evictions: stats.evictions,
             restores: stats.restores,
+            left_ahead: stats.left_ahead,
+            brought_ahead: stats.brought_ahead,
+            brought_in_vain: stats.brought_in_vain,
             stall_seconds: stats.stall.as_secs_f64(),
             largest_launch: outcome.peaks.largest_launch,
+            link_bytes_per_second: None,
             device_budget: stats.device.budget,
             quiz: None,
             typical,

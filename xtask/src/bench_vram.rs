@@ -7,10 +7,12 @@
 mod bisection;
 mod budget;
 mod cell;
+mod energy;
 mod limits;
 mod max_params;
 mod peer;
 mod plot;
+mod possible;
 mod readme_table;
 mod record;
 mod simulation;
@@ -23,7 +25,7 @@ mod trainer;
 
 use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 
 use crate::records::machine::Machine;
@@ -146,7 +148,7 @@ impl BenchVram {
         }
         let limited = self.below_the_device()?;
         let planned = sweep::size(&models, &self.budgets);
-        let trainer = Trainer::get(self.train.as_deref(), &place.device)?;
+        let trainer = Trainer::get(self.train.as_deref(), &place.device)?.beside(counts_energy(&place));
         let record = Record::begin(self.out.as_deref(), &machine, &place, &models, &trainer.origin, planned)?;
         let cells =
             sweep::run(&trainer, &models, &self.budgets, &limited, &limits(), |cells| record.write(cells))?;
@@ -192,6 +194,16 @@ impl BenchVram {
         println!("{}", peer::run(&twin, &trainer, &models, &limits)?);
         Ok(())
     }
+}
+
+/// The GPU as it counts energy; that it does not, and why, is said here, once.
+fn counts_energy(place: &Place) -> Option<energy::Gpu> {
+    let gpu = if place.device.starts_with("cuda") {
+        energy::Gpu::open(energy::NVML)
+    } else {
+        Err(anyhow!("it is asked of NVIDIA's driver, and the device is {}", place.device))
+    };
+    gpu.inspect_err(|error| println!("energy is left out: {error:#}")).ok()
 }
 
 /// Steps of one run beside a peer.

@@ -26,6 +26,8 @@ enum Step {
     Clippy,
     /// Every feature of backend-offload alone, and none
     Features,
+    /// The pager's instructions, beside the committed table
+    Instructions,
     /// The README's test command
     Test,
     /// Documentation, on the same code
@@ -67,6 +69,7 @@ impl Step {
                 checks.extend(each_device_of_the_trainer());
                 checks
             }
+            Self::Instructions => vec![Invocation::cargo("xtask instructions")],
             Self::Test => vec![TestCommand::read()?.invocation()],
             Self::Doc => vec![doc(&TestCommand::read()?)],
             Self::Deny => vec![Invocation::cargo("deny check bans licenses sources")],
@@ -126,7 +129,7 @@ mod tests {
     #[test]
     fn without_names_every_step_runs_from_format_to_licences() {
         let names: Vec<_> = selected(&[]).map(Step::name).collect();
-        assert_eq!(names, ["fmt", "tidy", "clippy", "features", "test", "doc", "deny"]);
+        assert_eq!(names, ["fmt", "tidy", "clippy", "features", "instructions", "test", "doc", "deny"]);
     }
 
     #[test]

@@ -1,6 +1,5 @@
-//! `cargo xtask gpu-check`: does spilling change a number on a real CUDA device, and what does it cost? The
-//! programs are one release binary that is carried to the device, because the machine with the GPU often has
-//! neither compiler nor network. Every run, passed or failed, becomes a dated record. On the stand-in for the CUDA driver
+//! `cargo xtask gpu-check`: does spilling change a number on a real CUDA device, and what does it cost? Release
+//! binaries are carried to the device in one folder, because the machine with the GPU often has neither compiler nor network. Every run, passed or failed, becomes a dated record. On the stand-in for the CUDA driver
 //! it runs without a GPU, and the record says so.
 
 mod carry;
@@ -38,8 +37,8 @@ impl GpuCheck {
         let folder = carry::lay()?;
         if !self.here {
             println!(
-                "carry {} to a machine with an NVIDIA driver, NVRTC and CUDA headers; run ./run there, then bring \
-                 raw.jsonl back to `cargo xtask gpu-check --record raw.jsonl`",
+                "carry {} to a machine with an NVIDIA driver, NVRTC and CUDA headers; run ./run there, which takes at most \
+                 eight minutes, then bring raw.jsonl and bench-vram back to `cargo xtask gpu-check --record raw.jsonl`",
                 folder.display()
             );
             return Ok(());

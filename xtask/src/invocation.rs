@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Invocation {
-    environment: Vec<(&'static str, &'static str)>,
+    environment: Vec<(&'static str, String)>,
     withheld: &'static [&'static str],
     program: String,
     arguments: Vec<String>,
@@ -31,8 +31,8 @@ impl Invocation {
         self
     }
 
-    pub(crate) fn environment(mut self, name: &'static str, value: &'static str) -> Self {
-        self.environment.push((name, value));
+    pub(crate) fn environment(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.environment.push((name, value.into()));
         self
     }
 
@@ -68,7 +68,8 @@ impl Invocation {
 
     pub(crate) fn command(&self, directory: &Path) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).envs(self.environment.iter().copied()).current_dir(directory);
+        let environment = self.environment.iter().map(|(name, value)| (name, value));
+        command.args(&self.arguments).envs(environment).current_dir(directory);
         for name in self.withheld {
             command.env_remove(name);
         }

@@ -4,6 +4,7 @@ mod bench_scale;
 mod bench_vram;
 mod ci;
 mod gpu_check;
+mod instructions;
 mod invocation;
 mod kernels;
 mod process;
@@ -24,12 +25,14 @@ enum Command {
     Ci(ci::Ci),
     /// Check the house rules that no compiler knows
     Tidy,
-    /// Check on a CUDA machine that spilling changes no number, and record what it costs
+    /// Check on a CUDA machine that spilling changes no number, and record what it costs; there it takes at most eight minutes
     GpuCheck(gpu_check::GpuCheck),
     /// Measure what device budgets cost, and record it
     BenchVram(Box<bench_vram::BenchVram>),
     /// Measure exchanges between ranks on this machine, simulate them at more, and record it
     BenchScale(bench_scale::BenchScale),
+    /// Count the pager's instructions by callgrind, and compare them with the committed table
+    Instructions(instructions::Instructions),
     /// Run a program on a CUDA driver that needs no GPU
     StandIn(stand_in::StandIn),
     /// Compile the kernels that programs generated on the stand-in with NVIDIA's own compiler
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Command::GpuCheck(gpu_check) => gpu_check.run(),
         Command::BenchVram(bench_vram) => bench_vram.run(),
         Command::BenchScale(bench_scale) => bench_scale.run(),
+        Command::Instructions(instructions) => instructions.run(),
         Command::StandIn(stand_in) => stand_in.run(),
         Command::Kernels(kernels) => kernels.run(),
     };

@@ -25,6 +25,17 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 /// Runs it in the folder this command was started in, where relative paths of its arguments lead somewhere. `name` and a
 /// colon stand before its errors.
 pub(crate) fn run(invocation: &Invocation, name: &str, scratch: &Path, limit: Duration) -> Result<Ended> {
+    watched(invocation, name, scratch, limit, |_| {})
+}
+
+/// The same; `look` is shown its standard error so far every few hundredths of a second.
+pub(crate) fn watched(
+    invocation: &Invocation,
+    name: &str,
+    scratch: &Path,
+    limit: Duration,
+    mut look: impl FnMut(&Path),
+) -> Result<Ended> {
     // Files instead of pipes: no process can fill them and wait, and none that outlives the limit can hold them open.
     let [printed, said] = ["stdout", "stderr"].map(|name| scratch.join(name));
     let file =
@@ -36,15 +47,16 @@ pub(crate) fn run(invocation: &Invocation, name: &str, scratch: &Path, limit: Du
         .stderr(file(&said)?)
         .spawn()
         .with_context(|| format!("`{invocation}` could not be started"))?;
-    let status =
-        wait(&mut child, limit).with_context(|| format!("`{invocation}` could not be waited for"))?;
+    let status = wait(&mut child, limit, || look(&said))
+        .with_context(|| format!("`{invocation}` could not be waited for"))?;
     let text = |path| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     Ok(Ended { status, printed: text(&printed)?, complaint: complaint(name, &text(&said)?) })
 }
 
-fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+fn wait(child: &mut Child, limit: Duration, mut look: impl FnMut()) -> Result<Option<ExitStatus>> {
     let started = Instant::now();
     loop {
+        look();
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }

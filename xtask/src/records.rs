@@ -20,7 +20,7 @@ pub(crate) fn runs() -> PathBuf {
 
 /// The date in UTC, as `2026-01-02`.
 pub(crate) fn today() -> Result<String> {
-    let date = Invocation::new("date").arguments(["-u", "+%F"]).output(workspace::root())?;
+    let date = Invocation::new("date").arguments(["-u", "+%F"]).output(Path::new("."))?;
     Ok(date.trim().to_owned())
 }
 

@@ -11,6 +11,7 @@ use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::report;
 use crate::stats::Stats;
 use crate::tiers::{Draft, HostPool};
+use crate::timeline::Stretch;
 use cubecl_common::device::{Device, DeviceId};
 use cubecl_core::Runtime;
 use cubecl_core::server::Binding;
@@ -106,6 +107,14 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
 
     fn mark_step(device: &R::Device) {
         on_server::<R, _>(device, drive::mark_step);
+    }
+
+    fn watch_step(device: &R::Device) {
+        on_server::<R, _>(device, drive::watch_step);
+    }
+
+    fn watched_step(device: &R::Device) -> Option<Vec<Stretch>> {
+        on_server::<R, _>(device, drive::watched_step)
     }
 
     #[cfg(feature = "test-util")]

@@ -7,7 +7,7 @@ use super::server::OffloadServer;
 use crate::drive::{self, MoveFailure, Mover, Progress};
 use crate::error::OffloadError;
 use crate::journal::{Journal, TARGET};
-use crate::report::panic_message;
+use crate::report::{Counts, panic_message};
 use crate::tiers::{Lease, Tiers};
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::ComputeServer;
@@ -131,6 +131,10 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
 
     fn journal(&mut self) -> &mut Journal {
         &mut self.journal
+    }
+
+    fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     fn forget_if_dead(&mut self, block: BlockId) -> bool {

@@ -68,6 +68,7 @@ use crate::host_memory::{HostMemory, NewData, Site};
 use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::stats::Stats;
 use crate::tiers::{Draft, HostPool};
+use crate::timeline::Stretch;
 use burn_backend::DeviceOps;
 use burn_backend::tensor::FloatTensor;
 use burn_flex::Flex;
@@ -162,6 +163,14 @@ impl<B: SharedStorage> Door for Simulated<B> {
 
     fn mark_step(device: &B::Device) {
         drive::mark_step(&mut *get_client::<OffloadChannel<B>>(device).state());
+    }
+
+    fn watch_step(device: &B::Device) {
+        drive::watch_step(&mut *get_client::<OffloadChannel<B>>(device).state());
+    }
+
+    fn watched_step(device: &B::Device) -> Option<Vec<Stretch>> {
+        drive::watched_step(&mut *get_client::<OffloadChannel<B>>(device).state())
     }
 
     #[cfg(feature = "test-util")]

@@ -6,6 +6,7 @@ use super::storage::SharedStorage;
 use crate::drive::{self, MoveFailure, Mover, Progress};
 use crate::error::OffloadError;
 use crate::journal::Journal;
+use crate::report::Counts;
 use crate::tiers::{Lease, Tiers};
 use pager::{BlockId, Outcome, Pager, TierIndex, Token};
 use std::sync::Arc;
@@ -61,6 +62,10 @@ impl<B: SharedStorage> Mover for State<B> {
 
     fn journal(&mut self) -> &mut Journal {
         &mut self.journal
+    }
+
+    fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     /// The heap keeps nothing that could be given back.

@@ -121,14 +121,19 @@ fn line(name: &str, look: Look, points: Vec<Point>) -> Curve {
 
 /// Bytes in the unit that suits the largest.
 fn sizes(title: &'static str, curves: Vec<(&str, Look, Vec<Point>)>) -> Chart {
-    const UNITS: [(&str, f64); 4] = [("TiB", 40.0), ("GiB", 30.0), ("MiB", 20.0), ("KiB", 10.0)];
     let largest = curves.iter().flat_map(|curve| &curve.2).map(|point| point.1).fold(0.0, f64::max);
-    let fits = UNITS.into_iter().map(|(name, power)| (name, power.exp2())).find(|unit| largest >= unit.1);
-    let (unit, size) = fits.unwrap_or(("bytes", 1.0));
+    let (unit, size) = unit(largest);
     let shrunk = |points: Vec<Point>| points.into_iter().map(|(step, bytes)| (step, bytes / size)).collect();
     let curves = curves.into_iter().filter(|curve| !curve.2.is_empty());
     let curves = curves.map(|(name, look, points)| line(name, look, shrunk(points))).collect();
     Chart { from_zero: true, ..chart(title, unit, curves) }
+}
+
+/// The unit that suits so many bytes, and the bytes of one.
+pub(super) fn unit(largest: f64) -> (&'static str, f64) {
+    const UNITS: [(&str, f64); 4] = [("TiB", 40.0), ("GiB", 30.0), ("MiB", 20.0), ("KiB", 10.0)];
+    let fits = UNITS.into_iter().map(|(name, power)| (name, power.exp2())).find(|unit| largest >= unit.1);
+    fits.unwrap_or(("bytes", 1.0))
 }
 
 /// The values, faint, and before them what they come to on average.

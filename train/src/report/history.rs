@@ -9,6 +9,7 @@ use std::{
 use anyhow::Context;
 use serde::Deserialize;
 
+use super::timeline::Timeline;
 use crate::journal;
 
 /// Records of a run, in order; steps that were repeated after an interruption count as they were last taken.
@@ -22,6 +23,8 @@ pub(super) struct History {
     pub(super) checkpoints: Vec<Checkpoint>,
     pub(super) quizzes: Vec<Quiz>,
     pub(super) stops: Vec<Stopping>,
+    /// The step watched last.
+    pub(super) timeline: Option<Timeline>,
     /// Lines before the last that are no records.
     pub(super) unreadable: usize,
 }
@@ -37,6 +40,7 @@ enum Record {
     Checkpoint(Checkpoint),
     Quiz(Quiz),
     Stopping(Stopping),
+    Timeline(Timeline),
     #[serde(other)]
     Other,
 }
@@ -158,6 +162,7 @@ impl History {
             Record::Checkpoint(checkpoint) => self.checkpoints.push(checkpoint),
             Record::Quiz(quiz) => self.quizzes.push(quiz),
             Record::Stopping(stop) => self.stops.push(stop),
+            Record::Timeline(timeline) => self.timeline = Some(timeline),
             Record::Other => {}
         }
     }
@@ -170,5 +175,6 @@ impl History {
         self.withheld.retain(|record| record.step <= step);
         self.checkpoints.retain(|record| record.step <= step);
         self.quizzes.retain(|record| record.step <= step);
+        self.timeline.take_if(|record| record.step > step);
     }
 }

@@ -13,6 +13,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod thinning;
+mod timeline;
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-for (const figure of document.querySelectorAll("figure")) {
+for (const figure of document.querySelectorAll(".charts figure")) {
   const svg = figure.querySelector("svg");
   const output = figure.querySelector("output");
   const cursor = svg.querySelector(".cursor");

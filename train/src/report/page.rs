@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use super::curves::charts;
 use super::history::History;
 use super::markup::Escaped;
-use super::tables;
+use super::{tables, timeline};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -37,6 +37,7 @@ fn write(page: &mut String, name: &str, history: &History) -> fmt::Result {
     writeln!(page, "<div class=\"charts\">")?;
     charts.iter().try_for_each(|chart| write!(page, "{chart}"))?;
     writeln!(page, "</div>")?;
+    timeline::write(page, history)?;
     tables::quiz(page, history)?;
     tables::samples(page, &history.samples)?;
     tables::evals(page, &history.evals)?;

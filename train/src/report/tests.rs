@@ -44,6 +44,14 @@ fn step(step: u64, steps: u64) -> Value {
         "bytes_in": 4 << 20, "disk_written": 1 << 20, "disk_read": 2 << 20, "ranks_sent": 7 << 20, "ranks_heard": 7 << 20, "ranks_ms": 3.0 * wave, "evictions": 12, "restores": 13, "stall_ms": 9.0 * wave, "seconds": step as f64 * 0.08})
 }
 
+/// A step of so many stretches of a millisecond, each with an operation that moved something.
+fn timeline(step: u64, stretches: u64) -> Value {
+    let list = |value: fn(u64) -> u64| (1..=stretches).map(value).collect::<Vec<_>>();
+    json!({"kind": "timeline", "step": step, "device_budget": 16 << 20, "operations": stretches,
+        "until_us": list(|at| at * 1000), "resident": list(|at| (15 << 20) + at), "bytes_out": list(|at| at * 4096),
+        "bytes_in": list(|at| at * 2048), "waited_us": list(|_| 250)})
+}
+
 /// Every construct a page has: a resumed run with a withheld step, a failed save, and an end of its own.
 fn eventful() -> Vec<Value> {
     let mut records = vec![start(0)];
@@ -65,6 +73,7 @@ fn eventful() -> Vec<Value> {
             records.push(json!({"kind": "checkpoint", "step": at, "bytes": 9_650_000, "ms": 31.0}));
         }
     }
+    records.push(timeline(64, 900));
     records.push(json!({"kind": "checkpoint", "step": 300, "error": "the disk is full"}));
     records.push(json!({"kind": "stopping", "step": 300, "reason": "300 MiB were written to the disk"}));
     records.push(json!({"kind": "quiz", "step": 300, "held_out": {"right": 88, "asked": 100},
@@ -150,6 +159,56 @@ fn a_page_tells_what_happened() {
 }
 
 #[test]
+fn a_watched_step_is_drawn_and_told_to_the_byte() {
+    let page = page(&jsonl(&[start(0), step(1, 9), step(4, 9), timeline(4, 10)]));
+    assert!(page.contains("data-in=\"112640\" data-out=\"225280\""), "{page}");
+    let figure = page.split_once("<figure class=\"timeline\"").expect("it is drawn").1;
+    let drawn = figure.split_once("</figure>").expect("it ends").0;
+    let told = text(drawn);
+    for said in [
+        "10 operations in 10.0 ms. 110.00 KiB were copied to the device and 220.00 KiB to the host; 2.5 ms (25.0 %) were \
+         spent waiting for copies. At most 15.00 MiB of 16.00 MiB were on the device.",
+        "Bytes on the device, copies and waits of step 4",
+        "to the device",
+        "waiting",
+        "10 ms",
+    ] {
+        assert!(told.contains(said), "{said} is not told: {told}");
+    }
+    for named in ["aria-labelledby=\"step-drawn\"", "aria-describedby=\"step-told\""] {
+        assert!(drawn.contains(named), "{named}");
+    }
+    assert_eq!(drawn.matches("<path class=\"band ").count(), 3);
+}
+
+#[test]
+fn a_page_without_a_drawn_step_says_why() {
+    let said = |records: &[Value]| {
+        let page = page(&jsonl(records));
+        assert!(!page.contains("class=\"timeline\""));
+        page.split("No timeline of a step is drawn: ")
+            .nth(1)
+            .and_then(|rest| Some(rest.split_once("</p>")?.0.to_owned()))
+    };
+    let mut still = timeline(4, 3);
+    (still["bytes_out"], still["bytes_in"]) = (json!([0, 0, 0]), json!([0, 0, 0]));
+    let fits = said(&[start(0), step(4, 9), still]);
+    assert_eq!(fits.as_deref(), Some("in step 4 nothing moved, as all it used had room."));
+    let mut unlimited = start(0);
+    unlimited["device_budget"] = Value::Null;
+    let unlimited = said(&[unlimited, step(4, 9)]);
+    assert_eq!(unlimited.as_deref(), Some("without a device budget nothing is ever moved."));
+    let early = said(&[start(0), step(2, 9)]);
+    assert_eq!(
+        early.as_deref(),
+        Some("none was watched, as a process watches its fourth step, or its last one if it takes fewer.")
+    );
+    let repeated = said(&[start(0), step(4, 9), timeline(4, 3), start(2), step(3, 9)]);
+    assert_eq!(repeated, early, "the step that was watched is one that did not count");
+    assert_eq!(said(&[start(0)]), None, "no step has been taken");
+}
+
+#[test]
 fn a_page_fetches_nothing() {
     let page = page(&jsonl(&eventful())).replace(SVG, "");
     for way in ["http", "//", "src=", "href", "url(", "@import", "fetch", "import("] {
@@ -230,7 +289,7 @@ fn numbers_that_are_none_or_beyond_all_measure_break_nothing() {
 
 #[test]
 fn a_hundred_thousand_steps_stay_under_a_megabyte() {
-    let mut lines = jsonl(&[start(0)]);
+    let mut lines = jsonl(&[start(0), timeline(4, 1025)]);
     let all = 100_000;
     let long = "the river rises and falls ".repeat(20);
     for at in 1..=all {

@@ -12,6 +12,7 @@ mod session;
 mod snapshot;
 mod steps;
 mod strategy;
+mod watching;
 
 pub(crate) use evaluation::{evaluate, trial};
 pub(crate) use learner::Learner;

@@ -102,7 +102,8 @@ impl<I: Offloadable> Run<I> {
         session.progress.advance(report.loss, session.training.cursor(report.step));
         session.progress.seconds = self.before + self.begun.elapsed().as_secs_f64();
         let ([bytes_in, bytes_out], loss) = (report.over_the_link(), report.loss);
-        self.taken.push(Taken { loss, seconds, bytes_in, bytes_out });
+        let (spilled_in, spilled_out) = (report.bytes_in, report.bytes_out);
+        self.taken.push(Taken { loss, seconds, bytes_in, bytes_out, spilled_in, spilled_out });
         let tokens = session.config.tokens_per_step();
         report.steps = session.steps();
         report.tokens = tokens * report.step;

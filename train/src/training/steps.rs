@@ -6,7 +6,9 @@
 use std::time::Instant;
 
 use anyhow::anyhow;
-use backend_offload::{Offload, Offloadable, host_memory, mark_step, reset_peaks, stats};
+use backend_offload::{
+    Offload, Offloadable, host_memory, mark_step, reset_peaks, stats, watch_step, watched_step,
+};
 use burn::data::dataloader::DataLoader;
 use burn::optim::GradientsParams;
 use burn::tensor::backend::Backend;
@@ -16,6 +18,7 @@ use serde_json::json;
 
 use super::apart::{outer_step, start_outer};
 use super::strategy::{Events, Tape};
+use super::watching::{self, Timeline};
 use super::{Learner, Run};
 use crate::data::StepData;
 use crate::exit::Ending;
@@ -35,10 +38,16 @@ impl<I: Offloadable> Run<I> {
             return (model, Err(error));
         }
         let mut batches = loader.iter();
+        let watched = watching::watched(self.session.progress.step, self.session.steps());
         while self.session.progress.step < self.session.steps() {
             let before = stats::<I>(&self.device);
             self.peaks.include::<I>(&self.device, &before);
             reset_peaks::<I>(&self.device);
+            // Without a budget nothing moves.
+            let watches = self.session.progress.step + 1 == watched && before.device.budget.is_some();
+            if watches {
+                watch_step::<I>(&self.device);
+            }
             let begun = Instant::now();
             let Some(data) = batches.next() else {
                 let failure = self.session.training.failure();
@@ -99,9 +108,14 @@ impl<I: Offloadable> Run<I> {
                 report.ranks(before, after);
             }
             mark_step::<I>(&self.device);
+            let seen = if watches { watched_step::<I>(&self.device) } else { None };
             let host = host_memory::<I>(&self.device).usage().peak;
             report.memory(&before, &stats::<I>(&self.device), host);
+            let timeline = seen.map(|stretches| Timeline::of(&report, &stretches));
             self.account(report, events);
+            if let Some(timeline) = timeline {
+                self.tell("timeline", &timeline);
+            }
             match self.between_steps(&model, events, interrupter) {
                 Ok(None) => {}
                 Ok(Some(ending)) => return (model, Ok(ending)),

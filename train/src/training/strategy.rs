@@ -72,8 +72,12 @@ pub(crate) struct Outcome<I: Offloadable> {
 pub(crate) struct Taken {
     pub(crate) loss: f32,
     pub(crate) seconds: f64,
+    /// Over the link.
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
+    /// Bytes of spilled tensors alone.
+    pub(crate) spilled_in: u64,
+    pub(crate) spilled_out: u64,
 }
 
 /// Burn shares a strategy; the one thread that trains holds the run from its first step to its last.

@@ -295,6 +295,7 @@ fn conclude<I: Offloadable>(
     outcome: &mut Outcome<I>,
     mut summary: Summary,
 ) -> anyhow::Result<()> {
+    summary.link_bytes_per_second = plan.machine.link_bytes_per_second;
     summary.write(run)?;
     if outcome.ending == Ending::Done {
         match quiz(&outcome.learner, &outcome.session, &mut outcome.journal) {

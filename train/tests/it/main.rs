@@ -20,6 +20,7 @@ mod reference;
 mod refusals;
 mod run;
 mod sample;
+mod timeline;
 mod tiny;
 mod tokenizer_train;
 mod toy;

@@ -6,7 +6,7 @@ use crate::records::{
     svg::{At, COLOURS, Canvas},
 };
 
-use super::{budget::Budget, cell::Cell, summary::Summary, table};
+use super::{budget::Budget, cell::Cell, possible, summary::Summary, table};
 
 /// A model's cells as shares of its unlimited run: only so can small and large ones lie in one picture.
 struct Series<'a> {
@@ -21,6 +21,8 @@ struct Point<'a> {
     /// Nothing for no limit.
     budget: Option<f64>,
     run: &'a Summary,
+    /// Peak bytes without a limit.
+    whole: f64,
     speed: f64,
     peak: f64,
 }
@@ -58,6 +60,49 @@ pub(super) fn svg(cells: &[Cell]) -> String {
     canvas.finish()
 }
 
+/// Bytes of spilled tensors in a step against the budget, and dashed the least that could move; nothing where no cell has a bound.
+pub(super) fn bytes(cells: &[Cell]) -> Option<String> {
+    let mut series = series(cells);
+    let moved = |point: &Point| {
+        let sum = |(bytes_in, bytes_out): (u64, u64)| (bytes_in + bytes_out) as f64 / point.whole;
+        possible::beside_the_bound(point.run).map(|both| both.map(sum))
+    };
+    for series in &mut series {
+        series.points.retain(|point| point.budget.is_some() && moved(point).is_some());
+    }
+    series.retain(|series| !series.points.is_empty());
+    let budget = most(series.iter().flat_map(Series::budgets));
+    let points = || series.iter().flat_map(|series| &series.points);
+    let top = most(points().filter_map(moved).map(|[moved, least]| moved.max(least)));
+    points().next()?;
+    let height = LEGEND + LEGEND_LINE * series.len() as f64;
+    let title = "Bytes moved in a step against the device budget, and the least that could move";
+    let mut canvas = Canvas::new(460.0, height, title);
+    let panel = Panel { left: 60.0, budget, top };
+    panel.axes(
+        &mut canvas,
+        "Bytes of a step, of unlimited peak",
+        "device budget, of unlimited peak (dashed: the bound)",
+    );
+    for (number, series) in series.iter().enumerate() {
+        let colour = format!("c{}", number % COLOURS);
+        let line = |which: usize| -> Vec<At> {
+            let value = |point: &Point| moved(point).map_or(0.0, |both| both[which]);
+            series.points.iter().map(|point| panel.at(point.budget, value(point))).collect()
+        };
+        canvas.path(&format!("line dashed {colour}"), &line(1));
+        canvas.path(&format!("line {colour}"), &line(0));
+        for (point, at) in series.points.iter().zip(line(0)) {
+            let [moved, least] = possible::beside_the_bound(point.run).unwrap_or_default();
+            let budget = point.budget.map_or_else(String::new, percent);
+            let [moved, least] = [moved, least].map(|(bytes_in, bytes_out)| Bytes(bytes_in + bytes_out));
+            canvas.dot(&colour, at, &format!("{} at {budget}: {moved} of at least {least}", series.model));
+        }
+        series.legend(&mut canvas, &colour, LEGEND + LEGEND_LINE * number as f64);
+    }
+    Some(canvas.finish())
+}
+
 fn series(cells: &[Cell]) -> Vec<Series<'_>> {
     let references = cells.iter().filter(|cell| cell.budget == Budget::Unlimited);
     references.filter_map(|cell| Series::of(cell, cells)).collect()
@@ -70,6 +115,7 @@ impl<'a> Series<'a> {
         let point = |run: &'a Summary, budget| Point {
             budget,
             run,
+            whole: reference.peak_device_bytes.max(1) as f64,
             speed: table::ratio(run, reference),
             peak: share(run.peak_device_bytes),
         };
@@ -166,6 +212,23 @@ mod tests {
         assert_eq!((count("<polyline"), count("<circle"), count("<line class=\"line c0\"")), (2, 4, 3));
         assert!(drawn.contains("toy at 50 %: 0.72 of unlimited, peak 19.1 MiB"), "{drawn}");
         assert!(drawn.contains("toy (1.2M): unlimited 3000 tokens/s, peak 38.1 MiB"), "{drawn}");
+    }
+
+    #[test]
+    fn bytes_of_a_step_are_a_line_above_the_dashed_one_of_the_bound() {
+        assert_eq!(bytes(&three()), None, "no cell has a bound");
+        let mut cells = three();
+        let Outcome::Fits(run) = &mut cells[1].outcome else { unreachable!("the second one fits") };
+        (run.spilled_in_median, run.spilled_out_median) = (Some(20 << 20), Some(10 << 20));
+        (run.least_in, run.least_out) = (Some(18 << 20), Some(9 << 20));
+        let drawn = bytes(&cells).expect("one cell has");
+        assert!(drawn.contains("toy at 50 %: 30.0 MiB of at least 27.0 MiB"), "{drawn}");
+        let height = |class: &str| -> f64 {
+            let points =
+                drawn.split(&format!("<polyline class=\"{class}\" points=\"")).nth(1).expect("a line");
+            points.split(['"', ' ', ',']).nth(1).and_then(|y| y.parse().ok()).expect("a point")
+        };
+        assert!(height("line c0") < height("line dashed c0"), "higher is nearer to the top: {drawn}");
     }
 
     #[test]

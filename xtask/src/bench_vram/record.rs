@@ -11,7 +11,7 @@ use crate::records::{self, machine::Machine};
 
 use super::{
     cell::{self, Cell},
-    plot,
+    plot, possible,
     suite::{Model, Place},
     table, trainer,
 };
@@ -25,6 +25,7 @@ pub(super) struct Record {
 }
 
 const CELLS: &str = "cells.csv";
+const BYTES: &str = "bytes.svg";
 
 impl Record {
     /// Takes a folder before anything is measured, so that no measurement is lost to a folder that cannot be had.
@@ -49,7 +50,8 @@ impl Record {
     pub(super) fn write(&self, cells: &[Cell]) -> Result<()> {
         let files =
             [(CELLS, cell::to_csv(cells)), ("plot.svg", plot::svg(cells)), ("README.md", self.page(cells))];
-        for (name, text) in files {
+        let bytes = plot::bytes(cells).map(|drawn| (BYTES, drawn));
+        for (name, text) in files.into_iter().chain(bytes) {
             let path = self.folder.join(name);
             fs::write(&path, text).with_context(|| format!("{} could not be written", path.display()))?;
         }
@@ -63,16 +65,19 @@ impl Record {
             }
             _ => String::new(),
         };
+        let drawn = format!("![Bytes of a step against the least that could move]({BYTES})\n\n");
+        let bytes = plot::bytes(cells).map(|_| drawn).unwrap_or_default();
         let reasons = match table::reasons(cells) {
             none if none.is_empty() => String::new(),
             reasons => format!("\nNot measured:\n\n{}\n", bullets(&reasons)),
         };
         format!(
-            "{}Raw data: [{CELLS}]({CELLS}).\n\n{unfinished}{}{}{reasons}\n![Speed and peak memory against the budget]\
-             (plot.svg)\n\n{}",
+            "{}Raw data: [{CELLS}]({CELLS}).\n\n{unfinished}{}{}{}{reasons}\n![Speed and peak memory against the budget]\
+             (plot.svg)\n\n{bytes}{}",
             self.heading,
             table::markdown(cells),
             table::over_the_link(cells),
+            possible::markdown(cells),
             self.circumstances
         )
     }
@@ -132,6 +137,9 @@ mod tests {
         record.write(&three()).unwrap();
         let page = fs::read_to_string(folder.join("README.md")).unwrap();
         let cells = cell::from_csv(&fs::read_to_string(folder.join(CELLS)).unwrap()).unwrap();
+        record.write(&possible::tests::measured()).unwrap();
+        let measured = fs::read_to_string(folder.join("README.md")).unwrap();
+        let drawn = fs::read_to_string(folder.join(BYTES)).unwrap();
         let again = self::record(&folder).err();
         fs::remove_dir_all(&folder).unwrap();
 
@@ -153,6 +161,12 @@ mod tests {
             assert!(page.contains(expected), "{expected} is missing from:\n{page}");
         }
         assert_eq!(cells, three());
+        assert!(!page.contains(BYTES), "no cell has a bound");
+        assert!(
+            measured.contains("| 1.200 | 3.00 of 6.00 GB/s") && measured.contains("](bytes.svg)"),
+            "{measured}"
+        );
+        assert!(drawn.contains("toy at 50 %: 300 B of at least 250 B"), "{drawn}");
         assert!(again.unwrap().to_string().contains("never overwritten"));
     }
 }

@@ -19,7 +19,7 @@ use crate::{
 use super::{budget::Budget, timeline};
 
 /// A step is played this often: once to be learned, once more, and then as it stays.
-const ROUNDS: usize = 4;
+pub(super) const ROUNDS: usize = 4;
 
 const POLICIES: [(&str, Policy); 2] = [("planned", Policy::Planned), ("recency", Policy::Recency)];
 
@@ -161,7 +161,7 @@ fn committed() -> Result<Vec<PathBuf>> {
 }
 
 /// A step that repeats; of a longer recording the latest one that does.
-fn read(path: &Path) -> Result<Recording> {
+pub(super) fn read(path: &Path) -> Result<Recording> {
     let bytes = fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let recording = Recording::from_bytes(&bytes).map_err(|error| anyhow!("{}: {error}", path.display()))?;
     if recording.repeats() {
@@ -204,7 +204,7 @@ fn replays(name: &str, step: &Recording, budget: Budget) -> Result<Vec<Row>> {
     Ok(POLICIES.into_iter().map(row).collect())
 }
 
-fn ratio(moved: (u64, u64), least: (u64, u64)) -> String {
+pub(super) fn ratio(moved: (u64, u64), least: (u64, u64)) -> String {
     match (moved.0 + moved.1, least.0 + least.1) {
         (0, 0) => "1.000".to_owned(),
         (_, 0) => "none must".to_owned(),

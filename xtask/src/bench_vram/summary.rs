@@ -59,6 +59,37 @@ summary! {
     bytes_to_disk: Option<u64>,
     #[serde(default)]
     bytes_from_disk: Option<u64>,
+    /// Medians of the steps without the first: over the link, and of spilled tensors alone.
+    #[serde(default)]
+    bytes_out_median: Option<u64>,
+    #[serde(default)]
+    bytes_in_median: Option<u64>,
+    #[serde(default)]
+    spilled_out_median: Option<u64>,
+    #[serde(default)]
+    spilled_in_median: Option<u64>,
+    /// Bytes of spilled tensors in the whole run, which are those that `stall_seconds` were spent on.
+    #[serde(default, rename = "bytes_out")]
+    spilled_out: Option<u64>,
+    #[serde(default, rename = "bytes_in")]
+    spilled_in: Option<u64>,
+    /// Blocks moved before an operation asked for it, and those that came in vain.
+    #[serde(default)]
+    left_ahead: Option<u64>,
+    #[serde(default)]
+    brought_ahead: Option<u64>,
+    #[serde(default)]
+    brought_in_vain: Option<u64>,
+    /// Reached by one long copy in the same process.
+    #[serde(default)]
+    link_bytes_per_second: Option<f64>,
+    /// The least that any way of moving could copy in a step under this budget.
+    #[serde(skip)]
+    least_out: Option<u64>,
+    #[serde(skip)]
+    least_in: Option<u64>,
+    #[serde(skip)]
+    joules_per_kilotoken: Option<f64>,
 }
 
 impl Summary {
@@ -138,6 +169,10 @@ impl Column for Option<f64> {
 
     fn from_column(text: &str) -> Result<Self> {
         if text.is_empty() { Ok(None) } else { f64::from_column(text).map(Some) }
+    }
+
+    fn of_an_older_record() -> Option<Self> {
+        Some(None)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 
 use anyhow::Result;
+use pager::bound;
 
 use crate::records::bytes::Bytes;
 
@@ -10,6 +11,7 @@ use super::{
     budget::{Budget, Limit},
     cell::{Cell, Outcome},
     limits::Limits,
+    simulation::ROUNDS,
     suite::Model,
     table,
     trainer::Trainer,
@@ -37,8 +39,43 @@ pub(super) fn run(
             println!("{}", table::short(cells.last().expect("one was pushed"), &cells));
             after_each(&cells)?;
         }
+        if let Some(why) = note_bounds(trainer, model, &mut cells[first..], limited, limits) {
+            println!("{}: no bound on the bytes of a step: {why}", model.name);
+        }
+        after_each(&cells)?;
     }
     Ok(cells)
+}
+
+/// Notes the least bytes of a step under each budget that it fits into, by a recording of the step; or says why not. What is
+/// recorded does not depend on the budget, so any under which it trains will do.
+fn note_bounds(
+    trainer: &Trainer,
+    model: &Model,
+    cells: &mut [Cell],
+    limited: &[String],
+    limits: &Limits,
+) -> Option<String> {
+    let fitting = || cells.iter().filter(|cell| cell.summary().is_some());
+    if !fitting().any(|cell| cell.limit.is_some()) {
+        return None;
+    }
+    let limit = fitting().map(|cell| cell.limit).max_by_key(|limit| limit.unwrap_or(u64::MAX))?;
+    let time = match limits.next() {
+        Ok(time) => time,
+        Err(reason) => return Some(reason),
+    };
+    let step = match trainer.record(model, limit, if limit.is_some() { limited } else { &[] }, time) {
+        Ok(step) => step,
+        Err(error) => return Some(format!("{error:#}")),
+    };
+    for cell in cells {
+        if let (Outcome::Fits(run), Some(bytes)) = (&mut cell.outcome, cell.limit) {
+            let least = bound(&step, bytes, ROUNDS)[ROUNDS - 1];
+            (run.least_in, run.least_out) = (Some(least.bytes_in), Some(least.bytes_out));
+        }
+    }
+    None
 }
 
 /// How many cells `run` will leave.
@@ -127,6 +164,35 @@ mod tests {
         ];
         assert_eq!(outcomes(&cells), expected.map(|(budget, limit, name)| (budget.to_owned(), limit, name)));
         assert_eq!(cells[1].summary().map(|run| run.peak_device_bytes), Some(20_000_000));
+    }
+
+    /// With a step of the toy as its recording.
+    fn recorded() -> String {
+        let trace = crate::workspace::root().join("backend-offload/pager/traces/toy.trace");
+        format!(
+            "[ -z \"$OFFLOAD_TRACE\" ] || cp '{}' \"$OFFLOAD_TRACE\"\n{}",
+            trace.display(),
+            fits_above_15_mb()
+        )
+    }
+
+    #[test]
+    fn each_budget_that_a_model_fits_into_is_told_the_least_that_could_move() {
+        let cells = sweep("bounds", &recorded(), &["75%", "50%", "25%"], &hour());
+        let least = |cell: &Cell| cell.summary().and_then(|run| Some((run.least_in?, run.least_out?)));
+        let found: Vec<_> = cells.iter().map(least).collect();
+        let [None, Some(more), Some(less), None] = found[..] else { panic!("{found:?}") };
+        let step = crate::workspace::root().join("backend-offload/pager/traces/toy.trace");
+        let step = super::super::simulation::read(&step).unwrap();
+        let bound = bound(&step, 20_000_000, ROUNDS)[ROUNDS - 1];
+        assert_eq!(less, (bound.bytes_in, bound.bytes_out));
+        assert!(more.0 < less.0 && less.0 > 0, "{found:?}");
+    }
+
+    #[test]
+    fn a_step_that_cannot_be_recorded_leaves_cells_without_a_bound() {
+        let cells = sweep("no-trace", &fits_above_15_mb(), &["50%"], &hour());
+        assert_eq!(cells[1].summary().map(|run| run.least_in), Some(None));
     }
 
     #[test]

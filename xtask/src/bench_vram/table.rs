@@ -23,20 +23,26 @@ const COLUMNS: [&str; 11] = [
 
 type Row = [String; COLUMNS.len()];
 
-const NOTHING: &str = "–";
+pub(super) const NOTHING: &str = "–";
 
 fn row(cell: &Cell, cells: &[Cell]) -> Row {
     let fits = if cell.summary().is_some() { "yes" } else { cell.outcome.name() };
+    let measured = cell.summary().map(|run| measured(run, cell.reference(cells), cell.limit.is_some()));
+    let [device, host, rate, ratio, moved, stall, losses, weights] =
+        measured.unwrap_or_else(|| [NOTHING; 8].map(str::to_owned));
+    let [model, budget] = names(cell, cells);
+    [model, budget, fits.to_owned(), device, host, rate, ratio, moved, stall, losses, weights]
+}
+
+/// The model and the budget, as every table names them.
+pub(super) fn names(cell: &Cell, cells: &[Cell]) -> [String; 2] {
     let budget = match cell.limit {
         Some(bytes) if cell.budget.to_string() != Bytes(bytes).to_string() => {
             format!("{} = {}", cell.budget, Bytes(bytes))
         }
         _ => cell.budget.to_string(),
     };
-    let measured = cell.summary().map(|run| measured(run, cell.reference(cells), cell.limit.is_some()));
-    let [device, host, rate, ratio, moved, stall, losses, weights] =
-        measured.unwrap_or_else(|| [NOTHING; 8].map(str::to_owned));
-    [model(cell, cells), budget, fits.to_owned(), device, host, rate, ratio, moved, stall, losses, weights]
+    [model(cell, cells), budget]
 }
 
 /// Name of the model, with its size where any of its runs reported one.

@@ -7,7 +7,8 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use pager::Recording;
 use serde_json::Value;
 
 use crate::{
@@ -16,7 +17,14 @@ use crate::{
     workspace::{self, Workspace},
 };
 
-use super::{budget::Limit, cell::Outcome, suite::Model, summary::Summary};
+use super::{
+    budget::Limit,
+    cell::Outcome,
+    energy::{Gpu, Meter},
+    simulation,
+    suite::Model,
+    summary::Summary,
+};
 
 pub(super) struct Trainer {
     /// The commit that the trainer was built from, in words, where that is known.
@@ -25,7 +33,12 @@ pub(super) struct Trainer {
     device: String,
     /// Folder for runs, on the disk of the build: a temporary folder may be host memory, which is being measured.
     scratch: PathBuf,
+    /// Tells energy, where it can be told.
+    gpu: Option<Gpu>,
 }
+
+/// As many steps as it takes to find one that repeats.
+const RECORDED: &str = "train.steps=4";
 
 /// Variables that would override a cell's settings, or slow it down.
 const WITHHELD: [&str; 3] = ["OFFLOAD_DEVICE_BUDGET", "OFFLOAD_HOST_BUDGET", "OFFLOAD_PARANOID"];
@@ -33,19 +46,32 @@ const WITHHELD: [&str; 3] = ["OFFLOAD_DEVICE_BUDGET", "OFFLOAD_HOST_BUDGET", "OF
 impl Trainer {
     /// Builds the release binary, unless one is given.
     pub(super) fn get(given: Option<&Path>, device: &str) -> Result<Self> {
-        let target = Workspace::read()?.target;
-        let (binary, origin) = if let Some(path) = given {
+        let (binary, origin, folder) = if let Some(path) = given {
             let missing = || format!("there is no trainer at {}", path.display());
-            (path.canonicalize().with_context(missing)?, "with a trainer built elsewhere".to_owned())
+            let binary = path.canonicalize().with_context(missing)?;
+            let folder = binary.parent().unwrap_or(Path::new(".")).to_owned();
+            let origin = carried_from(&folder).unwrap_or_else(|| "with a trainer built elsewhere".to_owned());
+            (binary, origin, folder)
         } else {
+            let target = Workspace::read()?.target;
             let commit = workspace::commit()?;
-            (build(&target, device)?, format!("built at commit {commit}"))
+            (build(&target, device)?, format!("built at commit {commit}"), target)
         };
-        Ok(Self::new(Invocation::new(binary.to_string_lossy()), origin, device, target.join("bench-vram")))
+        Ok(Self::new(
+            Invocation::new(binary.to_string_lossy()),
+            origin,
+            device,
+            folder.join("bench-vram-scratch"),
+        ))
     }
 
     fn new(program: Invocation, origin: String, device: &str, scratch: PathBuf) -> Self {
-        Self { origin, program: program.withhold(&WITHHELD), device: device.to_owned(), scratch }
+        Self { origin, program: program.withhold(&WITHHELD), device: device.to_owned(), scratch, gpu: None }
+    }
+
+    /// Measures energy, too.
+    pub(super) fn beside(self, gpu: Option<Gpu>) -> Self {
+        Self { gpu, ..self }
     }
 
     /// Runs `model` at `limit` for `time` at most.
@@ -56,16 +82,63 @@ impl Trainer {
         further: &[String],
         time: Duration,
     ) -> Result<Outcome> {
+        self.in_scratch(|scratch| self.run(self.program.clone(), model, limit, further, scratch, time))
+    }
+
+    /// A step of `model` under `limit`, as the device was asked for it.
+    pub(super) fn record(
+        &self,
+        model: &Model,
+        limit: Limit,
+        further: &[String],
+        time: Duration,
+    ) -> Result<Recording> {
+        self.in_scratch(|scratch| {
+            let trace = scratch.join("trace");
+            let program = self.program.clone().environment("OFFLOAD_TRACE", trace.to_string_lossy());
+            let further = [further, &[RECORDED.to_owned()]].concat();
+            match self.run(program, model, limit, &further, scratch, time)? {
+                Outcome::Fits(_) => simulation::read(&trace),
+                other => bail!("{}: {}", other.name(), other.reason().unwrap_or_default()),
+            }
+        })
+    }
+
+    /// In a folder that is gone afterwards.
+    fn in_scratch<T>(&self, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         // Two benchmarks at once would spoil each other's numbers; at least they keep each other's files.
         let scratch = self.scratch.join(std::process::id().to_string());
         fs::create_dir_all(&scratch).with_context(|| format!("{} could not be made", scratch.display()))?;
-        let budget = limit.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes}B"));
-        let run = scratch.join("run").to_string_lossy().into_owned();
-        let arguments = arguments(model, &self.device, &budget, further, &run);
-        let ended = process::run(&self.program.clone().arguments(arguments), "train", &scratch, time);
+        let done = work(&scratch);
         fs::remove_dir_all(&scratch)
             .with_context(|| format!("{} could not be removed", scratch.display()))?;
-        Ok(judge(&ended?, time, &run))
+        done
+    }
+
+    fn run(
+        &self,
+        program: Invocation,
+        model: &Model,
+        limit: Limit,
+        further: &[String],
+        scratch: &Path,
+        time: Duration,
+    ) -> Result<Outcome> {
+        let budget = limit.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes}B"));
+        let run = scratch.join("run").to_string_lossy().into_owned();
+        let program = program.arguments(arguments(model, &self.device, &budget, further, &run));
+        let mut meter = Meter::default();
+        let look = |said: &Path| {
+            if let Some(gpu) = &self.gpu {
+                meter.look(said, || gpu.joules().ok());
+            }
+        };
+        let mut outcome = judge(&process::watched(&program, "train", scratch, time, look)?, time, &run);
+        if let Outcome::Fits(summary) = &mut outcome {
+            let per_step = summary.tokens as f64 / summary.steps.max(1) as f64;
+            summary.joules_per_kilotoken = meter.per_kilotoken(per_step);
+        }
+        Ok(outcome)
     }
 }
 
@@ -83,6 +156,12 @@ fn arguments(model: &Model, device: &str, budget: &str, further: &[String], run:
         .into_iter()
         .chain(settings.flat_map(|setting| ["--set".to_owned(), setting]))
         .collect()
+}
+
+/// Where a trainer that `cargo xtask gpu-check` laid down comes from.
+fn carried_from(folder: &Path) -> Option<String> {
+    let commit = fs::read_to_string(folder.join("commit")).ok()?;
+    Some(format!("built by `cargo xtask gpu-check` at commit {}", commit.trim()))
 }
 
 fn build(target: &Path, device: &str) -> Result<PathBuf> {
@@ -215,6 +294,25 @@ pub(super) mod tests {
         let outcome = stand_in.trainer.train(&toy(), None, &[], Duration::from_mins(1)).unwrap();
         assert!(outcome.summary().is_some(), "{outcome:?}");
         assert_eq!(fs::read_dir(stand_in.folder.join("scratch")).unwrap().count(), 0);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_run_is_told_its_energy_between_its_first_step_and_its_last() {
+        let folder = super::super::energy::tests::Folder::new("trainer");
+        let Some(library) = folder.library(1, 0) else { return };
+        let read = folder.0.join("read").display().to_string();
+        let step = |number: u32| {
+            format!(
+                "rm -f {read}; echo 'step 0000{number}/00003 | loss 2' >&2; while [ ! -e {read} ]; do sleep 0.02; done\n"
+            )
+        };
+        let mut stand_in = StandIn::new("energy", &[step(1), step(3), finishing(PRINTED)].concat());
+        stand_in.trainer.gpu = Some(Gpu::open(&library).unwrap());
+        let outcome = stand_in.trainer.train(&toy(), None, &[], Duration::from_mins(1)).unwrap();
+        // A joule for two steps of 1,024 tokens each.
+        let joules = outcome.summary().and_then(|run| run.joules_per_kilotoken);
+        assert!(joules.is_some_and(|joules| (joules - 1e3 / 2048.0).abs() < 1e-9), "{outcome:?}");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Lays the folder to carry: the stripped release binary, the script that runs it, the commit it was built from.
+//! Lays the folder to carry: the stripped release binaries (the check, the trainer, and this program, which measures the
+//! trainer), the script that runs them, the commit they were built from.
 
 use std::{
     env, fs,
@@ -11,27 +12,33 @@ use super::stand_in;
 use crate::{invocation::Invocation, workspace, workspace::Workspace};
 
 const BINARY: &str = "gpu_check";
+const TRAINER: &str = "train";
 const RUN: &str = include_str!("run.sh");
 
 pub(super) fn lay() -> Result<PathBuf> {
     let root = workspace::root();
     let target = Workspace::read()?.target;
     let commit = workspace::commit()?;
-    Invocation::cargo("build --release --package examples --features cuda --bin")
-        .arguments([BINARY])
+    Invocation::cargo("build --release --package examples --package train --features cuda")
+        .arguments(["--bin", BINARY, "--bin", TRAINER])
         .withhold(stand_in::withheld_from_the_build(|name| env::var_os(name)))
         .run(root)?;
 
     let folder = target.join("gpu-check");
     fs::create_dir_all(&folder).with_context(|| format!("{} could not be made", folder.display()))?;
-    let binary = folder.join(BINARY);
-    fs::copy(target.join("release").join(BINARY), &binary)
-        .with_context(|| format!("{BINARY} could not be copied to {}", folder.display()))?;
-    // Not by the profile: another profile would build all of Burn once more.
-    Invocation::new("strip").arguments([binary.to_string_lossy()]).run(root)?;
+    let release = target.join("release");
+    let measuring = env::current_exe().context("this program does not know where it is")?;
+    for (name, built) in
+        [(BINARY, release.join(BINARY)), (TRAINER, release.join(TRAINER)), ("xtask", measuring)]
+    {
+        let binary = folder.join(name);
+        fs::copy(built, &binary)
+            .with_context(|| format!("{name} could not be copied to {}", folder.display()))?;
+        // Not by the profile: another profile would build all of Burn once more.
+        Invocation::new("strip").arguments([binary.to_string_lossy()]).run(root)?;
+        println!("{}: {} MiB", binary.display(), fs::metadata(&binary)?.len().div_ceil(1 << 20));
+    }
     lay_script(&folder, &commit)?;
-    let bytes = fs::metadata(&binary)?.len();
-    println!("{}: {} MiB", binary.display(), bytes.div_ceil(1 << 20));
     Ok(folder)
 }
 
@@ -78,6 +85,35 @@ mod tests {
         assert_eq!(run.verdicts[0].cells[0], "--budgets 100%,50%,25% --json");
         assert_eq!(run.command, "gpu_check --budgets 100%,50%,25% --json");
     }
+
+    #[test]
+    fn after_the_check_the_trainer_is_measured_and_neither_hides_the_others_failure() {
+        let folder = env::temp_dir().join(format!("gpu-check-measured-{}", std::process::id()));
+        fs::create_dir_all(folder.join("bench-vram")).unwrap();
+        fs::write(folder.join("bench-vram/cells.csv"), "of an earlier run").unwrap();
+        lay_script(&folder, "abc\n").unwrap();
+        let outcomes = [("0", "0"), ("7", "0"), ("0", "7")].map(|(checked, measured)| {
+            fs::write(folder.join(BINARY), format!("#!/bin/sh\necho '{{\"bandwidth\": 1}}'\nexit {checked}\n")).unwrap();
+            let measuring = format!(
+                "#!/bin/sh\nfor out; do :; done\n[ ! -e $out ] && mkdir $out && echo \"$*\" > $out/asked; exit {measured}\n"
+            );
+            fs::write(folder.join("xtask"), measuring).unwrap();
+            make_executable(&folder.join(BINARY)).unwrap();
+            make_executable(&folder.join("xtask")).unwrap();
+            let ran = Invocation::new(folder.join("run").to_string_lossy()).run(&folder).is_ok();
+            (ran, fs::read_to_string(folder.join("bench-vram/asked")).unwrap())
+        });
+        let place = folder.display().to_string();
+        fs::remove_dir_all(&folder).unwrap();
+
+        assert_eq!(outcomes.clone().map(|(ran, _)| ran), [true, false, false]);
+        let asked = outcomes[0].1.replace(&place, "FOLDER");
+        assert_eq!(
+            asked,
+            "bench-vram --device cuda --minutes 3 --train FOLDER/train --out FOLDER/bench-vram\n"
+        );
+    }
+
     #[test]
     fn where_programs_would_load_the_stand_in_the_run_names_it_and_keeps_its_tuning_apart() {
         let folder = env::temp_dir().join(format!("gpu-check-stand-in-{}", std::process::id()));

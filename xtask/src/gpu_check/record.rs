@@ -1,6 +1,10 @@
 //! Turns the lines of a run into a dated record that a stranger can judge and repeat.
 
-use std::{fmt::Write, fs, path::Path};
+use std::{
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, bail};
 
@@ -21,10 +25,29 @@ pub(super) fn make(raw: &Path, device: Option<&str>) -> Result<()> {
     fs::write(folder.join("README.md"), page(&run, device))?;
     fs::write(folder.join("raw.jsonl"), lines)?;
     println!("recorded in {}", folder.display());
+    let measured = raw.with_file_name(MEASURED);
+    if measured.join("cells.csv").is_file() {
+        let folder = adopt(&measured, &records::runs(), &run.date, device)?;
+        println!("and what budgets cost the trainer in {}", folder.display());
+    }
     match shortcoming(&run) {
         None => Ok(()),
         Some(shortcoming) => bail!("{shortcoming}; see {}", folder.display()),
     }
+}
+
+/// The record of `bench-vram` that the script leaves beside its lines.
+const MEASURED: &str = "bench-vram";
+
+/// Copies a record that was made elsewhere.
+fn adopt(measured: &Path, runs: &Path, date: &str, device: &str) -> Result<PathBuf> {
+    let folder = records::fresh_folder(runs, date, &format!("{device} budgets"))?;
+    for file in fs::read_dir(measured).with_context(|| format!("{} is unreadable", measured.display()))? {
+        let file = file?;
+        fs::copy(file.path(), folder.join(file.file_name()))
+            .with_context(|| format!("{} could not be copied", file.path().display()))?;
+    }
+    Ok(folder)
 }
 
 /// Why the run is no proof, and which of its lines are missing.
@@ -102,6 +125,21 @@ mod tests {
         let on = |gpu: &str| page(&Run::parse(&RAW.replace("NVIDIA H200", gpu)).unwrap(), gpu);
         assert!(on("CUDA stand-in").contains("**No GPU took part.**"));
         assert!(!on("NVIDIA H200").contains("No GPU"));
+    }
+
+    #[test]
+    fn a_record_of_budgets_that_was_made_on_the_gpu_is_kept_whole() {
+        let place = std::env::temp_dir().join(format!("gpu-check-adopted-{}", std::process::id()));
+        let measured = place.join(MEASURED);
+        fs::create_dir_all(&measured).unwrap();
+        fs::write(measured.join("cells.csv"), "cells").unwrap();
+        fs::write(measured.join("README.md"), "page").unwrap();
+        let folder = adopt(&measured, &place, "2026-01-02", "NVIDIA H200").unwrap();
+        let read = |name| fs::read_to_string(folder.join(name)).unwrap();
+        let (cells, page) = (read("cells.csv"), read("README.md"));
+        fs::remove_dir_all(&place).unwrap();
+        assert!(folder.ends_with("2026-01-02-nvidia-h200-budgets"), "{}", folder.display());
+        assert_eq!((cells.as_str(), page.as_str()), ("cells", "page"));
     }
 
     #[test]

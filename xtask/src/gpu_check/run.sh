@@ -5,7 +5,9 @@
 #     ./run [FILE]
 #
 # FILE (raw.jsonl beside this script unless named) gets one line on the machine, one per program and budget,
-# and one on the copy bandwidth. Through `cargo xtask stand-in` it runs without a GPU, and FILE says so.
+# and one on the copy bandwidth. Then bench-vram/ gets a record of what device budgets cost the trainer. On a GPU both
+# take eight minutes at most: what was not reached is missing in the record, and said to be. Through
+# `cargo xtask stand-in` the first part runs without a GPU, as long as it takes, and FILE says so.
 set -euo pipefail
 
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -28,7 +30,9 @@ uses_stand_in() {
     return 1
 }
 work=.
+limit=(timeout 280)
 if uses_stand_in; then
+    limit=()
     gpu() { if [ "$1" = name ]; then printf '%s' "$stand_in"; else printf none; fi; }
     # Autotune measures the CPU: its choices must not reach a machine with a GPU.
     work=$folder/stand-in
@@ -42,4 +46,11 @@ printf '{"date":"%s","commit":"%s","command":"%s","machine":{"gpu":"%s","gpu_mem
     "$(field sed -n 's/^model name[^:]*: //p' /proc/cpuinfo)" "$(field sed -n 's/^MemTotal: *//p' /proc/meminfo)" \
     "$(field uname -sr)" >"$raw"
 
-(cd "$work" && exec "$folder/${check[0]}" "${check[@]:1}") | tee -a "$raw"
+# What an earlier run left is not this one's.
+rm -rf "$folder/bench-vram"
+status=0
+(cd "$work" && exec ${limit[@]+"${limit[@]}"} "$folder/${check[0]}" "${check[@]:1}") | tee -a "$raw" || status=$?
+if [ "$work" = . ] && [ -x "$folder/xtask" ]; then
+    "$folder/xtask" bench-vram --device cuda --minutes 3 --train "$folder/train" --out "$folder/bench-vram" || status=$?
+fi
+exit "$status"

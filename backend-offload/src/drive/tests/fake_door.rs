@@ -6,6 +6,7 @@
 use crate::drive::{MoveFailure, Mover, Progress, complete, draft, make_resident, make_room, raise};
 use crate::error::OffloadError;
 use crate::journal::Journal;
+use crate::report::Counts;
 use crate::tiers::{Draft, HostPool, Lease, Share, SlabSource, Tiers, in_memory};
 use pager::{Arena, BlockId, Limit, Outcome, Oversized, Pager, Place, Policy, TierIndex, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -55,6 +56,7 @@ pub(super) struct FakeDoor {
     pub pager: Pager,
     pub tiers: Tiers,
     pub journal: Journal,
+    pub counts: Counts,
     pub oversized: Oversized,
     /// Shadows by index of the block.
     pub shadows: Vec<Option<Shadow>>,
@@ -116,6 +118,7 @@ impl FakeDoor {
             tiers: Tiers::new(HostPool::new(host, Limit::NONE), SlabSource::Heap, distrust)
                 .above(in_memory(pages)),
             journal: Journal::default(),
+            counts: Counts::default(),
             oversized,
             shadows: Vec::new(),
             live: Vec::new(),
@@ -423,6 +426,10 @@ impl Mover for FakeDoor {
         &mut self.journal
     }
 
+    fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
     fn forget_if_dead(&mut self, block: BlockId) -> bool {
         let dead = self.shadow(block).dead;
         if dead {
@@ -533,5 +540,7 @@ impl Mover for FakeDoor {
         true
     }
 
-    fn waited(&mut self, _: Duration) {}
+    fn waited(&mut self, time: Duration) {
+        self.counts.stall += time;
+    }
 }

@@ -3,3 +3,4 @@
 mod failures;
 mod fake_door;
 mod property;
+mod watching;

@@ -1,0 +1,67 @@
+//! Work of the pager whose instructions `cargo xtask instructions` counts. One piece runs within [`metered`], and its number of
+//! operations is printed.
+
+use pager::{Arena, BlockId, Limit, Machine, Oversized, Pager, Policy, Recording, Replay};
+use std::hint::black_box;
+use std::path::Path;
+
+/// Once to be learned, and then as it stays.
+const ROUNDS: usize = 8;
+
+/// Copies take about as long as operations do.
+const MACHINE: Machine = Machine { link: 25e9, memory: 1e12, flops: f64::INFINITY };
+
+/// The counter runs while this does.
+#[inline(never)]
+fn metered<T>(work: impl FnOnce() -> T) -> T {
+    black_box(work())
+}
+
+/// The argument names the piece: `resident`, with `planned` in a budget that holds it; or a recorded step, the share of its peak
+/// that there is, and `ahead` where moves are made ahead.
+fn main() {
+    let asked = std::env::args().nth(1).expect("a piece of work");
+    let operations = match asked.split(' ').collect::<Vec<_>>()[..] {
+        ["resident"] => resident(Limit::NONE),
+        ["resident", "planned"] => resident(Limit::bytes(1 << 30)),
+        [step, share] => replayed(step, share, false),
+        [step, share, "ahead"] => replayed(step, share, true),
+        _ => panic!("`{asked}` is no piece of work"),
+    };
+    println!("{operations}");
+}
+
+/// Operations over blocks that stay, after the program was learned; their number.
+fn resident(budget: Limit) -> u64 {
+    let mut pager = Pager::new(budget, Policy::Planned, Oversized::Refuse);
+    let blocks: Vec<BlockId> = (0..50).map(|n| pager.insert(100 + n, Arena::UNPOOLED)).collect();
+    let mut step = || {
+        for pair in blocks.windows(2) {
+            if !pager.begin(pair).expect("it fits") {
+                for block in pair {
+                    if !pager.get(*block).expect("it lives").place.is_on_device() {
+                        let token = pager.return_started(*block).expect("nowhere yet");
+                        pager.landed(token).expect("under way");
+                    }
+                }
+            }
+            pager.wrote(pair[1]).expect("on the device");
+        }
+        pager.mark_step();
+    };
+    (0..30).for_each(|_| step());
+    metered(|| (0..10).for_each(|_| step()));
+    10 * (blocks.len() as u64 - 1)
+}
+
+/// Operations of a step played over and over in a share of its peak, in percent.
+fn replayed(step: &str, share: &str, ahead: bool) -> u64 {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces").join(step).with_extension("trace");
+    let recording = Recording::from_bytes(&std::fs::read(file).expect("a committed step")).expect("a step");
+    let free = Replay::new(&recording, Limit::NONE, Policy::Planned).run(2).expect("it fits");
+    let share: u64 = share.parse().expect("percent");
+    let budget = Limit::bytes(free.pager().ledger().resident_peak() * share / 100);
+    let replay = Replay::new(&recording, budget, Policy::Planned);
+    let replay = if ahead { replay.on(MACHINE) } else { replay };
+    metered(|| replay.run(ROUNDS)).expect("every operation fits").pager().counters().operations
+}

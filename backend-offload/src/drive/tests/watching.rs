@@ -1,0 +1,40 @@
+//! A watched step, in a small scene.
+
+use super::fake_door::FakeDoor;
+use crate::drive::{watch_step, watched_step};
+use pager::{Limit, Oversized, Policy};
+use std::time::Duration;
+
+const BYTES: u64 = 100;
+
+#[test]
+fn a_watched_step_tells_of_each_operation_what_was_copied_for_it() {
+    let (budget, modes) = (Limit::bytes(2 * BYTES), (false, true));
+    let mut door = FakeDoor::new(budget, Limit::NONE, Policy::Recency, Oversized::Refuse, modes);
+    let blocks = [0; 3].map(|_| door.insert(BYTES, 0));
+    let operate = |door: &mut FakeDoor, n: usize| assert!(door.operate(&[blocks[n]], 1).is_ok());
+    (0..3).for_each(|n| operate(&mut door, n));
+    assert_eq!(watched_step(&mut door), None, "nobody asked");
+
+    let before = door.pager.counters();
+    watch_step(&mut door);
+    for n in [2, 0, 1, 1] {
+        operate(&mut door, n);
+    }
+    let stretches = watched_step(&mut door).expect("it was watched");
+    let moved: Vec<_> =
+        stretches.iter().map(|part| (part.operations, part.bytes_out, part.bytes_in)).collect();
+    assert_eq!(moved, [(1, 0, 0), (1, BYTES, BYTES), (1, BYTES, BYTES), (1, 0, 0), (0, 0, 0)]);
+    assert!(stretches.iter().all(|part| part.resident == 2 * BYTES), "{stretches:?}");
+    for part in &stretches {
+        assert_eq!(
+            part.waited > Duration::ZERO,
+            part.bytes_in > 0,
+            "what was copied was waited for: {part:?}"
+        );
+    }
+    let sum: u64 = stretches.iter().map(|part| part.bytes_in + part.bytes_out).sum();
+    let after = door.pager.counters();
+    assert_eq!(sum, after.bytes_in + after.bytes_out - before.bytes_in - before.bytes_out);
+    assert_eq!(watched_step(&mut door), None, "it was taken");
+}

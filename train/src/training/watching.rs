@@ -1,0 +1,72 @@
+//! One early step of the run, watched: the timeline that the report draws.
+
+use std::time::Duration;
+
+use backend_offload::Stretch;
+use serde::Serialize;
+
+use crate::progress::Report;
+
+/// Steps of a process before the one that is watched: by then kernels are chosen, and a repeated step is known.
+const BEFORE: u64 = 3;
+
+/// The step that is watched by a process that goes on after step `taken` of `steps`.
+pub(super) fn watched(taken: u64, steps: u64) -> u64 {
+    (taken + BEFORE + 1).min(steps)
+}
+
+/// A step of a device with a budget, in stretches one after another.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Timeline {
+    step: u64,
+    device_budget: Option<u64>,
+    operations: u64,
+    /// Ends of the stretches, from the beginning of the step.
+    until_us: Vec<u64>,
+    /// The most bytes on the device.
+    resident: Vec<u64>,
+    /// Bytes over the link, with what the trainer itself reads and writes where gradients are among it.
+    bytes_out: Vec<u64>,
+    bytes_in: Vec<u64>,
+    /// Waiting for copies.
+    waited_us: Vec<u64>,
+}
+
+impl Timeline {
+    /// The stretches of the step that `report` is about.
+    pub(super) fn of(report: &Report, stretches: &[Stretch]) -> Self {
+        let own = u64::from(report.gradients_leave);
+        let list = |value: &dyn Fn(&Stretch) -> u64| stretches.iter().map(value).collect();
+        let mut waited = Duration::ZERO;
+        // Whole microseconds of the sum, so that no part of one is lost at each stretch.
+        let micros = |stretch: &Stretch| {
+            let before = waited.as_micros();
+            waited += stretch.waited;
+            (waited.as_micros() - before) as u64
+        };
+        let waited_us = stretches.iter().map(micros).collect();
+        Self {
+            step: report.step,
+            device_budget: report.device_budget,
+            operations: stretches.iter().map(|stretch| stretch.operations).sum(),
+            until_us: list(&|stretch| stretch.until.as_micros() as u64),
+            resident: list(&|stretch| stretch.resident),
+            bytes_out: list(&|stretch| stretch.bytes_out + own * stretch.bytes_read),
+            bytes_in: list(&|stretch| stretch.bytes_in + own * stretch.bytes_written),
+            waited_us,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fourth_step_of_a_process_is_watched_or_the_last_of_a_shorter_one() {
+        let cases = [((0, 700), 4), ((0, 2), 2), ((0, 4), 4), ((100, 700), 104), ((699, 700), 700)];
+        for ((taken, steps), step) in cases {
+            assert_eq!(watched(taken, steps), step, "after {taken} of {steps}");
+        }
+    }
+}
