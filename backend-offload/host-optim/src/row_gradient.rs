@@ -23,13 +23,7 @@ impl Part {
     }
 
     /// The sum of these shares and of those that follow.
-    fn plus(
-        &self,
-        memory: &HostMemory,
-        name: &str,
-        width: usize,
-        more: &Self,
-    ) -> Result<Self, OffloadError> {
+    fn plus(&self, memory: &HostMemory, name: &str, width: usize, more: &Self) -> Result<Self, OffloadError> {
         let mut rows = [&self.rows[..], &more.rows].concat();
         rows.sort_unstable();
         rows.dedup();

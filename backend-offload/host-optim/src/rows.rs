@@ -93,7 +93,12 @@ impl HostRows {
         state.has_masters()?;
         let rows = state.len() / width;
         matching(state.name(), "its rows", state.len(), rows * width)?;
-        matching(state.name(), "a gradient that waits", 0, if state.has_gradient() { state.len() } else { 0 })?;
+        matching(
+            state.name(),
+            "a gradient that waits",
+            0,
+            if state.has_gradient() { state.len() } else { 0 },
+        )?;
         let purpose = format_args!("the steps of each row of {}", state.name());
         let mut times = state.memory.take(size_of::<u32>() * rows, purpose)?;
         bytemuck::cast_slice_mut::<u8, u32>(&mut times).fill(state.time());

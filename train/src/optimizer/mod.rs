@@ -11,6 +11,7 @@ mod muon;
 mod norm;
 mod owners;
 mod passes;
+mod rows;
 mod schedule;
 mod streamed;
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub(crate) use moments::Moments;
 pub(crate) use norm::SquaredNorms;
 pub(crate) use owners::Owners;
 pub(crate) use passes::Passes;
+pub(crate) use rows::come_by_rows;
 pub(crate) use schedule::rate_share;
 pub(crate) use streamed::check_eight_bits;
 
@@ -301,6 +303,11 @@ impl<B: AutodiffBackend<InnerBackend = I>, I: Managed> ModuleMapper<B> for Stepp
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let (id, weight, mapper) = param.consume();
+        if let Some(host) = self.optimizer.host.as_mut().filter(|host| host.has_rows_of(id)) {
+            let stepped = host.step_rows(self.stride);
+            self.failure = self.failure.take().or(stepped.err());
+            return Param::from_mapped_value(id, weight, mapper);
+        }
         if let Some(host) = self.optimizer.host.as_ref().filter(|host| host.is_due(id)) {
             if host.comes_in_tiles(id, D) {
                 self.by_tiles(id, weight.shape(), &weight.clone().inner().device());

@@ -3,7 +3,7 @@
 //! Micro-batches are numbered, and their gradients added pairwise by that number: 2k and 2k + 1 first, then neighbouring pairs, as
 //! a binary counter carries. So one process that computes them all and several that share them end with the same bits.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{anyhow, ensure};
 use burn::backend::Autodiff;
@@ -13,7 +13,7 @@ use burn::tensor::{Shape, Tensor, TensorData, backend::Backend};
 use burn_train::{TrainOutput, TrainStep};
 use exchange::Share;
 use models::dropout::DropoutKey;
-use models::{Batch, Chunks, Gpt, Lean, PassOptions, recompute};
+use models::{Batch, Chunks, Gpt, Lean, PassOptions, recompute, rows};
 
 use super::Learner;
 use crate::data::StepData;
@@ -79,7 +79,9 @@ impl<I: Backend> Learner<Autodiff<I>> {
                 divisor: Some(divisor),
                 inputs_in_tiles: self.pass.inputs_in_tiles,
             };
-            let batch = data.micro_batches[n as usize].upload::<I>(&device);
+            let rows = self.gpt.rows_on_demand();
+            let batch = data.micro_batches[n as usize].upload::<I>(rows, &device);
+            sum.named = batch.inputs.rows.as_ref().map(|rows| Arc::clone(&rows.ids));
             losses.push(self.forward_backward(batch, &options, sum));
             sum.added += 1;
         }
@@ -97,9 +99,11 @@ impl<I: Backend> Learner<Autodiff<I>> {
                 });
             return loss;
         }
-        let loss = self.gpt.loss(Batch::from_inner(batch), options, &kernels);
+        let batch = Batch::from_inner(batch);
+        let named = batch.inputs.rows.clone();
+        let loss = self.gpt.loss(batch, options, &kernels);
         let value = loss.clone().inner();
-        sum.add(&self.gpt, GradientsParams::from_grads(loss.backward(), &self.gpt));
+        sum.add(&self.gpt, rows::gradients(loss.backward(), &self.gpt, self.gpt.wte.id, named.as_ref()));
         value
     }
 
@@ -153,6 +157,8 @@ struct Sum<'a, I: Backend> {
     grads: GradientsParams,
     norms: SquaredNorms<I>,
     host: Option<&'a mut HostPart>,
+    /// Rows of the embedding that the present micro-batch names, where it comes by rows.
+    named: Option<Arc<[u32]>>,
     /// The first gradient that could not be taken to the host.
     failure: Option<String>,
 }
@@ -166,6 +172,7 @@ impl<'a, I: Backend> Sum<'a, I> {
             grads: GradientsParams::new(),
             norms: SquaredNorms::new(passes),
             host,
+            named: None,
             failure: None,
         }
     }
@@ -250,7 +257,10 @@ impl<I: Backend> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
         let is_last = self.sum.is_last();
         if let Some(host) = self.sum.host.as_mut().filter(|host| host.has(param.id)) {
             if self.sum.failure.is_none() {
-                let taken = host.arrive(param.id, arrived, param.val().dtype(), is_last);
+                let taken = match &self.sum.named {
+                    Some(rows) if host.has_rows_of(param.id) => host.arrive_rows(rows, arrived),
+                    _ => host.arrive(param.id, arrived, param.val().dtype(), is_last),
+                };
                 self.sum.failure = taken.err().map(|error| error.to_string());
             }
             return;

@@ -11,6 +11,8 @@ mod session;
 mod snapshot;
 mod steps;
 mod strategy;
+#[cfg(test)]
+mod whole_and_by_rows;
 
 pub(crate) use evaluation::{evaluate, trial};
 pub(crate) use learner::Learner;

@@ -68,7 +68,8 @@ impl Twins {
 
     /// Some rows, in order.
     fn some(&mut self) -> Vec<u32> {
-        let mut rows: Vec<u32> = (0..1 + self.random.below(6)).map(|_| self.random.below(self.rows) as u32).collect();
+        let mut rows: Vec<u32> =
+            (0..1 + self.random.below(6)).map(|_| self.random.below(self.rows) as u32).collect();
         rows.sort_unstable();
         rows.dedup();
         rows
