@@ -65,13 +65,12 @@ where
     for segment in segments.into_iter().rev() {
         let input = kept.pop().map(|kept| leaf::<I, C>(kept.back()));
         let mut named = None;
-        let x = match &input {
-            Some(leaf) => leaf.clone(),
-            None => {
-                let inputs = Input::from_inner(inputs.clone());
-                named.clone_from(&inputs.rows);
-                model.embed(inputs, options.dropout, &kernels)
-            }
+        let x = if let Some(leaf) = &input {
+            leaf.clone()
+        } else {
+            let inputs = Input::from_inner(inputs.clone());
+            named.clone_from(&inputs.rows);
+            model.embed(inputs, options.dropout, &kernels)
         };
         let y = model.through(segment, x, options.dropout, &kernels);
         let mut grads = (y * Tensor::from_inner(upstream.clone())).sum().backward();

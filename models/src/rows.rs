@@ -20,10 +20,12 @@ use crate::input::Input;
 /// How the rows of an embedding are fetched. The embedding's parameter keeps a name and a shape, and no numbers.
 #[derive(Clone)]
 pub struct RowsOnDemand {
-    numbers: Arc<dyn Fn(&[u32]) -> Vec<f32> + Send + Sync>,
+    numbers: Arc<Numbers>,
     /// [`Upload`] on the backend below the tape: a module's fields follow it there, so the backend is not in this type.
     upload: Arc<dyn Any + Send + Sync>,
 }
+
+type Numbers = dyn Fn(&[u32]) -> Vec<f32> + Send + Sync;
 
 struct Upload<I: Backend>(Box<dyn Fn(TensorData) -> Tensor<I, 2> + Send + Sync>);
 

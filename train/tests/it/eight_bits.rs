@@ -101,7 +101,10 @@ fn a_step_moves_little_more_than_three_bytes_per_parameter() {
             let bytes = |key: &str| step[key].as_u64().expect("a number");
             let (out, back) =
                 (bytes("bytes_out") + bytes("bytes_read"), bytes("bytes_in") + bytes("bytes_written"));
-            assert!((streamed..streamed + ROWS + 64).contains(&out), "{out} bytes out, not {streamed}: {step}");
+            assert!(
+                (streamed..streamed + ROWS + 64).contains(&out),
+                "{out} bytes out, not {streamed}: {step}"
+            );
             assert!(
                 back <= 2 * streamed + streamed / 50,
                 "{back} bytes in, not {} at most: {step}",
