@@ -157,7 +157,9 @@ pub(crate) fn squares_of_rows(rows: &[u32], width: usize, len: usize, numbers: &
     let of_piece = |runs: &[(usize, &[f32])]| {
         let first = runs[0].0 / PIECE * PIECE;
         let mut piece = vec![0.0f32; PIECE.min(len - first)];
-        runs.iter().for_each(|(at, run)| piece[at - first..][..run.len()].copy_from_slice(run));
+        for (at, run) in runs {
+            piece[at - first..][..run.len()].copy_from_slice(run);
+        }
         vectorised(|| squares_of(&piece))
     };
     let pieces: Vec<_> = runs.chunk_by(|(one, _), (other, _)| one / PIECE == other / PIECE).collect();

@@ -25,7 +25,7 @@ pub(super) struct Placement {
     pub(super) wide: u64,
     /// Stepped on the host, in bf16 on the device.
     pub(super) narrow: u64,
-    /// Of the wide ones, those of an embedding that comes to the device by rows.
+    /// Wide ones in an embedding that comes to the device by rows.
     table: u64,
     /// The most of these that one micro-batch names, and that a step does.
     rows: [u64; 2],

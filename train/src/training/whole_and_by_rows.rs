@@ -37,7 +37,7 @@ fn config(settings: &[&str]) -> Config {
 fn micro_batch(step: u64, n: u64) -> MicroBatch {
     let token = |at: u64| {
         let drawn = (step * 31 + n * 17 + at).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        (drawn % if at % 3 == 0 { 264 } else { 11 }) as i32
+        (drawn % if at.is_multiple_of(3) { 264 } else { 11 }) as i32
     };
     let inputs: Vec<i32> = (0..24).map(token).collect();
     let targets = (1..25).map(token).collect();
@@ -112,15 +112,24 @@ fn files(folder: &TempDir) -> Vec<Vec<u8>> {
     [WEIGHTS, MOMENTS, STATE].map(|file| fs::read(folder.path().join(file)).expect("it was saved")).into()
 }
 
-/// Everything that 24 steps come to, one of them withheld, with an evaluation and a resume among them.
-fn trained(settings: &[&str], by_rows: bool) -> (Vec<[u32; 2]>, u64, [Vec<Vec<u8>>; 2]) {
+/// Outcome of a run.
+struct Trained {
+    /// Bits of each step's loss and norm.
+    steps: Vec<[u32; 2]>,
+    evaluation: u64,
+    /// Files of the checkpoints in the middle and at the end.
+    saved: [Vec<Vec<u8>>; 2],
+}
+
+/// 24 steps, one of them withheld, with an evaluation and a resume among them.
+fn trained(settings: &[&str], by_rows: bool) -> Trained {
     let config = config(settings);
     let mut training = Training::new(&config, by_rows);
-    let (mut each, mut evaluation, mut middle) = (Vec::new(), 0, Vec::new());
+    let (mut steps, mut evaluation, mut middle) = (Vec::new(), 0, Vec::new());
     for step in 1..=STEPS {
         let numbers;
         (training, numbers) = training.step(step, step == 6);
-        each.push(numbers);
+        steps.push(numbers);
         if step == 9 {
             evaluation = training.evaluate();
         }
@@ -130,7 +139,7 @@ fn trained(settings: &[&str], by_rows: bool) -> (Vec<[u32; 2]>, u64, [Vec<Vec<u8
             training = Training::resume(&folder, &config, by_rows);
         }
     }
-    (each, evaluation, [middle, files(&training.save())])
+    Trained { steps, evaluation, saved: [middle, files(&training.save())] }
 }
 
 #[test]
@@ -146,10 +155,11 @@ fn an_embedding_that_comes_by_rows_ends_with_the_bits_of_one_that_comes_as_a_who
         &["train.accumulate=2", "train.recompute=1", "memory.stream=int8", "memory.gradients=int8"],
     ];
     for settings in cases {
-        let [(losses, evaluation, files), by_rows] = [false, true].map(|by_rows| trained(settings, by_rows));
-        assert_eq!(by_rows.0, losses, "{settings:?}");
-        assert_eq!(by_rows.1, evaluation, "{settings:?}");
-        assert!(by_rows.2 == files, "{settings:?}: other weights or moments");
-        assert!(losses[23][0] != losses[0][0] && f32::from_bits(losses[23][0]).is_finite(), "{settings:?}");
+        let [whole, by_rows] = [false, true].map(|by_rows| trained(settings, by_rows));
+        assert_eq!(by_rows.steps, whole.steps, "{settings:?}");
+        assert_eq!(by_rows.evaluation, whole.evaluation, "{settings:?}");
+        assert!(by_rows.saved == whole.saved, "{settings:?}: other weights or moments");
+        let [first, .., last] = whole.steps[..] else { panic!("there are 24") };
+        assert!(first != last && f32::from_bits(last[0]).is_finite(), "{settings:?}");
     }
 }

@@ -83,7 +83,7 @@ const WIDE: [&str; 10] = [
 const MATRICES: u64 = 6 * 12 * 512 * 512;
 /// Parameters of the embedding, and of the head, in bf16.
 const EMBEDDING: u64 = 264 * 512;
-/// Of the embedding's rows a step of fifteen tokens names no more than so many bytes.
+/// Bytes of the most rows of the embedding that a step of fifteen tokens names.
 const ROWS: u64 = 4 * 15 * 512;
 
 /// A byte and a 32nd of gradient out; as much of weight in for the forward pass, and again for the backward pass.

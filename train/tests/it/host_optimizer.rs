@@ -215,7 +215,7 @@ const WIDE: [&str; 8] = [
     "eval.questions=[]",
 ];
 const EMBEDDING: u64 = 264 * 256;
-/// Of the embedding's rows a step of fifteen tokens names no more than so many bytes.
+/// Bytes of the most rows of the embedding that a step of fifteen tokens names.
 const ROWS: u64 = 4 * 15 * 256;
 const NARROWEST: &str = "memory.device_budget=1800KiB";
 

@@ -69,7 +69,7 @@ impl Twins {
     /// Some rows, in order.
     fn some(&mut self) -> Vec<u32> {
         let mut rows: Vec<u32> =
-            (0..1 + self.random.below(6)).map(|_| self.random.below(self.rows) as u32).collect();
+            (0..=self.random.below(6)).map(|_| self.random.below(self.rows) as u32).collect();
         rows.sort_unstable();
         rows.dedup();
         rows
@@ -119,7 +119,7 @@ fn rows_stepped_when_they_are_named_have_the_bits_of_rows_stepped_in_time() {
         for (steps, turns, saves) in [(24, false, 0), (150, true, 0), (24, true, 5)] {
             let mut twins = Twins::new(&memory, format, rule, [97, 24]);
             for time in 0..steps {
-                (0..1 + time % 5).for_each(|_| twins.arrive());
+                (0..=time % 5).for_each(|_| twins.arrive());
                 twins.read_alike();
                 if time % 7 == 6 {
                     twins.whole.drop_gradient();
@@ -149,7 +149,7 @@ fn the_squares_of_rows_are_added_up_as_those_of_the_whole() {
     for shape in [[901, 37], [3, 40_001], [2, 16_384]] {
         let mut twins = Twins::new(&memory, Format::F32, rule, shape);
         for time in 0..12 {
-            (0..1 + time % 3).for_each(|_| twins.arrive());
+            (0..=time % 3).for_each(|_| twins.arrive());
             twins.step(time);
         }
         twins.are_alike();
@@ -183,7 +183,7 @@ fn a_state_that_was_saved_goes_on_by_rows_and_numbers_of_shares_go_on_from_other
     }
 }
 
-/// What several ranks make of their gradients names no rows.
+/// The sum of several ranks' gradients names no rows.
 #[test]
 fn a_whole_gradient_steps_every_row() {
     let memory = HostMemory::unlimited();
