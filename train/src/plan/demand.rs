@@ -213,8 +213,13 @@ impl Demand {
     }
 
     /// Bytes of the embedding's rows that come in, where these come by themselves: in every micro-batch.
-    pub(super) fn named(&self) -> u64 {
+    fn named(&self) -> u64 {
         self.placement.row_bytes().saturating_mul(self.rounds)
+    }
+
+    /// Bytes of weights that are read for their steps, of `streamed` ones that come in and have no copy on the host.
+    pub(super) fn read(&self, config: &Config, streamed: u64) -> u64 {
+        self.placement.read_bytes(config).min(streamed.saturating_sub(self.named()))
     }
 
     /// Bytes of each part that have no place under `budget` at one of the moments.
