@@ -40,6 +40,9 @@
 //! States that are stepped by [`Sgd`] keep a velocity instead of two moments: 8 bytes per parameter in `F32`, and 6 in
 //! `Bf16Moments`. `Compact` is kept as `Bf16Moments` there.
 //!
+//! [`HostRows`] keeps a matrix of which a step reads few rows, such as an embedding: rows are stepped when they are named, to the
+//! bits of rows that are stepped in time.
+//!
 //! # Promises
 //!
 //! - **Threads and instruction sets change no number.** Each parameter element is computed alone, sums of squares in pieces of
