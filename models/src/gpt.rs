@@ -22,6 +22,7 @@ use crate::layers::{Angles, Linear, Mlp, Norm, PositionIds, Rotary};
 use crate::loss::{LossOptions, Targets};
 use crate::on_demand::OnDemand;
 use crate::precision::Compute;
+use crate::rows::RowsOnDemand;
 
 /// A decoder-only transformer.
 #[derive(Module, Debug)]
@@ -44,6 +45,9 @@ pub struct Gpt<B: Backend> {
     pub lm_head: Option<Param<Tensor<B, 2>>>,
     /// A tied head in the compute type, where the model was narrowed for inference. Derived, not a parameter.
     pub(crate) narrow_head: Option<Tensor<B, 2>>,
+    /// Where the embedding's rows are fetched for each use, `wte` is their place among the parameters.
+    #[module(skip)]
+    rows_on_demand: Option<RowsOnDemand>,
     #[module(skip)]
     pub(crate) config: GptConfig,
 }
@@ -169,6 +173,18 @@ impl<B: Backend> Gpt<B> {
             .collect()
     }
 
+    /// Lets inputs bring the embedding's rows with them, where `rows` says how. The head is not tied to it.
+    #[must_use]
+    pub fn with_rows_on_demand(mut self, rows: Option<RowsOnDemand>) -> Self {
+        self.rows_on_demand = rows.or(self.rows_on_demand);
+        self
+    }
+
+    /// How the embedding's rows are fetched, where its table is elsewhere.
+    pub fn rows_on_demand(&self) -> Option<&RowsOnDemand> {
+        self.rows_on_demand.as_ref()
+    }
+
     pub(crate) fn with_rotary_tables(mut self, device: &B::Device) -> Self {
         let rotary = self.config.positions == Positions::Rope;
         self.rotary = rotary.then(|| Rotary::new(&self.config, device));
@@ -192,6 +208,7 @@ impl<B: Backend> Gpt<B> {
             lm_head: (!config.tie_word_embeddings)
                 .then(|| filler.matrix("lm_head", Role::Head, [config.vocab_size, width])),
             narrow_head: None,
+            rows_on_demand: None,
             config: config.clone(),
         }
     }
@@ -229,6 +246,7 @@ impl<B: Backend> Gpt<B> {
             final_norm: self.final_norm.clone(),
             lm_head: None,
             narrow_head: None,
+            rows_on_demand: self.rows_on_demand.clone(),
             config: self.config.clone(),
         }
     }
@@ -248,7 +266,7 @@ impl<B: Backend> Gpt<B> {
 
     pub(crate) fn embed_at<K: Kernels<B>>(
         &self,
-        Input { tokens, followers }: Input<B>,
+        Input { tokens, followers, rows }: Input<B>,
         positions: &PositionIds<B>,
         kernels: &K,
     ) -> Tensor<B, 3> {
@@ -261,7 +279,8 @@ impl<B: Backend> Gpt<B> {
                 "a sequence of {needed} tokens is longer than the model's n_positions = {has}"
             );
         }
-        let mut x = embedding(self.wte.val(), tokens);
+        let table = rows.map_or_else(|| self.wte.val(), |rows| rows.table);
+        let mut x = embedding(table, tokens);
         if let Some(wpe) = &self.wpe {
             let wpe = wpe.val();
             x = x + match positions {

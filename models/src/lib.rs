@@ -59,6 +59,7 @@ pub mod presets;
 pub mod ragged;
 pub mod random;
 pub mod recompute;
+pub mod rows;
 mod sample;
 mod stop;
 mod tape;

@@ -46,7 +46,6 @@ pub(crate) type Padded<'a> = (usize, Stretch<'a>);
 /// Stretches one behind the other, in rows of `shape`, as the model reads them.
 pub(crate) fn upload<B: Backend>(model: &Gpt<B>, stretches: &[Padded<'_>], shape: [usize; 2]) -> Input<B> {
     let device = model.wte.device();
-    let tensor = |ids: Vec<i32>| Tensor::from_data(TensorData::new(ids, shape), &device);
     let none = model.config().vocab_size as i32;
     let (mut tokens, mut followers) = (Vec::new(), Vec::new());
     for (padding, stretch) in stretches {
@@ -59,7 +58,8 @@ pub(crate) fn upload<B: Backend>(model: &Gpt<B>, stretches: &[Padded<'_>], shape
     }
     let looks_up = model.config().longest_match && !followers.is_empty();
     followers.resize(tokens.len(), none);
-    Input { tokens: tensor(tokens), followers: looks_up.then(|| tensor(followers)) }
+    let followers = looks_up.then(|| Tensor::from_data(TensorData::new(followers, shape), &device));
+    Input { followers, ..Input::of_tokens(tokens, shape, model.rows_on_demand(), &device) }
 }
 
 /// A text that grows, with the followers looked up so far where the model reads them.

@@ -29,6 +29,7 @@ use burn::tensor::{
 use crate::gpt::{Batch, Gpt, PassOptions};
 use crate::input::Input;
 use crate::kernels::{Lean, Plain};
+use crate::rows;
 use crate::tiles::{Code, Rounding, Tiles};
 
 /// Runs forward and backward, recomputing `every` blocks at a time, and hands each segment's gradients to
@@ -63,16 +64,20 @@ where
 
     for segment in segments.into_iter().rev() {
         let input = kept.pop().map(|kept| leaf::<I, C>(kept.back()));
-        let x = match &input {
-            Some(leaf) => leaf.clone(),
-            None => model.embed(Input::from_inner(inputs.clone()), options.dropout, &kernels),
+        let mut named = None;
+        let x = if let Some(leaf) = &input {
+            leaf.clone()
+        } else {
+            let inputs = Input::from_inner(inputs.clone());
+            named.clone_from(&inputs.rows);
+            model.embed(inputs, options.dropout, &kernels)
         };
         let y = model.through(segment, x, options.dropout, &kernels);
         let mut grads = (y * Tensor::from_inner(upstream.clone())).sum().backward();
         if let Some(leaf) = &input {
             upstream = input_gradient(leaf, &mut grads);
         }
-        let mut ready = GradientsParams::from_grads(grads, &model);
+        let mut ready = rows::gradients(grads, &model, embedding, named.as_ref());
         if input.is_none()
             && let Some(from_head) = from_head.take()
         {

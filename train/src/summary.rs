@@ -7,6 +7,7 @@ use backend_offload::{Bytes, Offloadable, Stats};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, backend::Backend};
 use models::OnDemand;
+use models::rows::RowsOnDemand;
 use runs::{device::Place, directory::SUMMARY};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -221,7 +222,12 @@ pub(crate) fn of_finished(run: &Path, steps: u64) -> Option<String> {
 
 /// Digest over the bits of every parameter, in the order of the network, one tensor at a time.
 fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
-    let mut digest = WeightsDigest { sha: Sha256::new(), on_demand: learner.gpt.on_demand(), failure: None };
+    let mut digest = WeightsDigest {
+        sha: Sha256::new(),
+        on_demand: learner.gpt.on_demand(),
+        embedding: learner.gpt.rows_on_demand().cloned().map(|rows| (learner.gpt.wte.id, rows)),
+        failure: None,
+    };
     learner.gpt.visit(&mut digest);
     match digest.failure {
         Some(failure) => anyhow::bail!("reading the trained weights: {failure}"),
@@ -229,15 +235,26 @@ fn weights_digest<B: Backend>(learner: &Learner<B>) -> anyhow::Result<String> {
     }
 }
 
+/// Rows of an embedding that are read at a time.
+const ROWS_AT_ONCE: usize = 1024;
+
 struct WeightsDigest {
     sha: Sha256,
     /// Weights that are not in their parameters.
     on_demand: HashMap<ParamId, OnDemand>,
+    /// An embedding whose table is elsewhere.
+    embedding: Option<(ParamId, RowsOnDemand)>,
     failure: Option<String>,
 }
 
 impl<B: Backend> ModuleVisitor<B> for WeightsDigest {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        if let Some((_, rows)) = self.embedding.as_ref().filter(|(id, _)| *id == param.id) {
+            let ids: Vec<u32> = (0..param.lazy_shape()[0] as u32).collect();
+            ids.chunks(ROWS_AT_ONCE)
+                .for_each(|ids| self.sha.update(bytemuck::cast_slice(&rows.numbers(ids))));
+            return;
+        }
         let read = match self.on_demand.get(&param.id) {
             Some(weights) => weights.weights::<B>().try_into_data(),
             None => param.val().try_into_data(),

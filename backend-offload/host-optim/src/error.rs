@@ -56,6 +56,14 @@ pub enum HostOptimError {
         /// The rule of the step.
         rule: &'static str,
     },
+    /// Rows that a matrix does not have, or in no order.
+    #[error("{name}: rows are named in ascending order, each once, below {has}")]
+    Rows {
+        /// The matrix.
+        name: String,
+        /// Its rows.
+        has: usize,
+    },
     /// A record of an optimizer in another format.
     #[error(
         "{name}: the record's state is in the format {found:?} and this optimizer keeps {wanted:?}; configure the same"

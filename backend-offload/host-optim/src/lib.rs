@@ -40,6 +40,9 @@
 //! States that are stepped by [`Sgd`] keep a velocity instead of two moments: 8 bytes per parameter in `F32`, and 6 in
 //! `Bf16Moments`. `Compact` is kept as `Bf16Moments` there.
 //!
+//! [`HostRows`] keeps a matrix of which a step reads few rows, such as an embedding: rows are stepped when they are named, to the
+//! bits of rows that are stepped in time.
+//!
 //! # Promises
 //!
 //! - **Threads and instruction sets change no number.** Each parameter element is computed alone, sums of squares in pieces of
@@ -64,6 +67,8 @@ mod numbers;
 mod optimizer;
 mod pieces;
 mod record;
+mod row_gradient;
+mod rows;
 mod rule;
 mod saved;
 mod sgd;
@@ -79,6 +84,7 @@ pub use format::Format;
 pub use numbers::{Values, ValuesMut};
 pub use optimizer::{HostAdamW, HostAdamWConfig};
 pub use record::HostAdamWRecord;
+pub use rows::HostRows;
 pub use rule::Rule;
 pub use saved::Saved;
 pub use sgd::Sgd;

@@ -38,21 +38,7 @@ pub(crate) fn step_wide<G: Number, M: Number, W: Rounded>(
         let begin = (n * PIECE) as u32;
         vectorised(
             #[inline(always)]
-            || {
-                let len = masters.len();
-                let (first, second) = (&mut first[..len], &mut second[..len]);
-                let (gradient, weights) = (&gradient[..len], &mut weights[..len]);
-                for n in 0..len {
-                    let noise = noise.of(begin.wrapping_add(n as u32));
-                    let element =
-                        Element { weight: masters[n], first: first[n].wide(), second: second[n].wide() };
-                    let stepped = factors.step(element, gradient[n].wide());
-                    masters[n] = stepped.weight;
-                    first[n] = M::rounded(stepped.first, noise);
-                    second[n] = M::rounded(stepped.second, noise << 16);
-                    weights[n] = W::from_master(stepped.weight);
-                }
-            },
+            || step_elements(factors, noise, begin, masters, [first, second], gradient, weights),
         );
     });
 }
@@ -87,6 +73,31 @@ pub(crate) fn step_weights(factors: Factors, weights: &mut [f32], [first, second
     });
 }
 
+/// One step of the elements from `begin` on.
+#[inline(always)]
+pub(crate) fn step_elements<G: Number, M: Number, W: Rounded>(
+    factors: Factors,
+    noise: Noise,
+    begin: u32,
+    masters: &mut [f32],
+    [first, second]: [&mut [M]; 2],
+    gradient: &[G],
+    weights: &mut [W],
+) {
+    let len = masters.len();
+    let (first, second) = (&mut first[..len], &mut second[..len]);
+    let (gradient, weights) = (&gradient[..len], &mut weights[..len]);
+    for n in 0..len {
+        let noise = noise.of(begin.wrapping_add(n as u32));
+        let element = Element { weight: masters[n], first: first[n].wide(), second: second[n].wide() };
+        let stepped = factors.step(element, gradient[n].wide());
+        masters[n] = stepped.weight;
+        first[n] = M::rounded(stepped.first, noise);
+        second[n] = M::rounded(stepped.second, noise << 16);
+        weights[n] = W::from_master(stepped.weight);
+    }
+}
+
 /// [`step_wide`] along a velocity.
 pub(crate) fn step_velocity<G: Number, M: Number, W: Rounded>(
     factors: SgdFactors,
@@ -102,19 +113,31 @@ pub(crate) fn step_velocity<G: Number, M: Number, W: Rounded>(
         let begin = (n * PIECE) as u32;
         vectorised(
             #[inline(always)]
-            || {
-                let len = masters.len();
-                let velocity = &mut velocity[..len];
-                let (gradient, weights) = (&gradient[..len], &mut weights[..len]);
-                for n in 0..len {
-                    let [weight, moved] = factors.step(masters[n], velocity[n].wide(), gradient[n].wide());
-                    masters[n] = weight;
-                    velocity[n] = M::rounded(moved, noise.of(begin.wrapping_add(n as u32)));
-                    weights[n] = W::from_master(weight);
-                }
-            },
+            || step_elements_along(factors, noise, begin, masters, velocity, gradient, weights),
         );
     });
+}
+
+/// [`step_elements`] along a velocity.
+#[inline(always)]
+pub(crate) fn step_elements_along<G: Number, M: Number, W: Rounded>(
+    factors: SgdFactors,
+    noise: Noise,
+    begin: u32,
+    masters: &mut [f32],
+    velocity: &mut [M],
+    gradient: &[G],
+    weights: &mut [W],
+) {
+    let len = masters.len();
+    let velocity = &mut velocity[..len];
+    let (gradient, weights) = (&gradient[..len], &mut weights[..len]);
+    for n in 0..len {
+        let [weight, moved] = factors.step(masters[n], velocity[n].wide(), gradient[n].wide());
+        masters[n] = weight;
+        velocity[n] = M::rounded(moved, noise.of(begin.wrapping_add(n as u32)));
+        weights[n] = W::from_master(weight);
+    }
 }
 
 /// A type that weights are given to a device in.
@@ -145,6 +168,32 @@ impl Rounded for bf16 {
 /// The sum of squares, in an order that is always the same.
 pub(crate) fn squares<G: Number>(gradient: &[G]) -> f64 {
     let pieces: Vec<f64> = gradient.par_chunks(PIECE).map(|piece| vectorised(|| squares_of(piece))).collect();
+    pieces.iter().sum()
+}
+
+/// [`squares`] of `len` numbers of which all but those of these `rows` are zero: the same bits.
+pub(crate) fn squares_of_rows(rows: &[u32], width: usize, len: usize, numbers: &[f32]) -> f64 {
+    let mut runs = Vec::new();
+    for (row, numbers) in rows.iter().zip(numbers.chunks_exact(width)) {
+        let begin = *row as usize * width;
+        let mut at = 0;
+        while at < width {
+            let place = begin + at;
+            let end = width.min(at + PIECE - place % PIECE);
+            runs.push((place, &numbers[at..end]));
+            at = end;
+        }
+    }
+    let of_piece = |runs: &[(usize, &[f32])]| {
+        let first = runs[0].0 / PIECE * PIECE;
+        let mut piece = vec![0.0f32; PIECE.min(len - first)];
+        for (at, run) in runs {
+            piece[at - first..][..run.len()].copy_from_slice(run);
+        }
+        vectorised(|| squares_of(&piece))
+    };
+    let pieces: Vec<_> = runs.chunk_by(|(one, _), (other, _)| one / PIECE == other / PIECE).collect();
+    let pieces: Vec<f64> = pieces.into_par_iter().map(of_piece).collect();
     pieces.iter().sum()
 }
 

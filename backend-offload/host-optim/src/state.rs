@@ -278,7 +278,7 @@ impl HostState {
         Ok(())
     }
 
-    fn is_made_for(&self, rule: &Rule) -> Result<(), HostOptimError> {
+    pub(crate) fn is_made_for(&self, rule: &Rule) -> Result<(), HostOptimError> {
         match (rule, self.moments) {
             (Rule::AdamW(_), Moments::Two) | (Rule::Sgd(_), Moments::Velocity) => Ok(()),
             _ => Err(HostOptimError::OtherRule { name: self.name.clone(), rule: rule.name() }),
@@ -436,7 +436,7 @@ pub(crate) fn matching(
 }
 
 /// A number that tells parameters apart: FNV-1a of the name.
-fn key(name: &str) -> u32 {
+pub(crate) fn key(name: &str) -> u32 {
     name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 

@@ -80,7 +80,22 @@ impl Updates {
     /// # Errors
     /// If the system refuses a thread. Their states are lost then.
     pub fn begin(updates: Vec<Update>) -> Result<Self, HostOptimError> {
-        Self::run(move || updates.into_iter().map(Update::run).collect())
+        Self::begin_then(updates, || {})
+    }
+
+    /// The same, and runs `then` on their thread when they are taken.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub fn begin_then(
+        updates: Vec<Update>,
+        then: impl FnOnce() + Send + 'static,
+    ) -> Result<Self, HostOptimError> {
+        Self::run(move || {
+            let states = updates.into_iter().map(Update::run).collect::<Result<_, _>>()?;
+            then();
+            Ok(states)
+        })
     }
 
     fn run(

@@ -70,6 +70,7 @@ pub(crate) fn batch<B: Backend>(config: &GptConfig, rows: usize, time: usize) ->
             tokens: tokens(rows, time, config.vocab_size, 1),
             // The last of them says that there was no match.
             followers: config.longest_match.then(|| tokens(rows, time, config.vocab_size + 1, 3)),
+            rows: None,
         },
         targets: tokens(rows, time, config.vocab_size, 2),
         mask: None,

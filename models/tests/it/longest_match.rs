@@ -66,7 +66,7 @@ fn ids(ids: &[u32]) -> Tensor<Cpu, 2, Int> {
 
 /// Logits after the last token, everything read at once.
 fn from_scratch(model: &Gpt<Cpu>, tokens: &[u32], followers: Option<&[u32]>) -> Vec<f64> {
-    let input = Input { tokens: ids(tokens), followers: followers.map(ids) };
+    let input = Input { tokens: ids(tokens), followers: followers.map(ids), rows: None };
     let logits = model.forward(input, &Plain::default());
     numbers(&logits.slice_dim(1, tokens.len() - 1..tokens.len()))
 }
@@ -126,7 +126,7 @@ fn a_follower_changes_what_comes_after_it_and_nothing_before() {
     let model = learned(&looking_up("llama-1.1b"));
     let tokens = [3, 1, 4, 1, 5, 9];
     let logits = |followers: [u32; 6]| {
-        let input = Input { tokens: ids(&tokens), followers: Some(ids(&followers)) };
+        let input = Input { tokens: ids(&tokens), followers: Some(ids(&followers)), rows: None };
         numbers(&model.forward(input, &Plain::default()))
     };
     let (one, other) = (logits([61, 61, 2, 61, 61, 61]), logits([61; 6]));

@@ -19,9 +19,11 @@ use host_optim::{
     AdamW, Arrivals, Arrived, Arriving, Format, HostOptimError, HostState, Saved, Sgd, Update, Updated,
     Updates, Values,
 };
+use models::rows::RowsOnDemand;
 use models::{Compute, Gpt, OnDemand};
 use runs::config::{Config, OptimizerKind, PlacementKind, StateKind, TrainSection};
 
+use super::rows::{Table, come_by_rows};
 use super::streamed::{Crossing, on_demand, placeholder};
 use super::{Rule, Stride, decay, rule};
 
@@ -34,6 +36,9 @@ pub(crate) struct HostPart {
     pub(super) crossing: Crossing,
     /// None of those that are being stepped or take a gradient in.
     pub(super) states: HashMap<ParamId, HostState>,
+    /// The embedding, where it comes to the device by rows.
+    pub(super) table: Option<Table>,
+    pub(crate) by_rows: bool,
     /// From the first gradient on.
     arrivals: Option<Arrivals>,
     arriving: HashMap<ParamId, Arriving>,
@@ -92,6 +97,8 @@ impl HostPart {
             crossing: Crossing::new(config),
             config: config.clone(),
             states: HashMap::new(),
+            table: None,
+            by_rows: come_by_rows(config),
             arrivals: None,
             arriving: HashMap::new(),
             stepping: None,
@@ -107,9 +114,11 @@ impl HostPart {
         &mut self,
         gpt: Gpt<B>,
     ) -> anyhow::Result<Gpt<B>> {
-        let mut adopt = Adopt { part: self, path: Vec::new(), on_demand: HashMap::new(), failure: None };
+        let mut adopt =
+            Adopt { part: self, path: Vec::new(), on_demand: HashMap::new(), rows: None, failure: None };
         let gpt = gpt.map(&mut adopt);
-        let gpt = gpt.with_weights_on_demand(|id| adopt.on_demand.remove(&id));
+        let gpt =
+            gpt.with_weights_on_demand(|id| adopt.on_demand.remove(&id)).with_rows_on_demand(adopt.rows);
         if let Some(failure) = adopt.failure {
             return Err(anyhow::Error::from(failure).context("the optimizer cannot be set up on the host"));
         }
@@ -133,7 +142,7 @@ impl HostPart {
 
     /// Whether gradients of this parameter come here.
     pub(crate) fn has(&self, id: ParamId) -> bool {
-        self.states.contains_key(&id) || self.arriving.contains_key(&id)
+        self.has_rows_of(id) || self.states.contains_key(&id) || self.arriving.contains_key(&id)
     }
 
     /// Reads a gradient, or a further micro-batch's share, `is_last` where none follows; it is taken in beside what the program
@@ -181,6 +190,7 @@ impl HostPart {
     /// The number of this process's first micro-batch among those of all ranks.
     pub(crate) fn number_shares_from(&mut self, first: u64) {
         self.states.values_mut().for_each(|state| state.number_shares_from(first));
+        self.table.iter().for_each(|table| table.rows().number_shares_from(first));
     }
 
     /// Puts what `sum` makes of a parameter's gradients here and elsewhere in their place.
@@ -189,6 +199,11 @@ impl HostPart {
         id: ParamId,
         sum: impl FnOnce(usize, Vec<Vec<f32>>) -> anyhow::Result<Vec<f32>>,
     ) -> anyhow::Result<()> {
+        if let Some(table) = self.table.as_ref().filter(|table| table.is(id)) {
+            let mut rows = table.rows();
+            let sum = sum(rows.len(), rows.shares())?;
+            return Ok(rows.replace_gradient(&sum)?);
+        }
         let Some(state) = self.state(id)? else { return Ok(()) };
         let own = state.shares().into_iter().map(|share| match share {
             Values::F32(share) => share.to_vec(),
@@ -201,9 +216,10 @@ impl HostPart {
     /// The sum of squares of everything that has arrived.
     pub(crate) fn squares(&mut self) -> Result<f64, HostOptimError> {
         self.gather()?;
-        let squares = self.order.iter().map(|id| match self.states.get_mut(id) {
-            Some(state) => state.squares(),
-            None => Ok(0.0),
+        let squares = self.order.iter().map(|id| match (self.states.get_mut(id), &self.table) {
+            (Some(state), _) => state.squares(),
+            (None, Some(table)) if table.is(*id) => table.rows().squares(),
+            (None, _) => Ok(0.0),
         });
         squares.sum()
     }
@@ -211,6 +227,7 @@ impl HostPart {
     /// Forgets what has arrived, once it was [gathered](Self::gather).
     pub(crate) fn withhold(&mut self) {
         self.states.values_mut().for_each(HostState::drop_gradient);
+        self.table.iter().for_each(|table| table.rows().drop_gradient());
     }
 
     /// Prepares the step of a parameter that is due; what it will be comes back.
@@ -244,7 +261,7 @@ impl HostPart {
     pub(super) fn begin(&mut self, prepared: Vec<(ParamId, Update)>) -> Result<(), HostOptimError> {
         assert!(self.stepping.is_none(), "the last update was waited for before gradients arrived");
         let (parameters, updates) = prepared.into_iter().unzip();
-        self.stepping = Some(Stepping { parameters, updates: Updates::begin(updates)? });
+        self.stepping = Some(Stepping { parameters, updates: self.begin_updates(updates)? });
         Ok(())
     }
 
@@ -270,10 +287,12 @@ impl HostPart {
 
     /// Bytes of all moments as a checkpoint holds them.
     pub(super) fn saved_bytes(&self) -> u64 {
-        self.states.values().map(|state| (state.moments() * size_of::<f32>() * state.len()) as u64).sum()
+        let bytes = |moments: usize, len: usize| (moments * size_of::<f32>() * len) as u64;
+        let table = self.table().map_or(0, |table| bytes(table.moments(), table.len()));
+        table + self.states.values().map(|state| bytes(state.moments(), state.len())).sum::<u64>()
     }
 
-    /// States by the names of their parameters, once all are [settled](Self::settle).
+    /// States by the names of their parameters, the table left out, once all are [settled](Self::settle).
     pub(crate) fn by_name(&self) -> anyhow::Result<HashMap<&str, &HostState>> {
         ensure!(self.stepping.is_none(), "parameters that are being stepped have no state to save");
         ensure!(self.arriving.is_empty(), "parameters that take a gradient in have no state to save");
@@ -311,6 +330,7 @@ struct Adopt<'a> {
     part: &'a mut HostPart,
     path: Vec<String>,
     on_demand: HashMap<ParamId, OnDemand>,
+    rows: Option<RowsOnDemand>,
     failure: Option<HostOptimError>,
 }
 
@@ -328,7 +348,36 @@ impl Adopt<'_> {
         drop(weights);
         let tiles = state.tiles::<I>(code, &device)?;
         self.on_demand.insert(id, on_demand::<I>(crossing, code, shape.clone(), move || tiles.clone()));
-        Ok((state, placeholder(crossing, shape, &device)))
+        Ok((state, placeholder(crossing.kind, shape, &device)))
+    }
+
+    /// Keeps the table on the host, with a placeholder for it on the device.
+    fn by_rows<I: Managed, const D: usize>(
+        &mut self,
+        id: ParamId,
+        state: HostState,
+        weights: &Tensor<I, D>,
+    ) -> Result<Tensor<I, D>, HostOptimError> {
+        let (shape, device) = (weights.shape(), weights.device());
+        let memory = self.part.memory.clone();
+        let (table, rows) = Table::new::<I>(id, state, shape[D - 1], memory, &device)?;
+        (self.part.table, self.rows) = (Some(table), Some(rows));
+        Ok(placeholder(weights.dtype(), shape, &device))
+    }
+
+    /// Puts a parameter's state where it is stepped; the parameter as the device is to have it.
+    fn placed<I: Managed, const D: usize>(
+        &mut self,
+        id: ParamId,
+        state: HostState,
+        weights: Tensor<I, D>,
+    ) -> Result<Tensor<I, D>, HostOptimError> {
+        if self.part.by_rows && state.name() == "wte" {
+            return self.by_rows(id, state, &weights);
+        }
+        let (state, weights) = self.in_tiles(id, state, weights)?;
+        self.part.states.insert(id, state);
+        Ok(weights)
     }
 }
 
@@ -348,9 +397,8 @@ impl<B: AutodiffBackend<InnerBackend: Managed>> ModuleMapper<B> for Adopt<'_> {
         }
         let (id, weights, mapper) = param.consume();
         let adopted = self.part.adopted(&name, weights.clone().inner());
-        match adopted.and_then(|(state, weights)| self.in_tiles(id, state, weights)) {
-            Ok((state, weights)) => {
-                self.part.states.insert(id, state);
+        match adopted.and_then(|(state, weights)| self.placed(id, state, weights)) {
+            Ok(weights) => {
                 self.part.order.push(id);
                 Param::from_mapped_value(id, Tensor::from_inner(weights).require_grad(), mapper)
             }

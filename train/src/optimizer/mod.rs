@@ -14,6 +14,7 @@ mod passes;
 mod rows;
 mod schedule;
 mod streamed;
+mod tables;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -22,9 +23,10 @@ pub(crate) use moments::Moments;
 pub(crate) use norm::SquaredNorms;
 pub(crate) use owners::Owners;
 pub(crate) use passes::Passes;
-pub(crate) use rows::BLOCK_BYTES;
+pub(crate) use rows::come_by_rows;
 pub(crate) use schedule::rate_share;
 pub(crate) use streamed::check_eight_bits;
+pub(crate) use tables::BLOCK_BYTES;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -181,8 +183,8 @@ impl<I: Managed> Optimizer<I> {
                     self.passes.adamw(&host::adamw(settings, decay), stride, weight, gradient, before);
                 stepped.unwrap_or_else(|(weight, gradient, before)| {
                     let (rule, before) = (adamw(settings, decay), before.map(Moments::into_adamw));
-                    let at_once = rows::at_once(name, &weight);
-                    let (weight, after) = rows::step(&rule, [lr, scale], weight, gradient, before, at_once);
+                    let at_once = tables::at_once(name, &weight);
+                    let (weight, after) = tables::step(&rule, [lr, scale], weight, gradient, before, at_once);
                     (weight, Moments::of_adamw(after))
                 })
             }
@@ -316,6 +318,11 @@ impl<B: AutodiffBackend<InnerBackend = I>, I: Managed> ModuleMapper<B> for Stepp
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let (id, weight, mapper) = param.consume();
+        if let Some(host) = self.optimizer.host.as_mut().filter(|host| host.has_rows_of(id)) {
+            let stepped = host.step_rows(self.stride);
+            self.failure = self.failure.take().or(stepped.err());
+            return Param::from_mapped_value(id, weight, mapper);
+        }
         if let Some(host) = self.optimizer.host.as_ref().filter(|host| host.is_due(id)) {
             if host.comes_in_tiles(id, D) {
                 self.by_tiles(id, weight.shape(), &weight.clone().inner().device());

@@ -1,105 +1,104 @@
-//! AdamW by blocks of rows, for embeddings and the head.
+//! The embedding by rows: the table stays on the host, and only rows that a batch names travel, both ways.
 //!
-//! A device that fuses makes one kernel of an update. It names the weight, its gradient, two moments, and three of these anew:
-//! seven tensors as large as the largest of the model, which a budget has to hold at once. By blocks of rows, each put in the old
-//! one's place, it is those four and three blocks. The operations on a number are the same, and so are its bits. A block's size
-//! never follows the budget.
+//! That is where the embedding is stepped on the host and no head is tied to it. Its parameter keeps name and shape on the
+//! device, and NaN for numbers. A forward pass gathers its rows from the table, which lets them take the steps that they have
+//! missed; their gradient comes back for them alone. The step itself is taken at once: the next forward pass begins with
+//! the embedding anyway. Rows that nobody names take theirs in turns, beside that pass.
 
-use burn::optim::{AdamW, AdamWState, AdaptiveMomentumState, SimpleOptimizer};
-use burn::tensor::{Tensor, backend::Backend};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of a block in f32.
-pub(crate) const BLOCK_BYTES: usize = 4 << 20;
+use backend_offload::{HostMemory, Managed};
+use burn::module::ParamId;
+use burn::tensor::{Tensor, TensorPrimitive, backend::Backend};
+use host_optim::{HostOptimError, HostRows, HostState, Update, Updates, read};
+use models::rows::RowsOnDemand;
+use runs::config::{Config, PlacementKind};
 
-/// One step by `rule` at the rate `lr`, along the gradient times `scale`; `rows` at once.
-pub(super) fn step<I: Backend, const D: usize>(
-    rule: &AdamW,
-    [lr, scale]: [f64; 2],
-    weight: Tensor<I, D>,
-    gradient: Tensor<I, D>,
-    before: Option<AdamWState<I, D>>,
-    rows: usize,
-) -> (Tensor<I, D>, AdamWState<I, D>) {
-    let stepped = |weight: Tensor<I, D>, gradient: Tensor<I, D>, before| {
-        let gradient = if scale < 1.0 { gradient.mul_scalar(scale) } else { gradient };
-        let (weight, after) = rule.step(lr, weight, gradient, before);
-        (weight, after.expect("AdamW always has a state"))
-    };
-    let dims = weight.dims();
-    if rows >= dims[0] {
-        return stepped(weight, gradient, before);
-    }
-    let time = before.as_ref().map_or(0, |before| before.momentum.time);
-    let is_first = before.is_none();
-    let [mut first, mut second] = match before {
-        Some(AdamWState { momentum }) => [momentum.moment_1, momentum.moment_2],
-        None => [(), ()].map(|()| Tensor::zeros(dims, &weight.device())),
-    };
-    let mut weight = weight;
-    for start in (0..dims[0]).step_by(rows) {
-        let region: [_; D] = std::array::from_fn(|dimension| {
-            if dimension == 0 { start..(start + rows).min(dims[0]) } else { 0..dims[dimension] }
-        });
-        let block = |whole: &Tensor<I, D>| whole.clone().slice(region.clone());
-        let before = (!is_first).then(|| state(time, [block(&first), block(&second)]));
-        let (moved, after) = stepped(block(&weight), block(&gradient), before);
-        weight = weight.slice_assign(region.clone(), moved);
-        first = first.slice_assign(region.clone(), after.momentum.moment_1);
-        second = second.slice_assign(region, after.momentum.moment_2);
-    }
-    (weight, state(time + 1, [first, second]))
+use super::{HostPart, Stride};
+
+/// Whether the embedding comes to the device by rows.
+pub(crate) fn come_by_rows(config: &Config) -> bool {
+    config.memory.optimizer == PlacementKind::Host && !config.model.tie_word_embeddings
 }
 
-fn state<I: Backend, const D: usize>(
-    time: usize,
-    [moment_1, moment_2]: [Tensor<I, D>; 2],
-) -> AdamWState<I, D> {
-    AdamWState::new(AdaptiveMomentumState { time, moment_1, moment_2, max_moment_2: None })
+/// The embedding on the host. The model reads rows of it, too.
+#[derive(Debug, Clone)]
+pub(super) struct Table {
+    id: ParamId,
+    rows: Arc<Mutex<HostRows>>,
 }
 
-/// Rows of a block, of a parameter that is called `name`. The matrices of blocks are stepped whole: they are smaller, and many.
-pub(super) fn at_once<I: Backend, const D: usize>(name: &str, weight: &Tensor<I, D>) -> usize {
-    let rows = weight.dims()[0];
-    if name.starts_with("blocks.") {
-        return rows;
-    }
-    let row_bytes = size_of::<f32>() * weight.shape().num_elements() / rows;
-    (BLOCK_BYTES / row_bytes).max(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use burn::backend::{Flex, flex::FlexDevice};
-    use burn::optim::AdamWConfig;
-    use burn::tensor::TensorData;
-
-    use super::*;
-
-    fn matrix(seed: usize) -> Tensor<Flex, 2> {
-        let number = |n: usize| ((n * 7919 + seed * 104_729) % 2003) as f32 / 500.0 - 2.0;
-        Tensor::from_data(TensorData::new((0..700).map(number).collect(), [70, 10]), &FlexDevice)
-    }
-
-    #[test]
-    fn blocks_of_rows_have_the_bits_of_one_piece() {
-        let rule = AdamWConfig::new().with_weight_decay(0.1).build();
-        let after = |rows: usize| {
-            let (mut weight, mut state) = (matrix(0), None);
-            for time in 1..4 {
-                let scale = if time == 2 { 0.3 } else { 1.0 };
-                let (moved, kept) = step(&rule, [0.01, scale], weight, matrix(time), state, rows);
-                (weight, state) = (moved, Some(kept));
-            }
-            let momentum = state.expect("three steps").momentum;
-            let bits = |tensor: Tensor<Flex, 2>| -> Vec<u32> {
-                tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
-            };
-            (bits(weight), bits(momentum.moment_1), bits(momentum.moment_2), momentum.time)
+impl Table {
+    /// The table that `state` is of, and how the model reads its rows.
+    pub(super) fn new<I: Managed>(
+        id: ParamId,
+        state: HostState,
+        width: usize,
+        memory: HostMemory,
+        device: &I::Device,
+    ) -> Result<(Self, RowsOnDemand), HostOptimError> {
+        let table = Self { id, rows: Arc::new(Mutex::new(HostRows::new(state, width)?)) };
+        let (rows, device) = (Arc::clone(&table.rows), device.clone());
+        let numbers = move |ids: &[u32]| {
+            // After a panic at the table, which is told by whoever waits for the steps, nobody is to take its rows for weights.
+            let read =
+                rows.lock().ok().map(|mut rows| rows.read(ids).expect("the tokenizer knows its vocabulary"));
+            read.unwrap_or_else(|| vec![f32::NAN; width * ids.len()])
         };
-        let whole = after(70);
-        assert_eq!(whole.3, 3);
-        for rows in [1, 32, 35, 69] {
-            assert_eq!(after(rows), whole, "{rows} rows at once");
+        let upload = move |data| {
+            let made = memory.first(|| I::float_from_data(data, &device));
+            Tensor::<I, 2>::from_primitive(TensorPrimitive::Float(made))
+        };
+        Ok((table, RowsOnDemand::new::<I>(numbers, upload)))
+    }
+
+    pub(super) fn is(&self, id: ParamId) -> bool {
+        self.id == id
+    }
+
+    pub(super) fn rows(&self) -> MutexGuard<'_, HostRows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HostPart {
+    /// Whether this parameter is the table.
+    pub(crate) fn has_rows_of(&self, id: ParamId) -> bool {
+        self.table.as_ref().is_some_and(|table| table.is(id))
+    }
+
+    /// Reads the gradient of these rows of the table, or a further micro-batch's share of it.
+    pub(crate) fn arrive_rows<I: Backend, const D: usize>(
+        &mut self,
+        rows: &[u32],
+        gradient: Tensor<I, D>,
+    ) -> Result<(), HostOptimError> {
+        let Some(table) = &self.table else { return Ok(()) };
+        let mut table = table.rows();
+        let gradient = read(table.name(), gradient)?;
+        let numbers: Vec<f32> = gradient.iter::<f32>().collect();
+        table.arrive(rows, &numbers)
+    }
+
+    /// Steps the table, if its rows' gradient waits for that.
+    pub(super) fn step_rows(&mut self, stride: Stride) -> Result<(), HostOptimError> {
+        let (rule, stride) = self.rule_and_stride(2, stride);
+        match &self.table {
+            Some(table) if table.rows().has_gradient() => table.rows().step(rule, stride),
+            _ => Ok(()),
         }
+    }
+
+    /// Begins `updates`; behind them some rows of the table that nobody named take the steps that they have missed.
+    pub(super) fn begin_updates(&self, updates: Vec<Update>) -> Result<Updates, HostOptimError> {
+        match self.table.clone() {
+            Some(table) => Updates::begin_then(updates, move || table.rows().catch_up_some()),
+            None => Updates::begin(updates),
+        }
+    }
+
+    /// The table, whose rows are all to catch up before it is saved.
+    pub(crate) fn table(&self) -> Option<MutexGuard<'_, HostRows>> {
+        self.table.as_ref().map(Table::rows)
     }
 }

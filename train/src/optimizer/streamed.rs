@@ -20,7 +20,7 @@ pub(super) struct Crossing {
     weights: Option<Code>,
     gradients: bool,
     /// Number type that weights are decoded to.
-    kind: DType,
+    pub(super) kind: DType,
     seed: u64,
 }
 
@@ -93,13 +93,13 @@ fn is_projection(name: &str, rank: usize) -> bool {
     rank == 2 && name.starts_with("blocks.")
 }
 
-/// A tensor in the place of weights that are made for each use.
+/// A tensor in the place of weights that are made, or fetched, for each use.
 pub(super) fn placeholder<I: Backend, const D: usize>(
-    crossing: Crossing,
+    kind: DType,
     shape: Shape,
     device: &I::Device,
 ) -> Tensor<I, D> {
-    Tensor::<I, D>::full([1; D], f32::NAN, (device, crossing.kind)).expand::<D, _>(shape)
+    Tensor::<I, D>::full([1; D], f32::NAN, (device, kind)).expand::<D, _>(shape)
 }
 
 /// Weights that are decoded for each use of what `waited` returns: by one kernel where the device has it, elsewhere by operations
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_placeholder_of_a_matrix_is_nan() {
-        let matrix: Tensor<B, 2> = placeholder(crossing("int8"), Shape::new([3, 5]), &FlexDevice);
+        let matrix: Tensor<B, 2> = placeholder(crossing("int8").kind, Shape::new([3, 5]), &FlexDevice);
         assert_eq!(matrix.dims(), [3, 5]);
         let read: Vec<f32> = matrix.into_data().iter().collect();
         assert!(read.iter().all(|x| x.is_nan()));

@@ -171,6 +171,7 @@ impl Demand {
                 computed.min(segment.saturating_add(embeddings))
             }
         };
+        let named = placement.row_bytes();
         let accumulated = if rounds > 1 { gradients } else { 0 };
         let waiting = gradients.saturating_mul(sums.saturating_sub(1));
         // Without recomputation a micro-batch's gradients exist as a whole before they are added up.
@@ -192,7 +193,8 @@ impl Demand {
             part("rotary tables", [footprint.rotary_bytes(); 2], rounds, 0),
             part("weights", [placement.on_device * WIDE; 2], 2 * rounds + 1, 1),
             part(STREAMED, [streamed; 2], 2 * rounds, 0),
-            part("gradients leaving", [0, leaving], 1, 1),
+            part("rows of the embedding", [named, 0], rounds, 0),
+            part("gradients leaving", [0, leaving.saturating_add(named)], 1, 1),
             part("gradients", [accumulated, gradients], rounds, rounds),
             part("partial sums of gradients", [waiting, waiting.min(apart)], 1, 1),
             part("a micro-batch's gradients", [0, apart], rounds - 1, rounds - 1),
@@ -227,13 +229,24 @@ impl Demand {
         if self.roomy_update <= budget { self.floor.max(self.roomy_update) } else { self.floor }
     }
 
-    /// Bytes in and out of one step that cross the link although they have room: gradients that are wanted on the host, and the
-    /// weights made of them. `spilled` weights are among what comes in anyway.
+    /// Bytes in and out of one step that cross the link although they have room: gradients that are wanted on the host, the
+    /// weights made of them, and rows of the embedding. `spilled` weights are among what comes in anyway.
     pub(super) fn streamed(&self, spilled: &[u64]) -> [u64; 2] {
         let (weights, gradients) = (self.placement.weight_bytes(), self.placement.gradient_bytes());
         let parts = self.parts.iter().zip(spilled);
         let away = parts.filter(|(part, _)| part.what == STREAMED).map(|(_, spilled)| *spilled).sum::<u64>();
-        [weights - away.min(weights), gradients.saturating_mul(self.rounds)]
+        let weights = (weights - away.min(weights)).saturating_add(self.named());
+        [weights, gradients.saturating_mul(self.rounds)]
+    }
+
+    /// Bytes of the embedding's rows that come in, where these come by themselves: in every micro-batch.
+    fn named(&self) -> u64 {
+        self.placement.row_bytes().saturating_mul(self.rounds)
+    }
+
+    /// Bytes of weights that are read for their steps, of `streamed` ones that come in and have no copy on the host.
+    pub(super) fn read(&self, config: &Config, streamed: u64) -> u64 {
+        self.placement.read_bytes(config).min(streamed.saturating_sub(self.named()))
     }
 
     /// Bytes of each part that have no place under `budget` at one of the moments.

@@ -177,7 +177,7 @@ impl Plan {
         let weights = demand.parts.iter().zip(&spilled).filter(|(part, _)| part.what.starts_with("weights"));
         let copies: u64 = weights.map(|(part, &spills)| spills.min(part.bytes() - spills)).sum();
         // One that has such a copy is read from it: that takes neither the link nor more memory.
-        let read = demand.placement.read_bytes(config).min(streamed_in.saturating_sub(copies));
+        let read = demand.read(config, streamed_in.saturating_sub(copies));
         let bytes_out = moved(&|part| part.leaves).saturating_add(streamed_out).saturating_add(read);
         let bytes_out = bytes_out.saturating_add(exchanged.link_out);
         let optimizer_host_bytes = demand.placement.host_bytes(config, ranks).saturating_add(read);

@@ -5,10 +5,13 @@ use models::{Compute, Footprint};
 use runs::config::{Config, CrossingKind, OptimizerKind, PlacementKind, StateKind, StreamKind};
 
 use super::demand::partial_sums;
-use crate::optimizer::format;
+use crate::optimizer::{come_by_rows, format};
 
 const WIDE: u64 = 4;
 const NARROW: u64 = 2;
+
+/// Steps in which every row of an embedding that comes by rows has its turn.
+const TURNS: u64 = 64;
 
 /// Tensors in f32 of one step that makes tiles of numbers, and of one that makes numbers of tiles.
 const TENSORS_PER_CODING: u64 = 3;
@@ -24,6 +27,10 @@ pub(super) struct Placement {
     pub(super) wide: u64,
     /// Stepped on the host, in bf16 on the device.
     pub(super) narrow: u64,
+    /// Wide ones in an embedding that comes to the device by rows.
+    table: u64,
+    /// The most of these that one micro-batch names, and that a step does.
+    rows: [u64; 2],
     /// Whether the optimizer keeps one velocity per parameter on the host, instead of two moments.
     velocity: bool,
     /// Parameters on the host that are in the blocks' matrices, and bytes of one of them where the device computes with it.
@@ -71,7 +78,11 @@ impl Placement {
         let memory = &config.memory;
         let tiles = [memory.stream != StreamKind::Computed, memory.gradients != CrossingKind::Computed];
         let wide = all - on_device - narrow;
-        Self { on_device, with_two_moments, wide, narrow, velocity, matrices, computed, tiles }
+        // A table that comes by rows is as large as the head.
+        let table = if come_by_rows(config) { head } else { 0 };
+        let tokens = (config.train.micro_batch * config.sequence() * config.model.n_embd) as u64;
+        let rows = [1, config.train.accumulate as u64].map(|each| table.min(tokens.saturating_mul(each)));
+        Self { on_device, with_two_moments, wide, narrow, table, rows, velocity, matrices, computed, tiles }
     }
 
     /// Bytes of the moments of what is stepped on the device.
@@ -98,19 +109,25 @@ impl Placement {
         self.wide + self.narrow
     }
 
-    /// Bytes of the parameters that are stepped on the host as the device computes with them; as many as of their gradients.
+    /// Bytes of the parameters that are stepped on the host as the device computes with them, without those that come by rows.
     pub(super) fn computed_bytes(&self) -> u64 {
-        self.wide * WIDE + self.narrow * NARROW
+        (self.wide - self.table) * WIDE + self.narrow * NARROW
     }
 
-    /// Bytes on the device of the parameters that are stepped on the host.
+    /// Bytes on the device of the parameters that are stepped on the host, without those that come by rows.
     pub(super) fn weight_bytes(&self) -> u64 {
         self.crossing(self.tiles[0])
     }
 
-    /// Bytes of their gradients as they leave.
+    /// The most bytes of the embedding's rows that a micro-batch names, where these come by themselves; as many as of their
+    /// gradient.
+    pub(super) fn row_bytes(&self) -> u64 {
+        self.rows[0] * WIDE
+    }
+
+    /// Bytes of all gradients as they leave.
     pub(super) fn gradient_bytes(&self) -> u64 {
-        self.crossing(self.tiles[1])
+        self.crossing(self.tiles[1]) + self.row_bytes()
     }
 
     fn crossing(&self, tiles: bool) -> u64 {
@@ -167,7 +184,9 @@ impl Placement {
         if self.narrow == 0 || self.on_device > 0 {
             return all * WIDE;
         }
-        let rows = model.vocab_size.max(model.n_positions) as u64;
+        let named = self.rows[0] / model.n_embd as u64;
+        let vocabulary = if self.table > 0 && !model.longest_match { named } else { model.vocab_size as u64 };
+        let rows = vocabulary.max(model.n_positions as u64);
         (all * NARROW).max((rows * model.n_embd as u64).min(all) * WIDE)
     }
 
@@ -178,11 +197,14 @@ impl Placement {
         let micro_batches = config.train.accumulate.div_ceil(ranks);
         let waiting = partial_sums(micro_batches as u64);
         // A single gradient is as wide as its weights; a sum is in f32.
-        let single = if waiting > 1 || micro_batches == 1 { self.computed_bytes() } else { 0 };
+        let single =
+            if waiting > 1 || micro_batches == 1 { self.computed_bytes() + self.row_bytes() } else { 0 };
         let own_sums = if micro_batches > 1 { waiting.saturating_sub(1).max(1) } else { 0 };
         // The sum of all ranks is in f32, too.
         let sums = if ranks > 1 { own_sums.max(1) } else { own_sums };
-        let gradients = single + sums * self.on_host() * WIDE;
+        // What ranks make of their gradients names no rows.
+        let of_rows = if ranks > 1 { self.table } else { self.rows[1] };
+        let gradients = single + sums * (self.on_host() - self.table + of_rows) * WIDE;
         let states = if self.velocity {
             format.velocity_bytes(self.on_host())
         } else {
@@ -201,9 +223,12 @@ impl Placement {
     /// Bytes of host memory that the steps on the host read and write.
     pub(super) fn step_bytes(&self, config: &Config) -> u64 {
         let format = format(config.memory.optimizer_state);
+        // Rows that a step names, and those whose turn it is.
+        let wide = self.wide - self.table + self.table.min(self.rows[1] + self.table.div_ceil(TURNS));
         if self.velocity {
-            return 2 * (self.computed_bytes() + format.velocity_bytes(self.on_host()));
+            let computed = wide * WIDE + self.narrow * NARROW;
+            return 2 * (computed + format.velocity_bytes(wide + self.narrow));
         }
-        format.step_bytes(self.wide, false) + format.step_bytes(self.narrow, true)
+        format.step_bytes(wide, false) + format.step_bytes(self.narrow, true)
     }
 }

@@ -477,23 +477,24 @@ fn with_the_optimizer_on_the_host_seven_billion_parameters_train_on_8_gib_and_ei
     assert_ne!(on_device.refusals(), [""; 0], "{on_device}");
     assert_snapshot!(eighteen, @r"
     18,337,019,904 parameters on a card
-                               bytes      stays      moves
-    working memory          7.17 GiB   7.17 GiB        0 B
-    rotary tables           4.00 MiB   4.00 MiB        0 B
-    weights from the host  34.52 GiB  14.43 GiB  20.09 GiB
-    gradients leaving       1.46 GiB        0 B   1.46 GiB
-    activations            17.25 GiB        0 B  17.25 GiB
-    at the worst moment    58.94 GiB  21.60 GiB  37.34 GiB
+                                bytes      stays       moves
+    working memory           7.17 GiB   7.17 GiB         0 B
+    rotary tables            4.00 MiB   4.00 MiB         0 B
+    weights from the host   33.79 GiB  14.43 GiB   19.36 GiB
+    rows of the embedding  384.00 MiB        0 B  384.00 MiB
+    gradients leaving        2.20 GiB        0 B    2.20 GiB
+    activations             17.25 GiB        0 B   17.25 GiB
+    at the worst moment     58.59 GiB  21.60 GiB   36.99 GiB
 
     tokens          16,384 per step (8 sequences of 2,048), 3,276,800 in 200 steps
     arithmetic      2.52 PFLOP per step, 505 PFLOP in all, at 80.0 TFLOP/s
-    optimizer       on the host, 103.83 GiB with gradients that wait; its step reads and writes 241.45 GiB there, beside the next forward pass
+    optimizer       on the host, 103.47 GiB with gradients that wait; its step reads and writes 239.38 GiB there, beside the next forward pass
     device budget   21.60 GiB, 22.80 GiB free, 24.00 GiB in all
     its floor       about 5.00 GiB, the largest operation; a smaller budget may not work
-    link            73.33 GiB in and 53.23 GiB out per step, at 25.0 GB/s
+    link            73.35 GiB in and 53.62 GiB out per step, at 25.0 GB/s
     slowdown        1.0× (copies behind arithmetic) to 1.2× (copies waited for)
     time            at best 32 s to 37 s per step, 106 min to 2 h 03 min in all
-    host memory     155.60 GiB, 184.00 GiB free
+    host memory     154.89 GiB, 184.00 GiB free
     disk            409.86 GiB for 2 checkpoints of 204.93 GiB, 500.00 GiB free
     ");
 }

@@ -7,7 +7,7 @@ mod sum;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{anyhow, ensure};
 use burn::backend::Autodiff;
@@ -16,7 +16,7 @@ use burn::tensor::{Tensor, backend::Backend};
 use burn_train::{TrainOutput, TrainStep};
 use exchange::Share;
 use models::dropout::DropoutKey;
-use models::{Batch, Chunks, Lean, PassOptions, recompute};
+use models::{Batch, Chunks, Lean, PassOptions, recompute, rows};
 
 use super::Learner;
 use crate::data::{MicroBatch, StepData};
@@ -106,7 +106,8 @@ impl<I: Backend> Learner<Autodiff<I>> {
                 divisor: Some(divisor),
                 inputs_in_tiles: self.pass.inputs_in_tiles,
             };
-            let batch = micro_batch.upload::<I>(&device);
+            let batch = micro_batch.upload::<I>(self.gpt.rows_on_demand(), &device);
+            sum.named = batch.inputs.rows.as_ref().map(|rows| Arc::clone(&rows.ids));
             losses.push(self.forward_backward(batch, &options, sum));
             sum.added += 1;
         }
@@ -124,9 +125,11 @@ impl<I: Backend> Learner<Autodiff<I>> {
                 });
             return loss;
         }
-        let loss = self.gpt.loss(Batch::from_inner(batch), options, &kernels);
+        let batch = Batch::from_inner(batch);
+        let named = batch.inputs.rows.clone();
+        let loss = self.gpt.loss(batch, options, &kernels);
         let value = loss.clone().inner();
-        sum.add(&self.gpt, GradientsParams::from_grads(loss.backward(), &self.gpt));
+        sum.add(&self.gpt, rows::gradients(loss.backward(), &self.gpt, self.gpt.wte.id, named.as_ref()));
         value
     }
 

@@ -3,6 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Int, Tensor, TensorData, backend::Backend};
 use burn_train::InferenceStep;
+use models::rows::RowsOnDemand;
 use models::{Batch, Chunks, Gpt, Input, PassOptions, Plain};
 use runs::config::{Config, CrossingKind};
 
@@ -53,7 +54,7 @@ impl<B: Backend> InferenceStep for Learner<B> {
         let counted = micro_batch.counted();
         // The sum, so that batches of different sizes add up to one exact mean.
         let options = PassOptions { divisor: Some(1.0), ..PassOptions::default() };
-        let batch = micro_batch.upload::<B>(&self.gpt.wte.device());
+        let batch = micro_batch.upload::<B>(self.gpt.rows_on_demand(), &self.gpt.wte.device());
         match self.gpt.loss(batch, &options, &Plain(Chunks::default())).try_into_data() {
             Ok(data) => {
                 let sum = data.iter::<f64>().sum();
@@ -65,12 +66,15 @@ impl<B: Backend> InferenceStep for Learner<B> {
 }
 
 impl MicroBatch {
-    /// The micro-batch's tensors on `device`.
-    pub(super) fn upload<B: Backend>(&self, device: &B::Device) -> Batch<B> {
+    /// The micro-batch's tensors on `device`, with the rows of the embedding where those are fetched on demand.
+    pub(super) fn upload<B: Backend>(&self, rows: Option<&RowsOnDemand>, device: &B::Device) -> Batch<B> {
         let shape = [self.rows, self.inputs.len() / self.rows];
         let ids = |ids: &[i32]| Tensor::<B, 2, Int>::from_data(TensorData::new(ids.to_vec(), shape), device);
         Batch {
-            inputs: Input { tokens: ids(&self.inputs), followers: self.followers.as_deref().map(ids) },
+            inputs: Input {
+                followers: self.followers.as_deref().map(ids),
+                ..Input::of_tokens(self.inputs.clone(), shape, rows, device)
+            },
             targets: ids(&self.targets),
             mask: self
                 .mask

@@ -13,6 +13,8 @@ mod snapshot;
 mod steps;
 mod strategy;
 mod watching;
+#[cfg(test)]
+mod whole_and_by_rows;
 
 pub(crate) use evaluation::{evaluate, trial};
 pub(crate) use learner::Learner;

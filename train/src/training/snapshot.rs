@@ -56,7 +56,12 @@ pub(crate) fn save<I: Backend, B: Backend>(
     progress: &Progress,
     tokenizer: &Tokenizer,
 ) -> anyhow::Result<()> {
-    let on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();
+    let mut on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();
+    let mut table = optimizer.host.as_ref().and_then(HostPart::table);
+    if let Some(table) = &mut table {
+        let whole = table.whole();
+        on_host.insert(whole.name(), whole);
+    }
     let complete = |name: &str, shape: &[usize], read: weights::Read<'_>| match on_host.get(name) {
         Some(state) if !state.reads_weights() => Ok(TensorData::new(state.own_masters(), shape.to_vec())),
         Some(state) => state.complete(read()?).map_err(|error| unread(name, &error)),

@@ -161,6 +161,8 @@ impl<I: Offloadable> Run<I> {
         if self.optimizer.owners.are_divided() || !self.ranks.go_on()? {
             return Ok(false);
         }
+        // Whatever is being stepped comes back first: it would keep its old number.
+        self.optimizer.settle()?;
         if let Some(host) = &mut self.optimizer.host {
             let share = self.ranks.share(self.session.config.train.accumulate);
             host.number_shares_from(share.range().start);

@@ -81,14 +81,16 @@ const WIDE: [&str; 10] = [
     "eval.questions=[]",
 ];
 const MATRICES: u64 = 6 * 12 * 512 * 512;
-/// Parameters of the embedding, kept in f32, and of the head, in bf16.
+/// Parameters of the embedding, and of the head, in bf16.
 const EMBEDDING: u64 = 264 * 512;
+/// Bytes of the most rows of the embedding that a step of fifteen tokens names.
+const ROWS: u64 = 4 * 15 * 512;
 
 /// A byte and a 32nd of gradient out; as much of weight in for the forward pass, and again for the backward pass.
 #[test]
 fn a_step_moves_little_more_than_three_bytes_per_parameter() {
     let tiny = Tiny::new();
-    let streamed = MATRICES * 33 / 32 + (4 + 2) * EMBEDDING;
+    let streamed = MATRICES * 33 / 32 + 2 * EMBEDDING;
     for stream in [INT8, FP8] {
         let settings = [&WIDE[..], &[stream]].concat();
         let [tight, roomy] = [format!("{stream}-tight"), format!("{stream}-roomy")];
@@ -99,7 +101,10 @@ fn a_step_moves_little_more_than_three_bytes_per_parameter() {
             let bytes = |key: &str| step[key].as_u64().expect("a number");
             let (out, back) =
                 (bytes("bytes_out") + bytes("bytes_read"), bytes("bytes_in") + bytes("bytes_written"));
-            assert!((streamed..streamed + 64).contains(&out), "{out} bytes out, not {streamed}: {step}");
+            assert!(
+                (streamed..streamed + ROWS + 64).contains(&out),
+                "{out} bytes out, not {streamed}: {step}"
+            );
             assert!(
                 back <= 2 * streamed + streamed / 50,
                 "{back} bytes in, not {} at most: {step}",

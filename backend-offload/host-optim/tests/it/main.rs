@@ -1,6 +1,7 @@
 //! The host optimizer through its public face: on slices, and on Burn modules.
 
 mod burn_modules;
+mod rows;
 mod slices;
 mod updates;
 mod velocity;

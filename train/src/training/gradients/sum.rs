@@ -1,5 +1,7 @@
 //! The sum of a step's gradients as they arrive, and how it meets those of other ranks.
 
+use std::sync::Arc;
+
 use anyhow::anyhow;
 use burn::backend::Autodiff;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -22,6 +24,8 @@ pub(super) struct Sum<'a, I: Backend> {
     pub(super) grads: GradientsParams,
     pub(super) norms: SquaredNorms<I>,
     host: Option<&'a mut HostPart>,
+    /// Rows of the embedding that the present micro-batch names, where it comes by rows.
+    pub(super) named: Option<Arc<[u32]>>,
     /// The first gradient that could not be taken to the host.
     pub(super) failure: Option<String>,
 }
@@ -35,6 +39,7 @@ impl<'a, I: Backend> Sum<'a, I> {
             grads: GradientsParams::new(),
             norms: SquaredNorms::new(passes),
             host,
+            named: None,
             failure: None,
         }
     }
@@ -153,7 +158,10 @@ impl<I: Backend> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
         let is_last = self.sum.is_last();
         if let Some(host) = self.sum.host.as_mut().filter(|host| host.has(param.id)) {
             if self.sum.failure.is_none() {
-                let taken = host.arrive(param.id, arrived, param.val().dtype(), is_last);
+                let taken = match &self.sum.named {
+                    Some(rows) if host.has_rows_of(param.id) => host.arrive_rows(rows, arrived),
+                    _ => host.arrive(param.id, arrived, param.val().dtype(), is_last),
+                };
                 self.sum.failure = taken.err().map(|error| error.to_string());
             }
             return;
