@@ -101,6 +101,7 @@ fn a_run_on_cuda_takes_what_its_plan_said() {
         let settings = [settings, &["eval.questions=[]"]].concat();
         let output = train(&tiny, &installation, "lazy", "unlimited", &settings);
         fs::remove_dir_all(tiny.join("lazy-unlimited")).expect("a run");
+        fs::remove_file(tiny.join("lazy-unlimited.json")).expect("a report");
         assert_as_planned(&output, &settings);
     }
 }
