@@ -106,7 +106,7 @@ fn a_run_on_cuda_takes_what_its_plan_said() {
     }
 }
 
-/// An embedding of 8 MiB: in one piece its update names 56 MiB, and by rows 44.
+/// An embedding of 8 MiB: in one piece its update names 48 MiB and more, and by rows 44 at most.
 #[test]
 fn an_embedding_is_stepped_on_cuda_under_a_budget_that_holds_its_update_by_rows_alone() {
     let Some((installation, tiny)) = prepared() else { return };
@@ -122,8 +122,8 @@ fn an_embedding_is_stepped_on_cuda_under_a_budget_that_holds_its_update_by_rows_
     let trained = |budget: &str| json(&train(&tiny, &installation, "lazy", budget, &settings));
     let roomy = trained("unlimited");
     assert!(roomy["largest_launch"].as_u64() <= Some(45 << 20), "{roomy:#}");
-    let tight = trained("50MiB");
+    let tight = trained("46MiB");
     assert!(tight["evictions"].as_u64() > Some(0), "{tight:#}");
-    assert!(tight["peak_device_bytes"].as_u64() <= Some(50 << 20), "{tight:#}");
+    assert!(tight["peak_device_bytes"].as_u64() <= Some(46 << 20), "{tight:#}");
     assert_eq!(bits(&tight), bits(&roomy));
 }
