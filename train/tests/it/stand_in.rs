@@ -101,11 +101,12 @@ fn a_run_on_cuda_takes_what_its_plan_said() {
         let settings = [settings, &["eval.questions=[]"]].concat();
         let output = train(&tiny, &installation, "lazy", "unlimited", &settings);
         fs::remove_dir_all(tiny.join("lazy-unlimited")).expect("a run");
+        fs::remove_file(tiny.join("lazy-unlimited.json")).expect("a report");
         assert_as_planned(&output, &settings);
     }
 }
 
-/// An embedding of 8 MiB: in one piece its update names 56 MiB, and by rows 44.
+/// An embedding of 8 MiB: in one piece its update names 48 MiB and more, and by rows 44 at most.
 #[test]
 fn an_embedding_is_stepped_on_cuda_under_a_budget_that_holds_its_update_by_rows_alone() {
     let Some((installation, tiny)) = prepared() else { return };
@@ -121,8 +122,8 @@ fn an_embedding_is_stepped_on_cuda_under_a_budget_that_holds_its_update_by_rows_
     let trained = |budget: &str| json(&train(&tiny, &installation, "lazy", budget, &settings));
     let roomy = trained("unlimited");
     assert!(roomy["largest_launch"].as_u64() <= Some(45 << 20), "{roomy:#}");
-    let tight = trained("50MiB");
+    let tight = trained("46MiB");
     assert!(tight["evictions"].as_u64() > Some(0), "{tight:#}");
-    assert!(tight["peak_device_bytes"].as_u64() <= Some(50 << 20), "{tight:#}");
+    assert!(tight["peak_device_bytes"].as_u64() <= Some(46 << 20), "{tight:#}");
     assert_eq!(bits(&tight), bits(&roomy));
 }
