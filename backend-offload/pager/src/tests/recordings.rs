@@ -1,6 +1,6 @@
 //! Recordings say what a program asked, and one step of it can stand for all.
 
-use super::planning::{peak, replay, training};
+use super::planning::{Script, peak, replay, training};
 use super::*;
 
 /// The recording of a pager to which a recording is played.
@@ -75,4 +75,39 @@ fn steps_that_are_not_alike_do_not_repeat() {
     });
     assert!(matches!(recording.step(1), Err(BadRecording::Different { .. })));
     assert_eq!(recording.step(9), Err(BadRecording::TooShort { steps: 5, needed: 11 }));
+}
+
+#[test]
+fn layers_that_are_alike_are_written_once() {
+    let layers = |count: usize| {
+        let mut script = Script::default();
+        let weights: Vec<usize> = (0..count).map(|_| script.born(1000)).collect();
+        let mut last = script.born(70);
+        for weight in weights {
+            let wide: Vec<usize> = (0..20).map(|n| script.born(100 + n)).collect();
+            wide.iter().for_each(|block| script.operate(&[last], &[*block]));
+            let next = script.born(70);
+            script.operate(&[weight, wide[0]], &[next]);
+            wide.into_iter().chain([last]).for_each(|block| script.free(block));
+            last = next;
+        }
+        script.recording
+    };
+    let [ten, hundred] = [10, 100].map(layers);
+    for recording in [&ten, &hundred] {
+        assert_eq!(Recording::from_bytes(&recording.to_bytes()).as_ref(), Ok(recording));
+    }
+    let [short, long] = [ten, hundred].map(|recording| recording.to_bytes().len());
+    assert!(long < 4 * short, "{long} bytes for ten times the layers of {short}");
+}
+
+#[test]
+fn a_repetition_beyond_reason_is_refused_before_it_fills_the_memory() {
+    let step = [&b"spilled1"[..], &[5]].concat();
+    let repeated = |count: &[u8]| Recording::from_bytes(&[&step[..], &[10, 1], count].concat());
+    assert_eq!(repeated(&[3]).expect("four steps").events, [Event::Step; 4]);
+    let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
+    assert_eq!(repeated(&huge), Err(BadRecording::TooLong { at: 9 }));
+    let before_all = [&step[..], &[10, 2, 1]].concat();
+    assert_eq!(Recording::from_bytes(&before_all), Err(BadRecording::Senseless { at: 9 }));
 }
