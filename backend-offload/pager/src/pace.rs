@@ -15,7 +15,7 @@ const PLACES: usize = 128;
 /// Rounds of a step: one to begin with, and those that are looked at.
 const ROUNDS: usize = 3;
 
-/// What the least time of a recorded step is found by, under whatever budget.
+/// The machine and the uses by which the least time of a recorded step is found, under whatever budget.
 #[derive(Debug)]
 pub struct Pace<'r> {
     recording: &'r Recording,

@@ -44,7 +44,7 @@ pub struct Replay<'r> {
     raised_and_sunk: Vec<Moved>,
     disk_before: Moved,
     timeline: Option<Timeline>,
-    /// What was decided, line by line.
+    /// Decisions, line by line.
     #[cfg(test)]
     pub(crate) decisions: String,
 }
