@@ -211,3 +211,16 @@ impl BenchVram {
 
 /// Steps of one run beside a peer.
 const PEER_STEPS: u64 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::flops_per_second;
+
+    #[test]
+    fn a_rate_of_arithmetic_is_a_positive_number_with_its_unit() {
+        assert_eq!(flops_per_second("80TFLOP/s"), Ok(80e12));
+        for wrong in ["80", "80GB", "-1TFLOP/s", "infTFLOP/s", "TFLOP/s"] {
+            assert!(flops_per_second(wrong).is_err_and(|error| error.contains(wrong)), "{wrong}");
+        }
+    }
+}
