@@ -71,3 +71,33 @@ fn steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts() {
     }
     assert_on_record("pace.csv", &table);
 }
+
+/// Bytes per second that a step on the host in `bf16` was measured to read and write, at worst and at best; 20 for a parameter, whose
+/// new weights are two of them (`benchmarks/runs/2026-11-24-cpu-host-step`).
+const HOST_STEPS: [f64; 2] = [27.3e9, 51.1e9];
+
+#[test]
+fn seven_billion_parameters_with_the_optimizer_on_the_host_take_little_longer_than_their_longest_part_under_8_gib()
+ {
+    let (step, peak) = recorded("gpt-7b-host");
+    let budget = 8 << 30;
+    assert!(budget < peak / 2, "{peak}");
+    let mut table =
+        String::from("step,memory,host_step,steady,step_seconds,arithmetic,in,out,host,of_the_least\n");
+    for machine in [GPU, PRODUCTS_ALONE] {
+        for rate in HOST_STEPS {
+            let machine = Machine { host: rate / 10.0, ..machine };
+            let elapsed = played(&step, budget, machine)[ROUNDS - 1];
+            let Elapsed { step: seconds, arithmetic, back, out, host } = elapsed;
+            let of_least = seconds / Pace::of(&step, machine).least(budget);
+            // At the slower rate the host's step is longer than the products of a forward pass, beside which it runs.
+            let hides = machine.memory < f64::INFINITY || rate > 50e9;
+            let (ratio, limit) = (of_the_longest(&elapsed), if hides { 1.15 } else { 1.26 });
+            assert!(ratio <= limit, "{ratio} at {rate:e} bytes per second on the host, {machine:?}");
+            let numbers = [ratio, seconds, arithmetic, back, out, host, of_least];
+            let numbers = numbers.map(|number| format!("{number:.3}")).join(",");
+            writeln!(table, "gpt-7b-host,{:e},{rate:e},{numbers}", machine.memory).expect("a string");
+        }
+    }
+    assert_on_record("host.csv", &table);
+}
