@@ -174,6 +174,9 @@ impl Registry {
             });
         }
         let host = self.host([config.host_budget, config.pinned_budget])?;
+        if dry_run {
+            host.run_dry();
+        }
         let trace = config.trace.map(|path| TraceFile::create(path, self.traces)).transpose()?;
         // Last: space that is taken would stay so after a refusal.
         let disk = self.disk(config.disk_folder, config.disk_budget)?;

@@ -102,12 +102,26 @@ pub(crate) struct BenchVram {
     /// Bytes per second of their operands that operations get through: with a `--link`, `--simulate` tells a step's time and draws it
     #[arg(long, value_name = "BYTES", requires = "link")]
     memory: Option<Budget>,
+    /// Floating-point operations per second: 80TFLOP/s. Steps recorded before these were told have none
+    #[arg(long, value_name = "RATE", requires = "link", value_parser = flops_per_second)]
+    flops: Option<f64>,
+    /// Bytes per second of new weights that an optimizer on the host makes. One that reads and writes 40GB per second, 20 bytes
+    /// of them for a parameter in bf16, makes 4GB
+    #[arg(long, value_name = "BYTES", requires = "link")]
+    host_step: Option<Budget>,
     /// Write the step that `--simulate` found in a longer recording to this file
     #[arg(long, value_name = "FILE", requires = "simulate")]
     keep: Option<PathBuf>,
     /// Measure nothing: put this record's table into README.md
     #[arg(long, value_name = "RECORD", exclusive = true)]
     readme: Option<PathBuf>,
+}
+
+/// A rate such as `80TFLOP/s`, in operations per second.
+fn flops_per_second(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix("TFLOP/s").and_then(|number| number.trim().parse::<f64>().ok());
+    let rate = number.filter(|rate| *rate > 0.0 && rate.is_finite());
+    rate.map(|rate| rate * 1e12).ok_or_else(|| format!("`{text}` is no rate such as 80TFLOP/s"))
 }
 
 impl BenchVram {
@@ -118,12 +132,13 @@ impl BenchVram {
         if let Some(traces) = &self.simulate {
             let rate = |rate: Option<Budget>| match rate {
                 Some(Budget::Bytes(bytes)) => Ok(Some(bytes)),
-                Some(_) => bail!("a --link and a --memory have bytes per second: 25GB"),
+                Some(_) => bail!("a --link, a --memory and a --host-step have bytes per second: 25GB"),
                 None => Ok(None),
             };
-            let (link, memory) = (rate(self.link)?, rate(self.memory)?);
+            let (link, memory, host) = (rate(self.link)?, rate(self.memory)?, rate(self.host_step)?);
             let (keep, out, budgets) = (self.keep.as_deref(), self.out.as_deref(), self.budgets.as_slice());
-            return Simulation { traces, budgets, link, memory, keep, out }.run();
+            let flops = self.flops;
+            return Simulation { traces, budgets, link, memory, flops, host, keep, out }.run();
         }
         let machine = Machine::probe();
         let place = Place::choose(&self.device, &machine);
@@ -208,3 +223,16 @@ fn counts_energy(place: &Place) -> Option<energy::Gpu> {
 
 /// Steps of one run beside a peer.
 const PEER_STEPS: u64 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::flops_per_second;
+
+    #[test]
+    fn a_rate_of_arithmetic_is_a_positive_number_with_its_unit() {
+        assert_eq!(flops_per_second("80TFLOP/s"), Ok(80e12));
+        for wrong in ["80", "80GB", "-1TFLOP/s", "infTFLOP/s", "TFLOP/s"] {
+            assert!(flops_per_second(wrong).is_err_and(|error| error.contains(wrong)), "{wrong}");
+        }
+    }
+}

@@ -40,8 +40,8 @@ struct Access {
 }
 
 #[derive(Debug, Default)]
-struct Instance {
-    bytes: u64,
+pub(crate) struct Instance {
+    pub bytes: u64,
     uses: Vec<Access>,
     /// Contents were put into the host tier before its first use.
     begins_away: bool,
@@ -61,17 +61,27 @@ struct Stay {
 }
 
 /// A recording with every round written out and every block's uses side by side.
+impl Instance {
+    /// Whether it has contents, on whichever tier, before the operation.
+    pub fn is_defined_before(&self, operation: usize) -> bool {
+        let mut uses = self.uses.iter().take_while(|access| access.operation < operation);
+        self.begins_away || uses.any(|access| access.written)
+    }
+}
+
 #[derive(Debug, Default)]
-struct Program {
-    blocks: Vec<Instance>,
-    /// Operands of each operation.
-    operations: Vec<Vec<usize>>,
+pub(crate) struct Program {
+    pub blocks: Vec<Instance>,
+    /// Operands of each operation, each once.
+    pub operations: Vec<Vec<usize>>,
+    /// Floating-point operations of each.
+    pub flops: Vec<u64>,
     /// Operations before the end of each step.
-    steps: Vec<usize>,
+    pub steps: Vec<usize>,
 }
 
 impl Program {
-    fn unrolled(recording: &Recording, times: usize) -> Self {
+    pub fn unrolled(recording: &Recording, times: usize) -> Self {
         let mut program = Self::default();
         let begin = recording.events.iter().position(|event| *event == Event::Begin);
         let (before, round) = recording.events.split_at(begin.unwrap_or(recording.events.len()));
@@ -106,7 +116,7 @@ impl Program {
                 numbers.push(self.blocks.len());
                 self.blocks.push(Instance { bytes, ..Instance::default() });
             }
-            Event::Operation { first, count, .. } => {
+            Event::Operation { first, count, flops } => {
                 let mut operands = Vec::new();
                 for operand in &recording.operands[first..first + count] {
                     let number = numbers[operand.block];
@@ -119,6 +129,7 @@ impl Program {
                     }
                 }
                 self.operations.push(operands);
+                self.flops.push(flops);
             }
             Event::Written(block) => {
                 if let Some(access) = self.blocks[numbers[block]].uses.last_mut() {
@@ -134,7 +145,7 @@ impl Program {
                 self.blocks[number].freed = Some(now);
             }
             Event::Step => self.steps.push(now),
-            Event::Begin | Event::Carried { .. } => {}
+            Event::Begin | Event::Carried { .. } | Event::Read { .. } => {}
         }
     }
 

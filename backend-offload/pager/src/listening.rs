@@ -21,6 +21,13 @@ impl Pager {
         }
     }
 
+    /// Tells a recording that the program reads so many bytes of the block, wherever they are.
+    pub fn reads(&mut self, id: BlockId, bytes: u64) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.reads(id.index, bytes);
+        }
+    }
+
     /// Ends the recording, and forgets what was not taken of it.
     pub fn stop_recording(&mut self) {
         self.recorder = None;

@@ -7,11 +7,14 @@
 //! beginning and lies in the host tier, and what it leaves alive takes the places of what it found.
 //!
 //! The file is a magic number and then events, each one byte for its kind and varints: 7 bits a byte, low ones first.
-//! Operands are written as the number of births since their own, which is small for most. Operations whose arithmetic is
-//! known are of a kind of their own, so files from before anybody told it are read as they were.
+//! Operands are written as the number of births since their own, which is small for most. So alike parts of a program have the
+//! same bytes, and a [kept](Recording::to_bytes) recording has them once: one event stands for many that were there before
+//! ([`repeats`](crate::repeats)). Kinds were added over time; whatever an older file has is read as it was.
 
 use crate::block::Arena;
+use crate::repeats::{REPEAT, Repeats};
 use std::fmt;
+use std::ops::Range;
 
 const MAGIC: [u8; 8] = *b"spilled1";
 
@@ -40,6 +43,13 @@ pub enum Event {
     WrittenInTier(usize),
     /// The program let go of the block.
     Freed(usize),
+    /// The program reads contents: a copy off the device, and waited for, unless the host has them.
+    Read {
+        /// The block they are in.
+        block: usize,
+        /// Their size.
+        bytes: u64,
+    },
     /// A step of the program ends.
     Step,
     /// The step that repeats begins here; events before it only make the blocks it finds.
@@ -83,6 +93,11 @@ pub enum BadRecording {
         /// Where it begins.
         at: usize,
     },
+    /// The event at this byte repeats more than any recording of ours does.
+    TooLong {
+        /// Where it begins.
+        at: usize,
+    },
     /// There are not enough steps.
     TooShort {
         /// Marked steps there are.
@@ -103,6 +118,9 @@ impl fmt::Display for BadRecording {
             Self::Foreign => write!(f, "this is no recording of a pager"),
             Self::Truncated => write!(f, "the recording ends in the middle of an event"),
             Self::Senseless { at } => write!(f, "the event at byte {at} makes no sense"),
+            Self::TooLong { at } => {
+                write!(f, "the repetition at byte {at} is longer than any that is recorded")
+            }
             Self::TooShort { steps, needed } => {
                 write!(f, "{steps} marked steps are recorded, and it takes {needed}")
             }
@@ -119,26 +137,61 @@ impl Recording {
     /// Reads a recording.
     ///
     /// # Errors
-    /// If the bytes are none. Nothing is allocated beyond a few times their length.
+    /// If the bytes are none. Nothing is allocated beyond a few times their length, and what a million events take.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, BadRecording> {
         let rest = bytes.strip_prefix(&MAGIC).ok_or(BadRecording::Foreign)?;
         let mut reader = Reader { bytes: rest, at: 0, born: 0 };
         let mut recording = Self::default();
+        let mut repeats = Repeats::default();
         while reader.at < rest.len() {
             let at = reader.at;
-            let event = reader.event(&mut recording.operands)?;
-            recording.events.push(event.ok_or(BadRecording::Senseless { at: at + MAGIC.len() })?);
+            let senseless = BadRecording::Senseless { at: at + MAGIC.len() };
+            if rest[at] != REPEAT {
+                let event = reader.event(&mut recording.operands)?.ok_or(senseless)?;
+                recording.events.push(event);
+                repeats.written_at(at);
+                continue;
+            }
+            reader.at += 1;
+            let (ago, count) = (reader.varint()?, reader.varint()?);
+            let behind = reader.at;
+            if !repeats.allow(count) {
+                return Err(BadRecording::TooLong { at: at + MAGIC.len() });
+            }
+            for _ in 0..count {
+                reader.at = repeats.again(ago).ok_or(senseless.clone())?;
+                let event = reader.event(&mut recording.operands)?.ok_or(senseless.clone())?;
+                recording.events.push(event);
+            }
+            reader.at = behind;
         }
         Ok(recording)
     }
 
-    /// The recording as a file.
+    /// The recording as a file, with alike stretches written once.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::new();
-        for event in &self.events {
-            writer.event(*event, &self.operands);
+        let events: Vec<Range<usize>> = self
+            .events
+            .iter()
+            .map(|event| {
+                let from = writer.bytes.len();
+                writer.event(*event, &self.operands);
+                from..writer.bytes.len()
+            })
+            .collect();
+        let alike = Repeats::found(&writer.bytes, &events);
+        let mut file = Writer::new();
+        let mut next = 0;
+        for repeat in alike {
+            file.bytes.extend(events[next..repeat.at].iter().flat_map(|event| &writer.bytes[event.clone()]));
+            file.bytes.push(REPEAT);
+            file.varint(repeat.ago as u64);
+            file.varint(repeat.count as u64);
+            next = repeat.at + repeat.count;
         }
-        writer.bytes
+        file.bytes.extend(events[next..].iter().flat_map(|event| &writer.bytes[event.clone()]));
+        file.bytes
     }
 
     /// Whether it is one step that repeats.
@@ -170,6 +223,7 @@ impl Writer {
             Event::Begin => 6,
             Event::Carried { .. } => 7,
             Event::Operation { .. } => 8,
+            Event::Read { .. } => 9,
         };
         self.bytes.push(kind);
         match event {
@@ -188,6 +242,10 @@ impl Writer {
                 }
             }
             Event::Written(block) | Event::WrittenInTier(block) | Event::Freed(block) => self.block(block),
+            Event::Read { block, bytes } => {
+                self.block(block);
+                self.varint(bytes);
+            }
             Event::Step | Event::Begin => {}
             Event::Carried { role, by } => {
                 self.block(role);
@@ -244,6 +302,10 @@ impl Reader<'_> {
             7 => {
                 let (role, by) = (self.block()?, self.block()?);
                 role.zip(by).map(|(role, by)| Event::Carried { role, by })
+            }
+            9 => {
+                let (block, bytes) = (self.block()?, self.varint()?);
+                block.map(|block| Event::Read { block, bytes })
             }
             _ => None,
         })
@@ -336,6 +398,10 @@ impl Recorder {
 
     pub fn wrote_in_tier(&mut self, index: u32) {
         self.tell(Event::WrittenInTier(self.numbers[index as usize]));
+    }
+
+    pub fn reads(&mut self, index: u32, bytes: u64) {
+        self.tell(Event::Read { block: self.numbers[index as usize], bytes });
     }
 
     pub fn freed(&mut self, index: u32) {

@@ -4,7 +4,7 @@
 //! cost in bytes, whatever the link; [`on`](Replay::on) a machine moves take time and run beside operations. A recording
 //! made without a budget is replayed under any.
 
-use crate::block::BlockId;
+use crate::block::{BlockId, Place};
 use crate::limit::Limit;
 use crate::policy::Policy;
 use crate::recording::{Event, Recording};
@@ -44,6 +44,9 @@ pub struct Replay<'r> {
     raised_and_sunk: Vec<Moved>,
     disk_before: Moved,
     timeline: Option<Timeline>,
+    /// Decisions, line by line.
+    #[cfg(test)]
+    pub(crate) decisions: String,
 }
 
 impl<'r> Replay<'r> {
@@ -60,6 +63,8 @@ impl<'r> Replay<'r> {
             raised_and_sunk: Vec::new(),
             disk_before: Moved::default(),
             timeline: None,
+            #[cfg(test)]
+            decisions: String::new(),
         }
     }
 
@@ -95,6 +100,9 @@ impl<'r> Replay<'r> {
             return Ok(self);
         };
         recording.events[..begins].iter().try_for_each(|event| self.play(*event))?;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.begins();
+        }
         let carried = self.blocks.len();
         for _ in 0..times {
             recording.events[begins..].iter().try_for_each(|event| self.play(*event))?;
@@ -126,6 +134,12 @@ impl<'r> Replay<'r> {
     /// The pager, for its counters.
     pub fn pager(&self) -> &Pager {
         &self.pager
+    }
+
+    /// A block's number in the recording.
+    #[cfg(test)]
+    pub(crate) fn number(&self, id: BlockId) -> Option<usize> {
+        self.blocks.iter().position(|block| *block == Some(id))
     }
 
     #[cfg(test)]
@@ -179,6 +193,10 @@ impl<'r> Replay<'r> {
             }
             Event::WrittenInTier(block) => {
                 let block = self.blocks[block].ok_or(unknown())?;
+                let bytes = self.pager.get(block).map_or(0, |block| block.bytes);
+                if let Some(timeline) = self.timeline.as_mut() {
+                    timeline.is_given(bytes);
+                }
                 match self.pager.get(block).map(|block| block.place) {
                     Some(place) if place.is_on_device() => _ = self.pager.wrote(block)?,
                     _ => self.pager.wrote_in_tier(block, TierIndex::HOST)?,
@@ -187,6 +205,14 @@ impl<'r> Replay<'r> {
             Event::Freed(block) => {
                 let block = self.blocks[block].take().ok_or(unknown())?;
                 self.pager.remove(block)?;
+            }
+            Event::Read { block, bytes } => {
+                let block = self.blocks[block].ok_or(unknown())?;
+                let place = self.pager.get(block).map(|block| block.place);
+                let on_device_alone = matches!(place, Some(Place::Device { clean: None }));
+                if let Some(timeline) = self.timeline.as_mut().filter(|_| on_device_alone) {
+                    timeline.reads(bytes);
+                }
             }
             Event::Step => {
                 self.pager.mark_step();
@@ -221,6 +247,8 @@ impl<'r> Replay<'r> {
             if step == Step::Ready {
                 return Ok(());
             }
+            #[cfg(test)]
+            self.note("for", step);
             self.take(step)?;
         }
     }
@@ -233,6 +261,8 @@ impl<'r> Replay<'r> {
         loop {
             let rooms = self.rooms();
             let Some(step) = self.pager.next_ahead(&|| rooms) else { break };
+            #[cfg(test)]
+            self.note("beside", step);
             self.take(step)?;
         }
         let bytes = self.operands.iter().filter_map(|id| self.pager.get(*id)).map(|block| block.bytes).sum();

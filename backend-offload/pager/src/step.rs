@@ -66,6 +66,11 @@ impl Recording {
             (Event::Written(mine), Event::Written(theirs))
             | (Event::WrittenInTier(mine), Event::WrittenInTier(theirs))
             | (Event::Freed(mine), Event::Freed(theirs)) => Some(vec![(mine, theirs)]),
+            (Event::Read { block: mine, bytes }, Event::Read { block: theirs, bytes: as_many })
+                if bytes == as_many =>
+            {
+                Some(vec![(mine, theirs)])
+            }
             _ => None,
         }
     }
@@ -99,6 +104,7 @@ impl Recording {
                 Event::Written(block) => Event::Written(numbers[&block]),
                 Event::WrittenInTier(block) => Event::WrittenInTier(numbers[&block]),
                 Event::Freed(block) => Event::Freed(numbers[&block]),
+                Event::Read { block, bytes } => Event::Read { block: numbers[&block], bytes },
                 Event::Step | Event::Begin | Event::Carried { .. } => *event,
             };
             cut.events.push(event);

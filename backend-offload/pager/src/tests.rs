@@ -4,6 +4,7 @@
 use super::*;
 
 mod bounds;
+mod decisions;
 mod planning;
 mod recordings;
 mod sinking;

@@ -3,7 +3,10 @@
 //!
 //! An operation starts when its operands are there, and takes as long as the machine needs for their bytes. A copy off
 //! the device starts when its engine is free; its memory is free when it ends. A copy onto the device likewise, into
-//! memory that is free when it is queued.
+//! memory that is free when it is queued. What the program reads is copied off the device, and waited for.
+//!
+//! Contents that the program makes in host memory are a parameter's next numbers, where its optimizer is there: the host steps
+//! one parameter after another from the beginning of the program's step, and the program waits for the one it comes to.
 
 use crate::block::{BlockId, Token};
 use std::collections::{HashMap, VecDeque};
@@ -18,6 +21,8 @@ pub struct Machine {
     pub memory: f64,
     /// Floating-point operations per second, for operations whose arithmetic is on record.
     pub flops: f64,
+    /// Contents that the program makes in host memory, by their own size.
+    pub host: f64,
 }
 
 /// How long one step of a program took, in seconds.
@@ -31,6 +36,8 @@ pub struct Elapsed {
     pub out: f64,
     /// The engine that copies onto the device was busy.
     pub back: f64,
+    /// The host was busy making contents.
+    pub host: f64,
 }
 
 /// One step as it went, in seconds from its beginning. A copy may begin before the step, and end after it.
@@ -62,6 +69,7 @@ pub(crate) struct Timeline {
     now: f64,
     out_free: f64,
     back_free: f64,
+    host_free: f64,
     /// Copies off the device that have not landed, in the order in which they do.
     leaving: VecDeque<(Token, f64)>,
     arrivals: HashMap<BlockId, f64>,
@@ -80,6 +88,7 @@ impl Timeline {
             now: 0.0,
             out_free: 0.0,
             back_free: 0.0,
+            host_free: 0.0,
             leaving: VecDeque::new(),
             arrivals: HashMap::new(),
             step: Elapsed::default(),
@@ -106,6 +115,30 @@ impl Timeline {
         self.under_way.back.push((begins, self.back_free));
         self.step.back += takes;
         self.arrivals.insert(block, self.back_free);
+    }
+
+    /// The program begins, whatever was made before.
+    pub fn begins(&mut self) {
+        (self.host_free, self.now, self.step.host) = (0.0, 0.0, 0.0);
+        self.under_way.waited.clear();
+    }
+
+    /// The program reads so many bytes off the device, and waits for them.
+    pub fn reads(&mut self, bytes: u64) {
+        let takes = bytes as f64 / self.machine.link;
+        let begins = self.out_free.max(self.now);
+        self.out_free = begins + takes;
+        self.under_way.out.push((begins, self.out_free));
+        self.step.out += takes;
+        self.wait_until(self.out_free);
+    }
+
+    /// The program comes to contents that the host makes, and waits for them.
+    pub fn is_given(&mut self, bytes: u64) {
+        let takes = bytes as f64 / self.machine.host;
+        self.host_free = self.host_free.max(self.step_began) + takes;
+        self.step.host += takes;
+        self.wait_until(self.host_free);
     }
 
     /// A copy off the device that has landed by now.

@@ -92,7 +92,9 @@ impl<B: SharedStorage> State<B> {
         let (device, dry) = (self.device.clone(), self.dry);
         let make = || catch_unwind(AssertUnwindSafe(|| if dry { B::blank(tensor) } else { make(&device) }));
         let bytes = (tensor.shape.num_elements() * tensor.dtype.size()) as u64;
-        let away = self.new_data == NewData::OnHost && self.pager.is_better_away(bytes, Arena::UNPOOLED);
+        // A dry run records for budgets under which tensors spill.
+        let better_away = self.dry || self.pager.is_better_away(bytes, Arena::UNPOOLED);
+        let away = self.new_data == NewData::OnHost && better_away;
         if bytes < self.smallest_block || !away {
             self.counts.bytes_written += bytes;
             return self.produce(&work, |_, _| make().map(|handle| vec![handle]));
@@ -109,7 +111,9 @@ impl<B: SharedStorage> State<B> {
         let (storage, view) = B::split(&handle);
         let contents = B::bytes(&storage);
         let Ok(mut draft) = self.tiers.draft(contents.len()) else { return Err(handle) };
-        draft.copy_from_slice(contents);
+        if !self.dry {
+            draft.copy_from_slice(contents);
+        }
         let block = self.pager.insert(contents.len() as u64, Arena::UNPOOLED);
         if let Err(fault) = self.pager.wrote_in_tier(block, TierIndex::HOST) {
             self.fault(fault, "a tensor from data");

@@ -45,7 +45,9 @@ impl<B: SharedStorage> State<B> {
         let storage = self.table.reference(block).expect("a storage on the device has a tensor");
         let contents = B::bytes(&storage);
         let mut draft = self.tiers.draft(contents.len())?;
-        draft.copy_from_slice(contents);
+        if !self.dry {
+            draft.copy_from_slice(contents);
+        }
         self.tiers.keep(block, draft);
         Ok(())
     }
@@ -89,7 +91,9 @@ impl<B: SharedStorage> Mover for State<B> {
         }
         match self.tiers.verified(block) {
             Ok(copy) => {
-                self.table.bring_back(block, &B::allocate(copy.bytes()));
+                let contents = copy.bytes();
+                let storage = if self.dry { B::untouched(contents.len()) } else { B::allocate(contents) };
+                self.table.bring_back(block, &storage);
                 Ok(Progress::Landed)
             }
             Err(error) => {
@@ -119,6 +123,7 @@ mod tests {
     use super::*;
     use crate::config::OffloadConfig;
     use crate::faults::Injector;
+    use crate::host_memory::NewData;
     use crate::registry::Settings;
     use crate::router::table::Tensor;
     use crate::tiers::HostPool;
@@ -131,7 +136,11 @@ mod tests {
 
     /// A distrustful device with room for one tensor of [`BYTES`].
     fn device() -> State<Flex> {
-        let settings = Settings {
+        State::new(FlexDevice, settings())
+    }
+
+    fn settings() -> Settings {
+        Settings {
             overlap: true,
             device_budget: Limit::bytes(BYTES as u64),
             policy: OffloadConfig::new().policy,
@@ -148,8 +157,7 @@ mod tests {
             injector: Injector::default(),
             #[cfg(feature = "test-util")]
             watch_runtime: false,
-        };
-        State::new(FlexDevice, settings)
+        }
     }
 
     fn tensor(state: &mut State<Flex>, number: u64, value: f32) -> TensorIr {
@@ -180,6 +188,22 @@ mod tests {
             2f32.to_bits()
         );
         assert_eq!(state.pager.ledger().held(TierIndex::HOST), 0);
+    }
+
+    #[test]
+    fn a_dry_device_records_what_is_made_for_the_host_and_read_and_touches_neither() {
+        let settings = Settings { dry_run: true, paranoid: false, device_budget: Limit::NONE, ..settings() };
+        let mut state = State::new(FlexDevice, settings);
+        state.pager.record();
+        state.new_data = NewData::OnHost;
+        let made = tensor(&mut state, 1, 1.0);
+        assert!(matches!(state.table.tensor(made.id), Some(Tensor::Away { .. })));
+        let read = state.read(&made).expect("zeros");
+        assert_eq!(read.as_slice::<f32>().expect("floats"), [0.0; BYTES / 4]);
+        let recording = pager::Recording::from_bytes(&state.pager.recorded()).expect("a recording");
+        let born = pager::Event::Born { bytes: BYTES as u64, arena: pager::Arena::UNPOOLED };
+        let read = pager::Event::Read { block: 0, bytes: BYTES as u64 };
+        assert_eq!(recording.events, [born, pager::Event::WrittenInTier(0), read]);
     }
 
     #[test]

@@ -29,6 +29,11 @@ impl<B: SharedStorage> State<B> {
             }
             _ => None,
         };
+        let block = self.table.tensor(tensor.id).and_then(Tensor::block);
+        let bytes = (tensor.shape.num_elements() * tensor.dtype.size()) as u64;
+        if let Some(block) = block {
+            self.pager.reads(block, bytes);
+        }
         if let Some((block, view)) = on_host {
             let contents = self.verified_copy(block).map_err(|error| execution_error(&error))?;
             if let Some(data) = B::read(&view, contents.bytes()) {
@@ -39,7 +44,7 @@ impl<B: SharedStorage> State<B> {
             }
         }
         let handle = self.handle(&work).map_err(|error| execution_error(&error))?;
-        self.counts.bytes_read += (tensor.shape.num_elements() * tensor.dtype.size()) as u64;
+        self.counts.bytes_read += bytes;
         download::<B>(handle, tensor.shape.clone(), tensor.dtype)
     }
 

@@ -23,6 +23,8 @@ pub trait SharedStorage: BackendIr {
     fn join(storage: Self::Storage, view: Self::View) -> Self::Handle;
     /// A new allocation with this contents.
     fn allocate(contents: &[u8]) -> Self::Storage;
+    /// A new allocation of zeros, whose memory is the operating system's until somebody touches it.
+    fn untouched(len: usize) -> Self::Storage;
     /// A new tensor of zeros. Its memory is the operating system's until somebody touches it.
     fn blank(tensor: &TensorIr) -> Self::Handle;
     /// Tells live allocations apart.
@@ -88,15 +90,13 @@ impl SharedStorage for Flex {
         Arc::new(Bytes::from_bytes_vec(contents.to_vec()))
     }
 
+    fn untouched(len: usize) -> Arc<Bytes> {
+        let aligned = [8, 4, 2].into_iter().find(|size| len.is_multiple_of(*size));
+        Arc::new(zeros(len / aligned.unwrap_or(1), aligned.unwrap_or(1)))
+    }
+
     fn blank(tensor: &TensorIr) -> HandleKind<Self> {
-        let count = tensor.shape.num_elements();
-        // Zeros of the elements' own size: Flex's `zeros` aligns bytes afterwards, by a copy.
-        let zeros = match tensor.dtype.size() {
-            1 => Bytes::from_elems(vec![0u8; count]),
-            2 => Bytes::from_elems(vec![0u16; count]),
-            4 => Bytes::from_elems(vec![0u32; count]),
-            _ => Bytes::from_elems(vec![0u64; count]),
-        };
+        let zeros = zeros(tensor.shape.num_elements(), tensor.dtype.size());
         let zeros = FlexTensor::new(zeros, Layout::contiguous(tensor.shape.clone()), tensor.dtype);
         if tensor.dtype.is_float() {
             HandleKind::Float(zeros)
@@ -162,6 +162,16 @@ impl SharedStorage for Flex {
         let size = view.dtype.size();
         let bytes = contents[start * size..end * size].to_vec();
         Some(TensorData::from_bytes_vec(bytes, view.layout.shape().clone(), view.dtype))
+    }
+}
+
+/// Zeros of the elements' own size: Flex's `zeros` aligns bytes afterwards, by a copy.
+fn zeros(count: usize, size: usize) -> Bytes {
+    match size {
+        1 => Bytes::from_elems(vec![0u8; count]),
+        2 => Bytes::from_elems(vec![0u16; count]),
+        4 => Bytes::from_elems(vec![0u32; count]),
+        _ => Bytes::from_elems(vec![0u64; count]),
     }
 }
 

@@ -17,6 +17,8 @@ mod checksum;
 mod copies;
 mod disk;
 mod extents;
+#[cfg(target_os = "linux")]
+mod hollow;
 mod machine;
 mod pool;
 #[cfg(target_os = "linux")]

@@ -7,12 +7,15 @@ use super::books::{Books, Granted, HostUsage};
 use super::slab::{HeapMemory, Slab, SlabSource};
 use pager::Limit;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The host memory of all devices of this process.
 #[derive(Debug)]
 pub(crate) struct HostPool {
     books: Mutex<Books>,
+    /// Nobody minds what is in its slabs.
+    dry: AtomicBool,
 }
 
 /// A slab to be written. Its bytes count from the moment it is taken.
@@ -33,12 +36,18 @@ struct Held {
 
 impl HostPool {
     pub fn new(limit: Limit, pinned_limit: Limit) -> Arc<Self> {
-        Arc::new(Self { books: Mutex::new(Books::new(limit, pinned_limit)) })
+        Arc::new(Self { books: Mutex::new(Books::new(limit, pinned_limit)), dry: AtomicBool::new(false) })
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
         // The books are consistent after every statement that can panic.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From here on slabs take no memory, and there is no limit: for devices that compute nothing.
+    pub fn run_dry(&self) {
+        self.dry.store(true, Ordering::Relaxed);
+        self.set_limits(Limit::NONE, Limit::NONE);
     }
 
     pub fn set_limits(&self, limit: Limit, pinned_limit: Limit) {
@@ -81,7 +90,9 @@ impl HostPool {
     }
 
     fn ordinary(&self, len: usize) -> Option<Slab> {
-        HeapMemory::zeroed(len).map(Slab::Heap).or_else(|| {
+        let dry = self.dry.load(Ordering::Relaxed);
+        let slab = if dry { Slab::for_nothing(len) } else { HeapMemory::zeroed(len).map(Slab::Heap) };
+        slab.or_else(|| {
             self.books().refund(len);
             None
         })
@@ -253,6 +264,18 @@ mod tests {
         assert_eq!(in_use, 0);
         assert!(reserved <= 100, "{reserved} bytes idle where 100 were ever in use");
         assert!(reserved_peak >= reserved && reserved_peak <= 200, "{reserved_peak}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_dry_pool_gives_more_than_any_machine_has_and_takes_next_to_nothing() {
+        const LEN: usize = 1 << 40;
+        let pool = HostPool::new(HUNDRED, HUNDRED);
+        assert!(pool.draft(LEN, SlabSource::Heap).is_none());
+        pool.run_dry();
+        let mut draft = pool.draft(LEN, SlabSource::Heap).expect("its address is all that it takes");
+        draft[LEN - 1] = 1;
+        assert_eq!((draft.len(), pool.usage().in_use), (LEN, LEN as u64));
     }
 
     static POOL: OnceLock<Arc<HostPool>> = OnceLock::new();

@@ -1,5 +1,7 @@
 //! Slabs: pieces of host memory of exactly the size of a block.
 
+#[cfg(target_os = "linux")]
+use super::hollow::{HollowMemory, SMALLEST};
 use std::fmt;
 
 /// Kind of memory a device wants its host copies in.
@@ -16,6 +18,8 @@ pub(crate) enum SlabSource {
 pub(crate) enum Slab {
     Heap(HeapMemory),
     Pinned(PinnedMemory),
+    #[cfg(target_os = "linux")]
+    Hollow(HollowMemory),
 }
 
 /// Ordinary memory, aligned for any vector instruction: numbers are computed in place here, too.
@@ -81,6 +85,15 @@ impl Drop for PinnedMemory {
 }
 
 impl Slab {
+    /// Memory for a dry run, which takes hardly any where the system can do that.
+    pub(crate) fn for_nothing(len: usize) -> Option<Self> {
+        #[cfg(target_os = "linux")]
+        if len >= SMALLEST {
+            return HollowMemory::of(len).map(Self::Hollow);
+        }
+        HeapMemory::zeroed(len).map(Self::Heap)
+    }
+
     pub(crate) fn is_pinned(&self) -> bool {
         matches!(self, Self::Pinned(_))
     }
@@ -90,6 +103,8 @@ impl Slab {
             Self::Heap(memory) => memory.bytes(),
             // SAFETY: `PinnedMemory::new` promises `len` initialised bytes.
             Self::Pinned(memory) => unsafe { std::slice::from_raw_parts(memory.start.as_ptr(), memory.len) },
+            #[cfg(target_os = "linux")]
+            Self::Hollow(memory) => memory.bytes(),
         }
     }
 
@@ -100,6 +115,8 @@ impl Slab {
             Self::Pinned(memory) => unsafe {
                 std::slice::from_raw_parts_mut(memory.start.as_ptr(), memory.len)
             },
+            #[cfg(target_os = "linux")]
+            Self::Hollow(memory) => memory.bytes_mut(),
         }
     }
 }

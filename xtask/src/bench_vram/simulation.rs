@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use pager::{Elapsed, Limit, Machine, Policy, Recording, Replay, bound};
+use pager::{Elapsed, Limit, Machine, Pace, Policy, Recording, Replay, bound};
 
 use crate::{
     invocation::Invocation,
@@ -42,6 +42,10 @@ pub(super) struct Simulation<'a> {
     pub(super) link: Option<u64>,
     /// Bytes per second of their operands that operations get through.
     pub(super) memory: Option<u64>,
+    /// Floating-point operations per second, for operations whose arithmetic is on record.
+    pub(super) flops: Option<f64>,
+    /// Bytes per second of the weights that an optimizer on the host makes.
+    pub(super) host: Option<u64>,
     pub(super) keep: Option<&'a Path>,
     pub(super) out: Option<&'a Path>,
 }
@@ -49,10 +53,13 @@ pub(super) struct Simulation<'a> {
 impl Simulation<'_> {
     pub(super) fn run(&self) -> Result<()> {
         let traces = if self.traces.is_empty() { committed()? } else { self.traces.to_vec() };
-        let machine = self.link.zip(self.memory).map(|(link, memory)| Machine {
+        let computes = self.memory.is_some() || self.flops.is_some();
+        let bytes = |rate: Option<u64>| rate.map_or(f64::INFINITY, |rate| rate as f64);
+        let machine = self.link.filter(|_| computes).map(|link| Machine {
             link: link as f64,
-            memory: memory as f64,
-            flops: f64::INFINITY,
+            memory: bytes(self.memory),
+            flops: self.flops.unwrap_or(f64::INFINITY),
+            host: bytes(self.host),
         });
         let (mut rows, mut drawn) = (Vec::new(), Vec::new());
         for path in &traces {
@@ -103,6 +110,8 @@ impl Simulation<'_> {
 struct Drawn {
     said: String,
     elapsed: Elapsed,
+    /// Seconds that the step takes at least, however its bytes are moved.
+    least: f64,
     file: String,
     svg: String,
 }
@@ -116,20 +125,23 @@ impl Drawn {
         let said = format!("{name} under {budget} = {}", Bytes(bytes));
         let svg = timeline::svg(&said, replay.timeline()?, elapsed.step, bytes);
         let share = budget.to_string().replace('%', "");
-        Some(Self { said, elapsed, file: format!("timeline-{name}-{share}.svg"), svg })
+        let least = Pace::of(step, machine).least(bytes);
+        Some(Self { said, elapsed, least, file: format!("timeline-{name}-{share}.svg"), svg })
     }
 }
 
 fn times(drawn: &[Drawn]) -> String {
     let mut text = String::from(
-        "\n| Planned, moves ahead | Operations | In | Out | Step | Of the longest of the three | Waited |\n\
-         |---|---|---|---|---|---|---|\n",
+        "\n| Planned, moves ahead | Operations | In | Out | Step | Of the longest of the three | Of the least | Waited |\n\
+         |---|---|---|---|---|---|---|---|\n",
     );
-    for Drawn { said, elapsed, file, .. } in drawn {
-        let Elapsed { step, arithmetic, out, back } = *elapsed;
+    for Drawn { said, elapsed, least, file, .. } in drawn {
+        let Elapsed { step, arithmetic, out, back, .. } = *elapsed;
         let times = [arithmetic, back, out, step].map(|time| format!("{:.1} ms", time * 1e3)).join(" | ");
-        let (ratio, waited) = (step / arithmetic.max(out).max(back), (step - arithmetic) * 1e3);
-        let fields = [format!("[{said}]({file})"), times, format!("{ratio:.3}"), format!("{waited:.1} ms")];
+        let ratios = [step / arithmetic.max(out).max(back), step / least];
+        let ratios = ratios.map(|ratio| format!("{ratio:.3}")).join(" | ");
+        let waited = format!("{:.1} ms", (step - arithmetic) * 1e3);
+        let fields = [format!("[{said}]({file})"), times, ratios, waited];
         text += &["| ", &fields.join(" | "), " |\n"].concat();
     }
     text
@@ -141,9 +153,11 @@ const CAVEATS: &str = "\
 Budgets are shares of what the step takes without one. *Second* is the first step after the one in which everything was
 seen for the first time; *steady* is the fourth, and those after it are the same. The bound is a lower bound: the least
 that any way of moving could copy in, plus the least that any way could copy out, blocks cut into bytes. The replay
-counts bytes; how long they take depends on the link and on what runs beside them. Where times of a step are told, operations take
-the time of their operands' bytes alone, their arithmetic is not on record, and the step is the fourth; *waited* is what is left of
-copying beside them.
+counts bytes; how long they take depends on the link and on what runs beside them. Where times of a step are told, an operation takes
+the longer of the times for its floating-point operations (`--flops`; older recordings have none) and for its operands' bytes
+(`--memory`), each as far as a rate was given, and the step is the fourth; *waited* is what is left of copying beside them, and of an
+optimizer's step on the host (`--host-step`). *The least* is a lower bound, too: in any stretch of operations whatever
+contents it uses beyond the budget have to come in meanwhile.
 ";
 
 /// The steps that are kept with the pager.
@@ -306,12 +320,12 @@ mod tests {
 
     #[test]
     fn a_step_on_a_machine_is_told_beside_the_longest_of_its_parts_and_drawn() {
-        let elapsed = Elapsed { step: 0.3, arithmetic: 0.2, out: 0.15, back: 0.25 };
+        let elapsed = Elapsed { step: 0.3, arithmetic: 0.2, out: 0.15, back: 0.25, host: 0.0 };
         let (said, file) = ("toy under 50%".to_owned(), "timeline-toy-50.svg".to_owned());
-        let text = times(&[Drawn { said, elapsed, file, svg: String::new() }]);
+        let text = times(&[Drawn { said, elapsed, least: 0.25, file, svg: String::new() }]);
         assert!(
             text.contains(
-                "| [toy under 50%](timeline-toy-50.svg) | 200.0 ms | 250.0 ms | 150.0 ms | 300.0 ms | 1.200 | 100.0 ms |"
+                "| [toy under 50%](timeline-toy-50.svg) | 200.0 ms | 250.0 ms | 150.0 ms | 300.0 ms | 1.200 | 1.200 | 100.0 ms |"
             ),
             "{text}"
         );

@@ -46,7 +46,7 @@ impl Script {
 
     /// Forward, backward and update of `weights`, each with a moment beside it. `reborn` says that an update makes
     /// new blocks of them, as Burn's optimizers do.
-    fn train(&mut self, weights: &mut [usize], moments: &mut [usize], sizes: &[u64], reborn: bool) {
+    pub fn train(&mut self, weights: &mut [usize], moments: &mut [usize], sizes: &[u64], reborn: bool) {
         let mut activations = Vec::new();
         let mut last = self.born(sizes[0]);
         self.operate(&[], &[last]);

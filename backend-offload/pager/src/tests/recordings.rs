@@ -1,6 +1,6 @@
 //! Recordings say what a program asked, and one step of it can stand for all.
 
-use super::planning::{peak, replay, training};
+use super::planning::{Script, peak, replay, training};
 use super::*;
 
 /// The recording of a pager to which a recording is played.
@@ -75,4 +75,87 @@ fn steps_that_are_not_alike_do_not_repeat() {
     });
     assert!(matches!(recording.step(1), Err(BadRecording::Different { .. })));
     assert_eq!(recording.step(9), Err(BadRecording::TooShort { steps: 5, needed: 11 }));
+}
+
+#[test]
+fn layers_that_are_alike_are_written_once() {
+    let layers = |count: usize| {
+        let mut script = Script::default();
+        let weights: Vec<usize> = (0..count).map(|_| script.born(1000)).collect();
+        let mut last = script.born(70);
+        for weight in weights {
+            let wide: Vec<usize> = (0..20).map(|n| script.born(100 + n)).collect();
+            for block in &wide {
+                script.operate(&[last], &[*block]);
+            }
+            let next = script.born(70);
+            script.operate(&[weight, wide[0]], &[next]);
+            wide.into_iter().chain([last]).for_each(|block| script.free(block));
+            last = next;
+        }
+        script.recording
+    };
+    let [ten, hundred] = [10, 100].map(layers);
+    for recording in [&ten, &hundred] {
+        assert_eq!(Recording::from_bytes(&recording.to_bytes()).as_ref(), Ok(recording));
+    }
+    let [short, long] = [ten, hundred].map(|recording| recording.to_bytes().len());
+    assert!(long < 4 * short, "{long} bytes for ten times the layers of {short}");
+}
+
+#[test]
+fn a_repetition_beyond_reason_is_refused_before_it_fills_the_memory() {
+    let step = [&b"spilled1"[..], &[5]].concat();
+    let repeated = |count: &[u8]| Recording::from_bytes(&[&step[..], &[10, 1], count].concat());
+    assert_eq!(repeated(&[3]).expect("four steps").events, [Event::Step; 4]);
+    let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
+    assert_eq!(repeated(&huge), Err(BadRecording::TooLong { at: 9 }));
+    let before_all = [&step[..], &[10, 2, 1]].concat();
+    assert_eq!(Recording::from_bytes(&before_all), Err(BadRecording::Senseless { at: 9 }));
+}
+
+/// Ten bytes per second over the link, one operand's byte per second, and two bytes of contents made on the host.
+const SLOW: Machine = Machine { link: 10.0, memory: 1.0, flops: f64::INFINITY, host: 2.0 };
+
+#[test]
+fn what_the_program_reads_is_copied_out_and_waited_for_unless_the_host_has_it() {
+    let mut script = Script::default();
+    let (made, given) = (script.born(100), script.born(100));
+    script.operate(&[], &[made]);
+    script.recording.events.push(Event::WrittenInTier(given));
+    script.operate(&[given], &[]);
+    for block in [made, given] {
+        script.recording.events.push(Event::Read { block, bytes: 50 });
+    }
+    script.step();
+    let machine = Machine { host: f64::INFINITY, ..SLOW };
+    let replay = Replay::new(&script.recording, Limit::NONE, Policy::Planned).on(machine);
+    let elapsed = replay.run(1).expect("it fits").elapsed()[0];
+    // Two operations, one block in, and half of a block out: what the host made it has.
+    assert_eq!((elapsed.arithmetic, elapsed.back, elapsed.out, elapsed.step), (200.0, 10.0, 5.0, 215.0));
+}
+
+#[test]
+fn contents_made_on_the_host_come_one_after_another_from_the_steps_beginning() {
+    let mut script = Script::default();
+    for work in [30, 500] {
+        let parameters = [script.born(40), script.born(60)];
+        let other = script.born(work);
+        for block in parameters {
+            script.operate(&[], &[other]);
+            script.recording.events.push(Event::WrittenInTier(block));
+        }
+        parameters.into_iter().chain([other]).for_each(|block| script.free(block));
+        script.step();
+    }
+    let replay = Replay::new(&script.recording, Limit::NONE, Policy::Planned).on(SLOW);
+    let replay = replay.run(1).expect("it fits");
+    // They are there after 20 seconds and after 50. Where the program comes to them later, it waits for none.
+    let times = replay.elapsed().iter().map(|elapsed| (elapsed.arithmetic, elapsed.host, elapsed.step));
+    assert_eq!(times.collect::<Vec<_>>(), [(60.0, 50.0, 60.0), (1000.0, 50.0, 1000.0)]);
+    let slower =
+        Replay::new(&script.recording, Limit::NONE, Policy::Planned).on(Machine { host: 0.5, ..SLOW });
+    let steps: Vec<f64> =
+        slower.run(1).expect("it fits").elapsed().iter().map(|elapsed| elapsed.step).collect();
+    assert_eq!(steps, [200.0, 1000.0]);
 }

@@ -3,5 +3,6 @@
 mod ahead;
 mod allocations;
 mod disk;
+mod pace;
 mod steps;
 mod streamed;

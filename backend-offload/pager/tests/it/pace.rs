@@ -1,0 +1,103 @@
+//! Recorded steps of 16,384 tokens on a machine with a link of 25 GB/s in each direction and 80 TFLOP/s: the time they take.
+//!
+//! `PAGER_WRITE_GOLDEN=1` writes the tables anew.
+
+use crate::steps::{ROUNDS, assert_on_record, moved, recorded};
+use pager::{Elapsed, Limit, Machine, Pace, Policy, Recording, Replay, bound};
+use std::fmt::Write;
+
+/// Memory as fast as a card's of 80 TFLOP/s. The CPU's program, which fuses nothing, waits for it much longer than a GPU's would.
+const GPU: Machine = Machine { link: 25e9, memory: 1000e9, flops: 80e12, host: f64::INFINITY };
+
+/// Memory that is never waited for, which leaves the least arithmetic to hide copies behind.
+const PRODUCTS_ALONE: Machine = Machine { memory: f64::INFINITY, ..GPU };
+
+fn played(step: &Recording, budget: u64, machine: Machine) -> Vec<Elapsed> {
+    let replay = Replay::new(step, Limit::bytes(budget), Policy::Planned).on(machine);
+    replay.run(ROUNDS).expect("every operation fits").elapsed().to_vec()
+}
+
+/// Time of a step over the longest of its operations and its copies in either direction.
+fn of_the_longest(elapsed: &Elapsed) -> f64 {
+    elapsed.step / elapsed.arithmetic.max(elapsed.out).max(elapsed.back)
+}
+
+/// A step with AdamW on the device, and what it may take under 75, 50 and 25 percent of its memory.
+struct Limits {
+    step: &'static str,
+    /// Time over the longest of its parts.
+    time: [f64; 3],
+    /// Bytes over the least that could move, in percent. The smallest model has four tensors of a tenth of the budget in one operation,
+    /// which move as wholes where the bound cuts them.
+    bytes: [u64; 3],
+}
+
+const ON_DEVICE: [Limits; 2] = [
+    Limits { step: "gpt-124m-16k", time: [1.1, 1.1, 1.2], bytes: [117, 113, 110] },
+    Limits { step: "gpt-1.5b-16k", time: [1.1, 1.1, 1.2], bytes: [110; 3] },
+];
+
+#[test]
+fn steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts() {
+    let mut table = String::from(
+        "step,residency,in,out,least_in,least_out,second,steady,of_the_least,products_alone,products_alone_of_the_least\n",
+    );
+    for Limits { step: name, time, bytes } in ON_DEVICE {
+        let (step, peak) = recorded(name);
+        let [pace, bare] = [GPU, PRODUCTS_ALONE].map(|machine| Pace::of(&step, machine));
+        for (n, share) in [75, 50, 25].into_iter().enumerate() {
+            let budget = peak * share / 100;
+            let least = bound(&step, budget, ROUNDS)[ROUNDS - 1];
+            let rounds = moved(&step, budget, Policy::Planned);
+            for round in &rounds[1..] {
+                let (moved, least) = (round.total(), least.total());
+                assert!(moved * 100 <= least * bytes[n], "{name} at {share} %: {moved} of at least {least}");
+            }
+            let steady = rounds[ROUNDS - 1];
+            let integers = [steady, least].map(|moved| format!("{},{}", moved.bytes_in, moved.bytes_out));
+
+            let rounds = played(&step, budget, GPU);
+            let ratios: Vec<f64> = rounds.iter().map(of_the_longest).collect();
+            assert!(ratios[1..].iter().all(|ratio| *ratio <= time[n]), "{name} at {share} %: {ratios:?}");
+            let alone = played(&step, budget, PRODUCTS_ALONE)[ROUNDS - 1];
+            let of_least = rounds[ROUNDS - 1].step / pace.least(budget);
+            let alone_of_least = alone.step / bare.least(budget);
+            assert!(of_least.min(alone_of_least) > 0.999, "{name} at {share} %: faster than possible");
+            assert!(of_least < 1.05, "{name} at {share} %: {of_least} of the least time");
+            let numbers = [ratios[1], ratios[ROUNDS - 1], of_least, of_the_longest(&alone), alone_of_least];
+            let numbers = numbers.map(|ratio| format!("{ratio:.3}")).join(",");
+            writeln!(table, "{name},{share}%,{},{numbers}", integers.join(",")).expect("a string");
+        }
+    }
+    assert_on_record("pace.csv", &table);
+}
+
+/// Bytes per second that a step on the host in `bf16` was measured to read and write, at worst and at best; 20 for a parameter, whose
+/// new weights are two of them (`benchmarks/runs/2026-11-24-cpu-host-step`).
+const HOST_STEPS: [f64; 2] = [27.3e9, 51.1e9];
+
+#[test]
+fn seven_billion_parameters_with_the_optimizer_on_the_host_take_little_longer_than_their_longest_part_under_8_gib()
+ {
+    let (step, peak) = recorded("gpt-7b-host");
+    let budget = 8 << 30;
+    assert!(budget < peak / 2, "{peak}");
+    let mut table =
+        String::from("step,memory,host_step,steady,step_seconds,arithmetic,in,out,host,of_the_least\n");
+    for machine in [GPU, PRODUCTS_ALONE] {
+        for rate in HOST_STEPS {
+            let machine = Machine { host: rate / 10.0, ..machine };
+            let elapsed = played(&step, budget, machine)[ROUNDS - 1];
+            let Elapsed { step: seconds, arithmetic, back, out, host } = elapsed;
+            let of_least = seconds / Pace::of(&step, machine).least(budget);
+            // At the slower rate the host's step is longer than the products of a forward pass, beside which it runs.
+            let hides = machine.memory < f64::INFINITY || rate > 50e9;
+            let (ratio, limit) = (of_the_longest(&elapsed), if hides { 1.15 } else { 1.26 });
+            assert!(ratio <= limit, "{ratio} at {rate:e} bytes per second on the host, {machine:?}");
+            let numbers = [ratio, seconds, arithmetic, back, out, host, of_least];
+            let numbers = numbers.map(|number| format!("{number:.3}")).join(",");
+            writeln!(table, "gpt-7b-host,{:e},{rate:e},{numbers}", machine.memory).expect("a string");
+        }
+    }
+    assert_on_record("host.csv", &table);
+}
