@@ -482,7 +482,7 @@ fn with_the_optimizer_on_the_host_seven_billion_parameters_train_on_8_gib_and_ei
     rotary tables            4.00 MiB   4.00 MiB         0 B
     weights from the host   33.79 GiB  14.43 GiB   19.36 GiB
     rows of the embedding  384.00 MiB        0 B  384.00 MiB
-    gradients leaving        2.20 GiB        0 B    2.20 GiB
+    gradients leaving        1.48 GiB        0 B    1.48 GiB
     activations             17.25 GiB        0 B   17.25 GiB
     at the worst moment     58.59 GiB  21.60 GiB   36.99 GiB
 
@@ -491,7 +491,7 @@ fn with_the_optimizer_on_the_host_seven_billion_parameters_train_on_8_gib_and_ei
     optimizer       on the host, 103.47 GiB with gradients that wait; its step reads and writes 239.38 GiB there, beside the next forward pass
     device budget   21.60 GiB, 22.80 GiB free, 24.00 GiB in all
     its floor       about 5.00 GiB, the largest operation; a smaller budget may not work
-    link            73.35 GiB in and 53.62 GiB out per step, at 25.0 GB/s
+    link            72.63 GiB in and 52.89 GiB out per step, at 25.0 GB/s
     slowdown        1.0× (copies behind arithmetic) to 1.2× (copies waited for)
     time            at best 32 s to 37 s per step, 106 min to 2 h 03 min in all
     host memory     154.89 GiB, 184.00 GiB free

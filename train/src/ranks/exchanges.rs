@@ -12,7 +12,7 @@ use super::one_bit::OneBits;
 use super::outer::OuterSteps;
 use super::own::{self, Kept, Pair, Pairs, SavedAt};
 
-/// What became of the numbers that ranks had saved of their own.
+/// The outcome of taking over numbers that ranks had saved of their own.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Restored {
     /// Whatever there was is where it belongs.

@@ -1,4 +1,4 @@
-//! What ranks tell each other beside gradients: votes, rank 0's words, losses.
+//! Messages between ranks beside gradients: votes, rank 0's words, losses.
 
 use anyhow::{Context, bail, ensure};
 use exchange::Exchange;

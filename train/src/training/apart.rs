@@ -1,5 +1,7 @@
 //! Ranks that step apart: the outer steps that lead all to the same weights, and the moments that each has of its own.
 
+use std::path::Path;
+
 use anyhow::anyhow;
 use backend_offload::Managed;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
@@ -9,9 +11,10 @@ use burn::tensor::{
 };
 use models::Gpt;
 
+use super::Progress;
 use super::snapshot::moment;
 use crate::optimizer::{Moments, Optimizer};
-use crate::ranks::{Pairs, Ranks};
+use crate::ranks::{Pairs, Ranks, Restored, SavedAt};
 
 /// Remembers the weights that all ranks begin with, where they step apart.
 pub(super) fn start_outer<B: AutodiffBackend>(gpt: &Gpt<B>, ranks: &mut Ranks) -> anyhow::Result<()> {
@@ -44,6 +47,30 @@ pub(super) fn own_moments<I: Managed>(optimizer: &Optimizer<I>) -> Pairs<'_> {
         Ok([part(0)?, part(1)?])
     };
     Pairs { lengths, fetch: Box::new(fetch) }
+}
+
+/// Takes over what each rank had of its own at a checkpoint, or says why they begin without.
+pub(crate) fn take_own<I: Managed>(
+    checkpoint: &Path,
+    progress: &Progress,
+    ranks: &mut Ranks,
+    optimizer: &mut Optimizer<I>,
+    device: &I::Device,
+) -> anyhow::Result<()> {
+    let Some(run) = checkpoint.ancestors().nth(2) else { return Ok(()) };
+    let at = SavedAt { step: progress.step, losses: &progress.losses };
+    match ranks.restore_own(run, at)? {
+        Restored::All => {}
+        Restored::Moments(pairs) => optimizer.replace_moments(pairs, device)?,
+        Restored::Dropped(reason) if ranks.leads() && ranks.step_apart() => eprintln!(
+            "outer steps begin without momentum, and every rank with the moments of rank 0: {reason}"
+        ),
+        Restored::Dropped(reason) if ranks.leads() => {
+            eprintln!("the exchange begins without the residuals of this checkpoint: {reason}");
+        }
+        Restored::Dropped(_) => {}
+    }
+    Ok(())
 }
 
 struct Begin<'a> {

@@ -16,6 +16,7 @@ mod watching;
 #[cfg(test)]
 mod whole_and_by_rows;
 
+pub(crate) use apart::take_own;
 pub(crate) use evaluation::{evaluate, trial};
 pub(crate) use learner::Learner;
 pub(crate) use run::{Peaks, Run};

@@ -27,7 +27,7 @@ use crate::journal::Journal;
 use crate::machine;
 use crate::optimizer::{Optimizer, Owners, check_eight_bits};
 use crate::plan::{self, Plan};
-use crate::ranks::{self, RankArgs, Ranks, Restored, SavedAt};
+use crate::ranks::{self, RankArgs, Ranks};
 use crate::summary::{self, Summary};
 use crate::training::{self, Display, Learner, Outcome, Progress, Run, Session, Tape};
 use crate::{interrupt, report};
@@ -172,7 +172,13 @@ impl Work for Training<'_> {
         let (gpt, mut optimizer, mut progress) = first_state::<I>(&directory, device, &ranks)?;
         same_data(&mut progress, &training)?;
         if let Some(checkpoint) = checkpoint {
-            own_state::<I>(&checkpoint.path, &progress, &mut ranks, &mut optimizer, device)?;
+            training::take_own::<Offload<I>>(
+                &checkpoint.path,
+                &progress,
+                &mut ranks,
+                &mut optimizer,
+                device,
+            )?;
         }
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let session = Session {
@@ -375,30 +381,6 @@ fn first_state<I: Offloadable>(
     let mut optimizer = Optimizer::placed(config, device);
     optimizer.owners = owners(config, &gpt, ranks);
     Ok((optimizer.adopt(gpt)?, optimizer, Progress::start(config.train.seed)))
-}
-
-/// Takes over what each rank had of its own at a checkpoint, or says why they begin without.
-fn own_state<I: Offloadable>(
-    checkpoint: &Path,
-    progress: &Progress,
-    ranks: &mut Ranks,
-    optimizer: &mut Optimizer<Offload<I>>,
-    device: &I::Device,
-) -> anyhow::Result<()> {
-    let Some(run) = checkpoint.ancestors().nth(2) else { return Ok(()) };
-    let at = SavedAt { step: progress.step, losses: &progress.losses };
-    match ranks.restore_own(run, at)? {
-        Restored::All => {}
-        Restored::Moments(pairs) => optimizer.replace_moments(pairs, device)?,
-        Restored::Dropped(reason) if ranks.leads() && ranks.step_apart() => eprintln!(
-            "outer steps begin without momentum, and every rank with the moments of rank 0: {reason}"
-        ),
-        Restored::Dropped(reason) if ranks.leads() => {
-            eprintln!("the exchange begins without the residuals of this checkpoint: {reason}");
-        }
-        Restored::Dropped(_) => {}
-    }
-    Ok(())
 }
 
 /// The rank that steps each parameter.
