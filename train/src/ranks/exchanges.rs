@@ -156,8 +156,8 @@ impl Ranks {
         let count = u64::from_le_bytes(count.try_into().map_err(|_| anyhow!("rank 0 announces no number"))?);
         let mut momentum = Vec::new();
         for n in 0..count as usize {
-            let own = if self.leads() { bytemuck::cast_slice(&loaded[n][0]) } else { &[] };
-            let told = self.told(own)?;
+            let own = loaded.get(n).filter(|_| self.leads()).map_or(&[] as &[f32], |[momentum, _]| momentum);
+            let told = self.told(bytemuck::cast_slice(own))?;
             momentum.push(bytemuck::pod_collect_to_vec(&told));
         }
         let leads = self.leads();

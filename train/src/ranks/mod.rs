@@ -125,7 +125,8 @@ impl Ranks {
             *self.engine = Some(engine);
             outcome?;
         }
-        Ok(self.engine.as_deref_mut().context("these ranks have been left")?)
+        let engine = self.engine.as_deref_mut().context("these ranks have been left")?;
+        Ok(engine)
     }
 
     /// The ranks that a launcher has started; a world of one where none has.

@@ -60,7 +60,6 @@ pub(crate) fn take_own<I: Managed>(
     let Some(run) = checkpoint.ancestors().nth(2) else { return Ok(()) };
     let at = SavedAt { step: progress.step, losses: &progress.losses };
     match ranks.restore_own(run, at)? {
-        Restored::All => {}
         Restored::Moments(pairs) => optimizer.replace_moments(pairs, device)?,
         Restored::Dropped(reason) if ranks.leads() && ranks.step_apart() => eprintln!(
             "outer steps begin without momentum, and every rank with the moments of rank 0: {reason}"
@@ -68,7 +67,7 @@ pub(crate) fn take_own<I: Managed>(
         Restored::Dropped(reason) if ranks.leads() => {
             eprintln!("the exchange begins without the residuals of this checkpoint: {reason}");
         }
-        Restored::Dropped(_) => {}
+        Restored::Dropped(_) | Restored::All => {}
     }
     Ok(())
 }

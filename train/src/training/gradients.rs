@@ -167,7 +167,9 @@ impl<I: Backend> Learner<Autodiff<I>> {
         let all_computed = ranks.all(own.is_ok() && sum.failure.is_none())?;
         let (mut losses, norm) = own?;
         ensure!(all_computed, ANOTHER_FAILED);
-        losses.iter_mut().for_each(|loss| *loss *= part);
+        for loss in &mut losses {
+            *loss *= part;
+        }
         let usable = norm.is_finite() && losses.iter().all(|loss| loss.is_finite());
         let loss = ranks.losses(losses, count)?.iter().sum();
         Ok((loss, if ranks.all(usable)? { norm } else { f32::NAN }))

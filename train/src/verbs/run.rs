@@ -169,17 +169,8 @@ impl Work for Training<'_> {
             }
         }
 
-        let (gpt, mut optimizer, mut progress) = first_state::<I>(&directory, device, &ranks)?;
+        let (gpt, optimizer, mut progress) = first_state::<I>(&directory, device, &mut ranks)?;
         same_data(&mut progress, &training)?;
-        if let Some(checkpoint) = checkpoint {
-            training::take_own::<Offload<I>>(
-                &checkpoint.path,
-                &progress,
-                &mut ranks,
-                &mut optimizer,
-                device,
-            )?;
-        }
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let session = Session {
             flops_per_step: flops_per_token * config.tokens_per_step() as f64,
@@ -359,7 +350,7 @@ type State<I> = (Gpt<Tape<I>>, Optimizer<Offload<I>>, Progress);
 fn first_state<I: Offloadable>(
     directory: &RunDirectory,
     device: &I::Device,
-    ranks: &Ranks,
+    ranks: &mut Ranks,
 ) -> anyhow::Result<State<I>> {
     let config = &directory.config;
     if let Some(checkpoint) = &directory.from {
@@ -372,6 +363,7 @@ fn first_state<I: Offloadable>(
         let gpt = runs::weights::load(&checkpoint.path, &config.model, device)?;
         let owners = owners(config, &gpt, ranks);
         let (progress, mut optimizer) = training::restore(&checkpoint.path, config, device, owners)?;
+        training::take_own(&checkpoint.path, &progress, ranks, &mut optimizer, device)?;
         return Ok((optimizer.adopt(gpt)?, optimizer, progress));
     }
     let gpt = match &directory.pretrained {
