@@ -184,6 +184,8 @@ impl Demand {
             .max(scores.saturating_mul(of_scores))
             .max(logits.saturating_mul(of_logits));
         let of_parameters = updating.max(Operations::OF_SUM * largest);
+        // The first weights are drawn on the device and scaled there, whatever crosses the link later.
+        let drawn = 2 * WIDE * footprint.largest_tensor;
         // Whole parameters are divided, so the largest one's are with somebody.
         let all = placement.device_state_bytes();
         let state = if config.memory.shard { all.div_ceil(ranks as u64).max(2 * stepped) } else { all };
@@ -204,7 +206,7 @@ impl Demand {
         ];
         Self {
             parts: parts.into_iter().filter(|part| part.bytes() > 0).collect(),
-            floor: of_parameters.max(in_pass).max(coding),
+            floor: of_parameters.max(in_pass).max(coding).max(drawn),
             roomy_update,
             least: largest.max(hidden).saturating_mul(2),
             placement,
