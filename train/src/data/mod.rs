@@ -12,4 +12,4 @@ pub(crate) use index::{build_index, cores};
 pub(crate) use loader::StepLoader;
 pub(crate) use quiz::{Question, questions};
 pub(crate) use vocabulary::{learn_bpe, learn_characters};
-pub(crate) use windows::{MicroBatch, StepData, TrainingWindows, ValidationWindows};
+pub(crate) use windows::{MicroBatch, StepData, TrainingWindows, ValidationWindows, counted};

@@ -78,8 +78,13 @@ impl MicroBatch {
 impl StepData {
     /// Targets that count, never 0: a step without any has a loss and gradients of 0.
     pub(crate) fn counted(&self) -> f64 {
-        self.micro_batches.iter().map(MicroBatch::counted).sum::<f64>().max(1.0)
+        counted(&self.micro_batches)
     }
+}
+
+/// Targets that count in some micro-batches, never 0.
+pub(crate) fn counted(micro_batches: &[MicroBatch]) -> f64 {
+    micro_batches.iter().map(MicroBatch::counted).sum::<f64>().max(1.0)
 }
 
 /// A split's sequences, and what is looked up for them.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::anyhow;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{
     Shape, Tensor, TensorData,
@@ -106,8 +105,7 @@ impl Gather<'_> {
         let (shape, device) = (weight.shape(), weight.device());
         let mut numbers = vec![0.0_f32; shape.num_elements()];
         if owner == self.ranks.rank() {
-            let own = weight.clone().try_into_data().map_err(|error| anyhow!("{error}"))?;
-            numbers = own.iter::<f32>().collect();
+            numbers = super::numbers(weight.clone())?;
         }
         self.ranks.hear(owner, bytemuck::cast_slice_mut(&mut numbers))?;
         if owner == self.ranks.rank() {

@@ -2,18 +2,14 @@
 
 use std::path::Path;
 
-use anyhow::anyhow;
 use backend_offload::Managed;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{
-    Tensor, TensorData,
-    backend::{AutodiffBackend, Backend},
-};
+use burn::tensor::{Tensor, TensorData, backend::AutodiffBackend};
 use models::Gpt;
 
 use super::Progress;
 use super::snapshot::moment;
-use crate::optimizer::{Moments, Optimizer};
+use crate::optimizer::{Moments, Optimizer, numbers};
 use crate::ranks::{Pairs, Ranks, Restored, SavedAt};
 
 /// Remembers the weights that all ranks begin with, where they step apart.
@@ -115,11 +111,6 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Meet<'_> {
         };
         Param::from_mapped_value(id, weight, mapper)
     }
-}
-
-fn numbers<I: Backend, const D: usize>(tensor: Tensor<I, D>) -> anyhow::Result<Vec<f32>> {
-    let data = tensor.try_into_data().map_err(|error| anyhow!("{error}"))?;
-    Ok(data.iter::<f32>().collect())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ mod tests;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{anyhow, ensure};
+use anyhow::ensure;
 use burn::backend::Autodiff;
 use burn::optim::GradientsParams;
 use burn::tensor::{Tensor, backend::Backend};
@@ -19,8 +19,8 @@ use models::dropout::DropoutKey;
 use models::{Batch, Chunks, Lean, PassOptions, recompute, rows};
 
 use super::Learner;
-use crate::data::{MicroBatch, StepData};
-use crate::optimizer::{HostPart, Passes};
+use crate::data::{MicroBatch, StepData, counted};
+use crate::optimizer::{self, HostPart, Passes};
 use crate::progress::Report;
 use crate::ranks::Ranks;
 use sum::Sum;
@@ -56,8 +56,8 @@ impl<I: Backend> Learner<Autodiff<I>> {
         let gradients_leave = host.is_some() || summed;
         let mut report = Report { step: data.step, gradients_leave, ..Report::default() };
         let share = ranks.share(data.micro_batches.len());
-        let own = share.range();
-        let own = &data.micro_batches[own.start as usize..own.end as usize];
+        let (first, end) = (share.range().start, share.range().end);
+        let own = &data.micro_batches[first as usize..end as usize];
         // Ranks that step apart divide by their own targets.
         let (share, divisor) = if ranks.step_apart() {
             (Share { count: own.len() as u64, world: 1, rank: 0 }, counted(own))
@@ -65,7 +65,6 @@ impl<I: Backend> Learner<Autodiff<I>> {
             (share, data.counted())
         };
         let mut sum = Sum::new(share, host, passes);
-        let first = ranks.share(data.micro_batches.len()).range().start;
         let losses = self.own_losses(data.step, (first, own), divisor, &mut sum);
         let numbers = if ranks.step_apart() {
             let part = divisor / data.counted();
@@ -240,12 +239,6 @@ impl<I: Backend> Learner<Autodiff<I>> {
     }
 }
 
-/// Targets that count, never 0.
-fn counted(micro_batches: &[MicroBatch]) -> f64 {
-    micro_batches.iter().map(MicroBatch::counted).sum::<f64>().max(1.0)
-}
-
 fn read<I: Backend>(numbers: Vec<Tensor<I, 1>>) -> anyhow::Result<Vec<f32>> {
-    let numbers = Tensor::cat(numbers, 0).try_into_data().map_err(|error| anyhow!("{error}"))?;
-    Ok(numbers.iter::<f32>().collect())
+    optimizer::numbers(Tensor::cat(numbers, 0))
 }

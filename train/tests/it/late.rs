@@ -1,7 +1,7 @@
 //! Ranks whose sums are those of the step before: waited for where a run is looked at, and no bit depends on the number of ranks.
 
 use crate::program::{assert_code, assert_success, json, stderr};
-use crate::ranks::{SHARED, begin, has_mpi, set};
+use crate::ranks::{SHARED, has_mpi};
 use crate::tiny::{TIGHT, Tiny, bits};
 
 const LATE: &str = "ranks.exchange=late";
@@ -48,29 +48,17 @@ fn the_first_step_changes_no_weight_and_the_last_ones_sums_are_not_lost() {
         tiny.records("run", "step").into_iter().map(|step| step["ranks_sent"].as_u64().expect("a number"));
     let sent: u64 = sent.sum();
     assert!((5 * gradients..5 * (gradients + 256)).contains(&sent), "{sent} bytes of {gradients} each");
-    let planned = json(&tiny.train(&[&begin("planned", "2")[..], &["--dry-run"], &set(&settings)].concat()));
+    let planned = tiny.planned_on_two(&settings);
     assert_eq!(planned["bytes_sent_per_step"], gradients);
     // Both of a rank's micro-batches add up to one sum, which becomes another.
     assert_eq!(planned["residual_bytes"], 2 * gradients);
 }
 
-/// The mean of the last 10 of 60 losses is at most 0.25 above that of the exact exchange, which has fallen by more than 2.
 #[test]
 fn late_sums_learn_nearly_as_well_as_exact_ones() {
-    if !has_mpi() {
-        return;
+    if has_mpi() {
+        Tiny::new().learns_on_two_nearly_as_well_as_exact(&[LATE], 0.25);
     }
-    let tiny = Tiny::new();
-    let settings = [&SHARED[..], &["train.steps=60", "train.optimizer=adamw"]].concat();
-    let last = |run: &str| {
-        let losses = tiny.losses(run);
-        losses[losses.len() - 10..].iter().sum::<f64>() / 10.0
-    };
-    tiny.run("exact", &settings);
-    tiny.run_on("2", "late", &[&settings[..], &[LATE]].concat());
-    let (first, exact, late) = (tiny.losses("exact")[0], last("exact"), last("late"));
-    println!("from {first} to {exact} exact and {late} late");
-    assert!(first - exact > 2.0 && late < exact + 0.25, "{first} {exact} {late}");
 }
 
 #[test]
@@ -88,15 +76,8 @@ fn a_run_resumes_late_to_the_bits_of_one_that_never_stopped() {
 
 #[test]
 fn a_step_that_diverges_is_withheld_when_its_sums_arrive() {
-    if !has_mpi() {
-        return;
-    }
-    let tiny = Tiny::new();
-    let diverging = [LATE, "train.lr=1e30", "train.bad_steps=2", "train.steps=9", "train.weight_decay=0"];
-    let output = tiny.attempt_on("2", "run", &[&SHARED[..], &diverging].concat());
-    assert_code(&output, 4);
-    for journal in ["run", "run/ranks/1"] {
-        assert_eq!(tiny.records(journal, "withheld").len(), 2, "{journal}");
+    if has_mpi() {
+        Tiny::new().diverges_on_two(&[LATE, "train.weight_decay=0"]);
     }
 }
 

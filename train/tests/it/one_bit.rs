@@ -6,7 +6,7 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 
 use crate::program::{assert_code, assert_success, json, stderr};
-use crate::ranks::{SHARED, begin, has_mpi, set};
+use crate::ranks::{SHARED, has_mpi, set};
 use crate::tiny::{Tiny, bits};
 
 const ONE_BIT: [&str; 2] = ["ranks.exchange=one_bit", "ranks.warm_up=2"];
@@ -37,7 +37,7 @@ fn one_bit_after_exact_steps_sends_at_most_a_thirtieth_of_the_gradients() {
     let output = tiny.attempt_on("2", "run", &settings);
     assert_success(&output);
     let gradients = 4 * json(&output)["parameters"].as_u64().expect("a number");
-    let planned = json(&tiny.train(&[&begin("planned", "2")[..], &["--dry-run"], &set(&settings)].concat()));
+    let planned = tiny.planned_on_two(&settings);
     let planned = planned["bytes_sent_per_step"].as_u64().expect("a number");
     let file = fs::read(tiny.join("run/checkpoints/step-00000004/model.safetensors")).expect("reading");
     let tensors = SafeTensors::deserialize(&file).expect("a whole file");
@@ -76,24 +76,11 @@ fn a_run_without_the_keys_and_an_exact_start_have_the_bits_of_one_process() {
     assert_ne!(exact[3].to_bits(), other[3].to_bits());
 }
 
-/// The mean of the last 10 of 60 losses is at most 0.25 above that of the exact exchange, which has fallen by more than 2.
 #[test]
 fn one_bit_learns_nearly_as_well_as_exact() {
-    if !has_mpi() {
-        return;
+    if has_mpi() {
+        Tiny::new().learns_on_two_nearly_as_well_as_exact(&[ONE_BIT[0], "ranks.warm_up=10"], 0.25);
     }
-    let tiny = Tiny::new();
-    let settings = [&SHARED[..], &["train.steps=60", "train.optimizer=adamw"]].concat();
-    let last = |run: &str| {
-        let losses = tiny.losses(run);
-        losses[losses.len() - 10..].iter().sum::<f64>() / 10.0
-    };
-    // The exact sum has the bits of one process.
-    tiny.run("exact", &settings);
-    tiny.run_on("2", "one_bit", &[&settings[..], &[ONE_BIT[0], "ranks.warm_up=10"]].concat());
-    let (first, exact, one_bit) = (tiny.losses("exact")[0], last("exact"), last("one_bit"));
-    println!("from {first} to {exact} exact and {one_bit} by one bit");
-    assert!(first - exact > 2.0 && one_bit < exact + 0.25, "{first} {exact} {one_bit}");
 }
 
 #[test]
@@ -148,15 +135,8 @@ fn residuals_of_another_number_of_ranks_or_of_none_are_dropped_with_a_note() {
 
 #[test]
 fn a_step_that_diverges_is_withheld_by_all_ranks_and_leaves_no_nan_owing() {
-    if !has_mpi() {
-        return;
-    }
-    let tiny = Tiny::new();
-    let diverging = ["train.lr=1e30", "train.bad_steps=2", "train.steps=9", ONE_BIT[0], "ranks.warm_up=0"];
-    let output = tiny.attempt_on("2", "run", &[&SHARED[..], &diverging].concat());
-    assert_code(&output, 4);
-    for journal in ["run", "run/ranks/1"] {
-        assert_eq!(tiny.records(journal, "withheld").len(), 2, "{journal}");
+    if has_mpi() {
+        Tiny::new().diverges_on_two(&[ONE_BIT[0], "ranks.warm_up=0"]);
     }
 }
 

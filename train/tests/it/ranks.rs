@@ -6,6 +6,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::program::{PROGRAM, assert_code, assert_success, json, last_words, stderr};
 use crate::tiny::{TIGHT, Tiny, bits};
 
@@ -47,6 +49,37 @@ impl Tiny {
         let output = self.attempt_on(ranks, out, settings);
         assert_success(&output);
         bits(&json(&output))
+    }
+
+    /// The plan of a run on two ranks.
+    pub(crate) fn planned_on_two(&self, settings: &[&str]) -> Value {
+        json(&self.train(&[&begin("planned", "2")[..], &["--dry-run"], &set(settings)].concat()))
+    }
+
+    /// On two ranks by `exchange` the mean of the last 10 of 60 losses is at most `margin` above that of the exact exchange, which has
+    /// fallen by more than 2.
+    pub(crate) fn learns_on_two_nearly_as_well_as_exact(&self, exchange: &[&str], margin: f64) {
+        let settings = [&SHARED[..], &["train.steps=60", "train.optimizer=adamw"]].concat();
+        let last = |run: &str| {
+            let losses = self.losses(run);
+            losses[losses.len() - 10..].iter().sum::<f64>() / 10.0
+        };
+        // The exact sum has the bits of one process.
+        self.run("exact", &settings);
+        self.run_on("2", "other", &[&settings[..], exchange].concat());
+        let (first, exact, other) = (self.losses("exact")[0], last("exact"), last("other"));
+        println!("from {first} to {exact} exact and {other} by {exchange:?}");
+        assert!(first - exact > 2.0 && other < exact + margin, "{first} {exact} {other}");
+    }
+
+    /// A run on two ranks whose learning rate is absurd ends on all of them after two withheld steps.
+    pub(crate) fn diverges_on_two(&self, settings: &[&str]) {
+        let diverging = ["train.lr=1e30", "train.bad_steps=2", "train.steps=9"];
+        let output = self.attempt_on("2", "run", &[&SHARED[..], &diverging, settings].concat());
+        assert_code(&output, 4);
+        for journal in ["run", "run/ranks/1"] {
+            assert_eq!(self.records(journal, "withheld").len(), 2, "{journal}");
+        }
     }
 
     fn resume_on(&self, ranks: &str, out: &str, settings: &[&str]) -> [String; 2] {
@@ -186,7 +219,7 @@ fn a_rank_sends_each_gradient_once_in_all() {
     let output = tiny.attempt_on("2", "run", &SHARED);
     assert_success(&output);
     let gradients = 4 * json(&output)["parameters"].as_u64().expect("a number");
-    let planned = json(&tiny.train(&[&begin("planned", "2")[..], &["--dry-run"], &set(&SHARED)].concat()));
+    let planned = tiny.planned_on_two(&SHARED);
     assert_eq!(
         (&planned["bytes_sent_per_step"], &planned["machine"]["other_ranks"]),
         (&gradients.into(), &1.into())
@@ -265,15 +298,8 @@ fn divided_moments_change_no_bit_and_take_a_share_of_the_bytes() {
 
 #[test]
 fn a_step_that_diverges_is_withheld_by_all() {
-    if !has_mpi() {
-        return;
-    }
-    let tiny = Tiny::new();
-    let diverging = ["train.lr=1e30", "train.bad_steps=2", "train.steps=9"];
-    let output = tiny.attempt_on("2", "run", &[&SHARED[..], &diverging].concat());
-    assert_code(&output, 4);
-    for journal in ["run", "run/ranks/1"] {
-        assert_eq!(tiny.records(journal, "withheld").len(), 2, "{journal}");
+    if has_mpi() {
+        Tiny::new().diverges_on_two(&[]);
     }
 }
 

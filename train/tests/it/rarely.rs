@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::program::{assert_code, assert_success, json, stderr};
-use crate::ranks::{SHARED, begin, has_mpi, set};
+use crate::ranks::{SHARED, has_mpi};
 use crate::tiny::{TIGHT, Tiny, bits};
 
 const RARELY: [&str; 2] = ["ranks.exchange=rarely", "ranks.local_steps=3"];
@@ -21,7 +21,7 @@ fn weights_are_sent_after_every_third_step_and_no_gradient_ever() {
     let output = tiny.attempt_on("2", "run", &settings);
     assert_success(&output);
     let weights = 4 * json(&output)["parameters"].as_u64().expect("a number");
-    let planned = json(&tiny.train(&[&begin("planned", "2")[..], &["--dry-run"], &set(&settings)].concat()));
+    let planned = tiny.planned_on_two(&settings);
     assert_eq!(planned["bytes_sent_per_step"], weights.div_ceil(3));
     assert_eq!(planned["residual_bytes"], 2 * weights);
     for journal in ["run", "run/ranks/1"] {
@@ -67,24 +67,11 @@ fn a_budget_changes_no_bit_of_local_and_outer_steps() {
     }
 }
 
-/// The mean of the last 10 of 60 losses is at most 0.4 above that of the exact exchange, which has fallen by more than 2.
 #[test]
 fn local_steps_learn_nearly_as_well_as_exact_sums() {
-    if !has_mpi() {
-        return;
+    if has_mpi() {
+        Tiny::new().learns_on_two_nearly_as_well_as_exact(&[RARELY[0], "ranks.local_steps=5"], 0.4);
     }
-    let tiny = Tiny::new();
-    let settings = [&SHARED[..], &["train.steps=60", "train.optimizer=adamw"]].concat();
-    let last = |run: &str| {
-        let losses = tiny.losses(run);
-        losses[losses.len() - 10..].iter().sum::<f64>() / 10.0
-    };
-    // The exact sum has the bits of one process.
-    tiny.run("exact", &settings);
-    tiny.run_on("2", "rarely", &[&settings[..], &[RARELY[0], "ranks.local_steps=5"]].concat());
-    let (first, exact, rarely) = (tiny.losses("exact")[0], last("exact"), last("rarely"));
-    println!("from {first} to {exact} exact and {rarely} by local steps");
-    assert!(first - exact > 2.0 && rarely < exact + 0.4, "{first} {exact} {rarely}");
 }
 
 #[test]
@@ -121,15 +108,8 @@ fn a_run_resumes_with_every_ranks_moments_to_the_bits_of_one_that_never_stopped(
 
 #[test]
 fn a_run_that_diverges_apart_ends_with_common_weights() {
-    if !has_mpi() {
-        return;
-    }
-    let tiny = Tiny::new();
-    let diverging = ["train.lr=1e30", "train.bad_steps=2", "train.steps=9"];
-    let output = tiny.attempt_on("2", "run", &[&SHARED[..], &RARELY, &diverging].concat());
-    assert_code(&output, 4);
-    for journal in ["run", "run/ranks/1"] {
-        assert_eq!(tiny.records(journal, "withheld").len(), 2, "{journal}");
+    if has_mpi() {
+        Tiny::new().diverges_on_two(&RARELY);
     }
 }
 

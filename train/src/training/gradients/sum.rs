@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use anyhow::anyhow;
 use burn::backend::Autodiff;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
@@ -10,7 +9,7 @@ use burn::tensor::{Shape, Tensor, TensorData, backend::Backend};
 use exchange::{Pairwise, Share};
 use models::Gpt;
 
-use crate::optimizer::{HostPart, Passes, SquaredNorms};
+use crate::optimizer::{HostPart, Passes, SquaredNorms, numbers};
 use crate::ranks::Ranks;
 
 /// The gradients of all micro-batches together, as they arrive: each parameter once in every micro-batch.
@@ -109,8 +108,7 @@ impl<'a, I: Backend> Sum<'a, I> {
         let parts = self.parts[..self.share.held(range.end - range.start)].iter_mut();
         let own = parts.map(|part| {
             let part = part.remove::<I, D>(id).expect("each micro-batch has every gradient");
-            let part = part.try_into_data().map_err(|error| anyhow!("{error}"))?;
-            Ok(part.iter::<f32>().collect())
+            numbers(part)
         });
         own.collect()
     }
