@@ -1,6 +1,6 @@
 //! Clients that are slow, greedy or malformed: bounded in number and time, and the server answers others meanwhile.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -181,22 +181,48 @@ fn health_answers_while_every_place_is_taken_by_connections_that_ask_nothing() {
 #[test]
 fn a_connection_that_was_answered_makes_room_and_one_that_is_being_answered_does_not() {
     let (engine, steps) = Stepped::new(2);
-    let server = Served::start(settings(patient(2)), move |desk| engine.answer(desk));
+    let limits = Limits { tokens: 1 << 20, ..patient(2) };
+    let server = Served::start(settings(limits), move |desk| engine.answer(desk));
     let mut answered = server.connect();
     answered.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     assert_eq!(Answer::read_measured(&mut answered).status, 200);
-    let mut asking: Vec<TcpStream> = (0..2).map(|_| server.connect()).collect();
-    for stream in &mut asking {
-        let body = r#"{"prompt": "a", "max_tokens": 3, "stream": true}"#;
-        stream.write_all(post_request("/v1/completions", body).as_bytes()).unwrap();
-    }
+    let first = endless(&server);
+    assert_eq!(steps.one(), ["a"]);
+    // The answered connection counts as one only after its answer has left; until then a newcomer is turned away.
+    let second = 'let_in: loop {
+        let newcomer = endless(&server);
+        while !is_closed(&newcomer) {
+            if steps.one().len() == 2 {
+                break 'let_in newcomer;
+            }
+        }
+    };
     assert!(until_closed(answered).is_empty());
-    while steps.one().len() < 2 {}
     assert!(until_closed(server.connect()).is_empty(), "both places have a request");
     drop(steps);
-    for stream in &mut asking {
-        assert!(!Answer::read(stream).chunks().is_empty());
+    for mut stream in [first, second] {
+        assert!(!Answer::read(&mut stream).chunks().is_empty());
     }
+}
+
+/// Asks for more tokens than anybody gets before the engine's steps are given up.
+fn endless(server: &Served) -> TcpStream {
+    let mut stream = server.connect();
+    let body = r#"{"prompt": "a", "max_tokens": 1000000, "stream": true}"#;
+    // Turned away, a connection may be closed before it is written to.
+    let _turned_away = stream.write_all(post_request("/v1/completions", body).as_bytes());
+    stream
+}
+
+/// Whether the server has closed a connection, which it tells within some milliseconds or not yet.
+fn is_closed(stream: &TcpStream) -> bool {
+    stream.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
+    let closed = match stream.peek(&mut [0]) {
+        Ok(bytes) => bytes == 0,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    };
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    closed
 }
 
 /// While all places have requests, connections are closed without an answer.

@@ -66,15 +66,6 @@ impl Steps {
     }
 }
 
-impl Steps {
-    /// Lets a step happen if there will be one.
-    pub(crate) fn one_or_end(&self) {
-        if self.allow.send(()).is_ok() {
-            let _ended = self.seen.recv();
-        }
-    }
-}
-
 impl Stepped {
     pub(crate) fn new(slots: usize) -> (Self, Steps) {
         let ((allow, allowed), (seen, heard)) = (channel(), channel());
@@ -82,7 +73,7 @@ impl Stepped {
     }
 
     pub(crate) fn answer(mut self, desk: Desk) {
-        let model = Model { id: "stepped".into(), created: 1, context: 64, vocabulary: 256 };
+        let model = Model { id: "stepped".into(), created: 1, context: 1 << 20, vocabulary: 256 };
         desk.answer(model, Arc::new(Letters), Box::new(Vec::new), &mut self);
     }
 }

@@ -192,8 +192,8 @@ fn answers_that_take_longer_than_the_drain_are_broken_off() {
     let ending = thread::spawn(move || server.stop());
     let broken_off = Answer::read(&mut endless).text();
     assert!(broken_off.contains("\"x\"") && !broken_off.contains("[DONE]"), "{broken_off}");
-    // The step that was under way.
-    steps.one_or_end();
+    // How many steps the engine takes until it learns that nobody waits is a matter of timing.
+    drop(steps);
     ending.join().unwrap();
 }
 
