@@ -1,0 +1,113 @@
+//! States of the optimizer that go to the disk, where host memory does not hold them.
+//!
+//! They go by blocks, the last ones first, as their matrices: vectors are small, and an embedding that comes by rows is read by
+//! its rows' numbers. Heads and embeddings follow when all blocks are there. As few go as leave room for everything that spills;
+//! and none where the host holds them all with what passes it on its way to the disk: a state on the disk is read and written
+//! in every step. Numbers do not depend on where a state is, so this may be chosen anew whenever a run goes on.
+
+use host_optim::Format;
+use models::Compute;
+use runs::config::{Config, OptimizerKind};
+use serde::Serialize;
+
+use super::Machine;
+use crate::optimizer::{come_by_rows, format};
+
+/// States that are on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct StatesOnDisk {
+    /// The first block whose matrices are.
+    first_block: usize,
+    /// Whether matrices outside of blocks are.
+    others: bool,
+}
+
+/// Bytes of the states of some parameters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct StateBytes {
+    /// In host memory, if they are there.
+    pub(super) in_memory: u64,
+    /// On the disk, if they are there; then so many of host memory are for chunks on their way.
+    pub(super) on_disk: u64,
+    pub(super) slabs: u64,
+}
+
+impl StateBytes {
+    /// One parameter's.
+    fn of(format: Format, [rows, columns]: [usize; 2], narrow: bool, velocity: bool) -> Self {
+        let len = (rows as u64).saturating_mul(columns as u64);
+        let in_memory = if velocity { format.velocity_bytes(len) } else { format.host_bytes(len, narrow) };
+        let [on_disk, slabs] = format.disk_bytes(len, narrow, velocity);
+        Self { in_memory, on_disk, slabs }
+    }
+
+    /// These and others, one of which is stepped at a time.
+    fn and(self, others: Self) -> Self {
+        Self {
+            in_memory: self.in_memory.saturating_add(others.in_memory),
+            on_disk: self.on_disk.saturating_add(others.on_disk),
+            slabs: self.slabs.max(others.slabs),
+        }
+    }
+}
+
+impl StatesOnDisk {
+    pub(crate) fn none() -> Self {
+        Self { first_block: usize::MAX, others: false }
+    }
+
+    /// Whether a parameter's state is among these, if it is stepped on the host.
+    pub(crate) fn have(self, block: Option<usize>, rank: usize) -> bool {
+        rank == 2 && block.map_or(self.others, |block| block >= self.first_block)
+    }
+
+    /// The states that go to the disk of `machine`, and their bytes: `all` host memory that the optimizer takes and `spills`
+    /// share its budget; of spilled tensors that have no room there, so much is on its `way` to the disk.
+    pub(super) fn chosen(
+        config: &Config,
+        machine: &Machine,
+        all: u64,
+        spills: u64,
+        way: u64,
+    ) -> (Self, StateBytes) {
+        let none = (Self::none(), StateBytes::default());
+        let Some(host) = machine.host_budget.filter(|_| machine.disk_budget > 0 && all > 0) else {
+            return none;
+        };
+        if all.saturating_add(spills.min(way)) <= host {
+            return none;
+        }
+        let mut chosen = none;
+        for (states, more) in Self::steps(config) {
+            chosen = (states, chosen.1.and(more));
+            let left = all.saturating_sub(chosen.1.in_memory);
+            if left.saturating_add(chosen.1.slabs).saturating_add(spills) <= host {
+                break;
+            }
+        }
+        chosen
+    }
+
+    /// Ever more states, each with the bytes of those that it has beside the ones before.
+    fn steps(config: &Config) -> impl Iterator<Item = (Self, StateBytes)> {
+        let model = &config.model;
+        let (state, velocity) =
+            (format(config.memory.optimizer_state), config.train.optimizer == OptimizerKind::Sgd);
+        let narrow = model.compute == Compute::Bf16;
+        let of = |sides: [usize; 2], narrow| StateBytes::of(state, sides, narrow, velocity);
+        let of_block = model.block_matrices().into_iter().map(|sides| of(sides, narrow));
+        let of_block = of_block.fold(StateBytes::default(), StateBytes::and);
+        // Muon steps the blocks' matrices where they are.
+        let steps_blocks = config.train.optimizer != OptimizerKind::Muon;
+        let first = if steps_blocks { config.memory.device_blocks } else { model.n_layer };
+        let blocks = (first..model.n_layer).rev();
+        let others =
+            model.outer_matrices().into_iter().filter(|(name, _)| *name != "wte" || !come_by_rows(config));
+        let others = others.map(|(name, sides)| of(sides, narrow && name == "lm_head"));
+        let others = others.fold(StateBytes::default(), StateBytes::and);
+        let all = Self { first_block: first, others: true };
+        blocks
+            .map(move |first_block| (Self { first_block, others: false }, of_block))
+            .chain(std::iter::once((all, others)))
+    }
+}
