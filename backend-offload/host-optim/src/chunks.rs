@@ -37,7 +37,7 @@ pub(crate) struct OnDisk {
     layout: Layout,
     len: usize,
     chunk: usize,
-    /// Of each chunk all parts.
+    /// All parts of one chunk after another.
     pieces: DiskPieces,
     torn: bool,
 }
@@ -129,7 +129,9 @@ impl OnDisk {
         let (to_read, spare) = channel();
         let (to_change, filled) = channel();
         let (to_write, changed) = channel::<(usize, PageBuffer)>();
-        slabs.into_iter().for_each(|slab| to_read.send(slab).expect("it is received below"));
+        for slab in slabs {
+            to_read.send(slab).expect("it is received below");
+        }
         // Whoever fails hangs up, and so do the others then.
         let read_all = || -> Result<(), OffloadError> {
             for n in 0..self.ranges().len() {

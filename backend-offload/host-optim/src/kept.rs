@@ -93,7 +93,8 @@ impl Kept {
     ) -> Result<(), HostOptimError> {
         match self {
             Self::Host(kept) => {
-                read(0..len, &kept.each_ref().map(|part| part.as_deref().unwrap_or_default())[parts])
+                let kept = kept.each_ref().map(|part| part.as_deref().unwrap_or_default());
+                read(0..len, &kept[parts]);
             }
             Self::Disk(on_disk) => on_disk.read(parts, read)?,
         }

@@ -176,7 +176,7 @@ impl HostState {
         });
         stepped.inspect_err(|_| {
             if self.kept.is_torn() {
-                weights.fill_with_nan()
+                weights.fill_with_nan();
             }
         })
     }

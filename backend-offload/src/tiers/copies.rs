@@ -29,7 +29,7 @@ pub(crate) struct Tiers {
 pub(crate) struct Below {
     pub pool: Arc<HostPool>,
     pub disk: Option<Arc<Disk>>,
-    /// What the program moves to and from the disk itself.
+    /// Bytes that the program itself moves to and from the disk.
     pub traffic: Arc<Traffic>,
 }
 

@@ -167,6 +167,36 @@ impl DiskTraffic {
     }
 }
 
+/// Bytes in the tiers below the device.
+struct Below {
+    states_on_disk: StatesOnDisk,
+    optimizer_host_bytes: u64,
+    optimizer_disk_bytes: u64,
+    sinks: u64,
+    disk: DiskTraffic,
+}
+
+impl Below {
+    /// Divides an optimizer, which takes so much host memory if all of it is there, and bytes that spill among the tiers. So much
+    /// of the latter is on its way to the disk where it sinks; `moved` are bytes that leave and return in a step.
+    fn of(
+        config: &Config,
+        machine: &Machine,
+        optimizer: u64,
+        (spills, way): (u64, u64),
+        moved: [u64; 2],
+    ) -> Self {
+        let (states_on_disk, state) = StatesOnDisk::chosen(config, machine, optimizer, spills, way);
+        let optimizer_host_bytes = optimizer.saturating_sub(state.in_memory).saturating_add(state.slabs);
+        let host_room = machine.host_budget.unwrap_or(u64::MAX).saturating_sub(optimizer_host_bytes);
+        let disk_room = machine.disk_budget.saturating_sub(state.on_disk);
+        let sinks = spills.saturating_sub(host_room).min(disk_room);
+        let disk = DiskTraffic::of(machine, [sinks, state.on_disk], spills, moved);
+        let optimizer_disk_bytes = state.on_disk;
+        Self { states_on_disk, optimizer_host_bytes, optimizer_disk_bytes, sinks, disk }
+    }
+}
+
 impl Plan {
     pub(crate) fn new(config: &Config, footprint: &Footprint, machine: &Machine) -> Self {
         let ranks = machine.ranks();
@@ -189,11 +219,11 @@ impl Plan {
         let bytes_out = moved(&|part| part.leaves).saturating_add(streamed_out).saturating_add(read);
         let bytes_out = bytes_out.saturating_add(exchanged.link_out);
         let all_on_host = demand.placement.host_bytes(config, ranks).saturating_add(read);
-        let working_set = demand.working_set();
+        let (working_set, checkpoints) = (demand.working_set(), checkpoints::most(config));
         let (stays, spills) = (working_set.min(budget), working_set.saturating_sub(budget));
-        let (states_on_disk, state) =
-            StatesOnDisk::chosen(config, machine, all_on_host, spills, demand.least);
-        let optimizer_host_bytes = all_on_host.saturating_sub(state.in_memory).saturating_add(state.slabs);
+        let moved_by_spilling = [moved(&|part| part.leaves), moved(&|part| part.returns)];
+        let Below { states_on_disk, optimizer_host_bytes, optimizer_disk_bytes, sinks, disk } =
+            Below::of(config, machine, all_on_host, (spills, demand.least), moved_by_spilling);
         let held: Vec<_> = demand
             .parts
             .iter()
@@ -215,11 +245,6 @@ impl Plan {
             Some(seconds / compute_seconds?)
         };
 
-        let host_room = machine.host_budget.unwrap_or(u64::MAX).saturating_sub(optimizer_host_bytes);
-        let disk_room = machine.disk_budget.saturating_sub(state.on_disk);
-        let sinks = spills.saturating_sub(host_room).min(disk_room);
-        let moved_by_spilling = [moved(&|part| part.leaves), moved(&|part| part.returns)];
-        let disk = DiskTraffic::of(machine, [sinks, state.on_disk], spills, moved_by_spilling);
         // A time that is not known is told by a note.
         let disk_share = disk.seconds.unwrap_or(0.0) / compute_seconds.unwrap_or(f64::INFINITY);
         let link_share = times_compute(bytes_in.max(bytes_out));
@@ -229,7 +254,6 @@ impl Plan {
         let host_tier_bytes = (spills - sinks).saturating_add(copies).saturating_add(optimizer_host_bytes);
         let host_bytes = host_tier_bytes + exchanged.residuals + if machine.shares_host { stays } else { 0 };
         let checkpoint_bytes = footprint.weight_bytes() + state_bytes(train.optimizer, footprint);
-        let checkpoints = checkpoints::most(config);
 
         let mut plan = Self {
             machine: machine.clone(),
@@ -259,7 +283,7 @@ impl Plan {
             break_even_tokens: link_share.map(|share| (share * tokens_per_step as f64) as u64),
             device_blocks: config.memory.device_blocks,
             optimizer_host_bytes,
-            optimizer_disk_bytes: state.on_disk,
+            optimizer_disk_bytes,
             states_on_disk,
             optimizer_step_bytes: demand.placement.step_bytes(config),
             sinks,

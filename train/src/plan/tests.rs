@@ -499,6 +499,62 @@ fn with_the_optimizer_on_the_host_seven_billion_parameters_train_on_8_gib_and_ei
     ");
 }
 
+/// A card of 8 GiB and 24 GiB of host memory, a fifth of it for others, where masters and moments take 50 GiB.
+#[test]
+fn states_that_the_host_does_not_hold_go_to_the_disk_with_their_time_and_wear() {
+    let settings =
+        ["train.accumulate=1", "train.micro_batch=16", "memory.disk=/", "memory.disk_budget=160GiB"];
+    let described = |text: &str, more: &[&str]| {
+        let settings = [&settings[..], more].concat();
+        let set: Vec<_> = settings.iter().map(|set| (*set).to_owned()).collect();
+        let config = Config::load("gpt-7b", &set).expect("a preset");
+        let machine = text.parse::<Elsewhere>().expect("a machine").machine(&config);
+        plan("gpt-7b", &settings, &machine.expect("described"))
+    };
+    let below = described("8GiB,24GiB,25GB/s,80TFLOP/s,disk=3GB/s", &["memory.disk_endurance=600TB"]);
+    assert_eq!(below.refusals(), [""; 0], "{below}");
+    assert_snapshot!(below, @"");
+    // What is on the disk is nowhere else, and is read and written once.
+    let roomy = described("8GiB,256GiB,25GB/s,80TFLOP/s,disk=3GB/s", &[]);
+    assert_eq!((roomy.optimizer_disk_bytes, roomy.disk_written_per_step), (0, 0), "{roomy}");
+    let slabs = 3 * (8 * (1 << 19) + 4096);
+    assert_eq!(below.optimizer_host_bytes + below.optimizer_disk_bytes, roomy.optimizer_host_bytes + slabs);
+    assert!(below.disk_written_per_step >= below.optimizer_disk_bytes);
+    let small = described("8GiB,24GiB,25GB/s,80TFLOP/s,disk=3GB/s", &["memory.disk_budget=8GiB"]);
+    let told = small.refusals().join(" ");
+    assert!(told.contains("of the optimizer's state have no room in host memory, and"), "{told}");
+}
+
+/// As few as leave room for what spills, and none where those that spill can sink past them.
+#[test]
+fn as_few_states_go_to_the_disk_as_the_rest_needs_room_for() {
+    let settings = ["memory.optimizer=host", "train.accumulate=1"];
+    let host = |gib: f64| Machine {
+        host_budget: Some((gib * GIB as f64) as u64),
+        disk_budget: 100 * GIB,
+        ..card(23 * GIB)
+    };
+    let all = plan("gpt-1.5b", &settings, &host(96.0));
+    assert_eq!((all.optimizer_disk_bytes, all.spills), (0, 0), "{all}");
+    let block = (all.parameters - 2 * 50_304 * 1600) / 48 * 12;
+    let mut before = 0;
+    for missing in 1..=40 {
+        let short = host((all.optimizer_host_bytes - missing * block / 2) as f64 / GIB as f64);
+        let plan = plan("gpt-1.5b", &settings, &short);
+        let states = plan.optimizer_disk_bytes;
+        assert!(
+            plan.refusals().is_empty() && plan.optimizer_host_bytes <= short.host_budget.unwrap(),
+            "{plan}"
+        );
+        assert!(
+            states >= before && states < (missing / 2 + 2) * block,
+            "{missing}: {states} of {block} each"
+        );
+        before = states;
+    }
+    assert!(before > 0);
+}
+
 #[test]
 fn on_the_host_a_gradient_goes_out_and_a_weight_comes_in_whatever_has_room() {
     let set = ["memory.optimizer=host", "train.accumulate=1"];
