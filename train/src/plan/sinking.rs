@@ -13,6 +13,9 @@ use serde::Serialize;
 use super::Machine;
 use crate::optimizer::{come_by_rows, format};
 
+const WIDE: u64 = 4;
+const NARROW: u64 = 2;
+
 /// States that are on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct StatesOnDisk {
@@ -27,9 +30,10 @@ pub(crate) struct StatesOnDisk {
 pub(super) struct StateBytes {
     /// In host memory, if they are there.
     pub(super) in_memory: u64,
-    /// On the disk, if they are there; then so many of host memory are for chunks on their way.
+    /// On the disk, if they are there.
     pub(super) on_disk: u64,
-    pub(super) slabs: u64,
+    /// In host memory then: chunks on their way, and the new weights that they give.
+    pub(super) passing: u64,
 }
 
 impl StateBytes {
@@ -37,8 +41,9 @@ impl StateBytes {
     fn of(format: Format, [rows, columns]: [usize; 2], narrow: bool, velocity: bool) -> Self {
         let len = (rows as u64).saturating_mul(columns as u64);
         let in_memory = if velocity { format.velocity_bytes(len) } else { format.host_bytes(len, narrow) };
-        let [on_disk, slabs] = format.disk_bytes(len, narrow, velocity);
-        Self { in_memory, on_disk, slabs }
+        let [on_disk, chunks] = format.disk_bytes(len, narrow, velocity);
+        let weights = len.saturating_mul(if narrow { NARROW } else { WIDE });
+        Self { in_memory, on_disk, passing: chunks.saturating_add(weights) }
     }
 
     /// These and others, one of which is stepped at a time.
@@ -46,8 +51,14 @@ impl StateBytes {
         Self {
             in_memory: self.in_memory.saturating_add(others.in_memory),
             on_disk: self.on_disk.saturating_add(others.on_disk),
-            slabs: self.slabs.max(others.slabs),
+            passing: self.passing.max(others.passing),
         }
+    }
+
+    /// Those of so many like these.
+    fn times(self, count: u64) -> Self {
+        let [in_memory, on_disk] = [self.in_memory, self.on_disk].map(|bytes| bytes.saturating_mul(count));
+        Self { in_memory, on_disk, ..self }
     }
 }
 
@@ -77,37 +88,34 @@ impl StatesOnDisk {
         if all.saturating_add(spills.min(way)) <= host {
             return none;
         }
-        let mut chosen = none;
-        for (states, more) in Self::steps(config) {
-            chosen = (states, chosen.1.and(more));
-            let left = all.saturating_sub(chosen.1.in_memory);
-            if left.saturating_add(chosen.1.slabs).saturating_add(spills) <= host {
-                break;
-            }
-        }
-        chosen
-    }
-
-    /// Ever more states, each with the bytes of those that it has beside the ones before.
-    fn steps(config: &Config) -> impl Iterator<Item = (Self, StateBytes)> {
         let model = &config.model;
-        let (state, velocity) =
-            (format(config.memory.optimizer_state), config.train.optimizer == OptimizerKind::Sgd);
-        let narrow = model.compute == Compute::Bf16;
-        let of = |sides: [usize; 2], narrow| StateBytes::of(state, sides, narrow, velocity);
-        let of_block = model.block_matrices().into_iter().map(|sides| of(sides, narrow));
-        let of_block = of_block.fold(StateBytes::default(), StateBytes::and);
+        let [of_block, others] = Self::candidates(config);
         // Muon steps the blocks' matrices where they are.
         let steps_blocks = config.train.optimizer != OptimizerKind::Muon;
         let first = if steps_blocks { config.memory.device_blocks } else { model.n_layer };
-        let blocks = (first..model.n_layer).rev();
-        let others =
-            model.outer_matrices().into_iter().filter(|(name, _)| *name != "wte" || !come_by_rows(config));
-        let others = others.map(|(name, sides)| of(sides, narrow && name == "lm_head"));
-        let others = others.fold(StateBytes::default(), StateBytes::and);
-        let all = Self { first_block: first, others: true };
-        blocks
-            .map(move |first_block| (Self { first_block, others: false }, of_block))
-            .chain(std::iter::once((all, others)))
+        let blocks = (model.n_layer - first) as u64;
+        let missing = all.saturating_add(of_block.passing).saturating_add(spills).saturating_sub(host);
+        let count = missing.div_ceil(of_block.in_memory).max(1);
+        if count <= blocks {
+            let first_block = model.n_layer - count as usize;
+            return (Self { first_block, others: false }, of_block.times(count));
+        }
+        let of_blocks = if blocks > 0 { of_block.times(blocks) } else { StateBytes::default() };
+        (Self { first_block: first, others: true }, of_blocks.and(others))
+    }
+
+    /// The states of one block, and of all other matrices, that may go to the disk.
+    fn candidates(config: &Config) -> [StateBytes; 2] {
+        let (model, velocity) = (&config.model, config.train.optimizer == OptimizerKind::Sgd);
+        let (state, narrow) = (format(config.memory.optimizer_state), model.compute == Compute::Bf16);
+        let of = |sides: [usize; 2], narrow| StateBytes::of(state, sides, narrow, velocity);
+        let of_block = model.block_matrices().into_iter().map(|sides| of(sides, narrow));
+        let outer = model.outer_matrices().into_iter();
+        let outer = outer.filter(|(name, _)| *name != "wte" || !come_by_rows(config));
+        let others = outer.map(|(name, sides)| of(sides, narrow && name == "lm_head"));
+        [
+            of_block.fold(StateBytes::default(), StateBytes::and),
+            others.fold(StateBytes::default(), StateBytes::and),
+        ]
     }
 }
