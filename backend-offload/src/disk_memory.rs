@@ -176,8 +176,9 @@ impl DiskPieces {
             read.map_err(|error| self.failed("reading", part.len(), place, &error.to_string()))?;
         }
         #[cfg(feature = "test-util")]
-        if fault == Some(DiskFault::Damage) {
-            into[places.last().map_or(0, |last| last.end / 2)] ^= 4;
+        if let (Some(DiskFault::Damage), Some(piece)) = (fault, places.iter().find(|place| !place.is_empty()))
+        {
+            into[piece.start + piece.len() / 2] ^= 4;
         }
         self.memory.traffic.read.fetch_add(span as u64, Relaxed);
         for (piece, place) in self.pieces[pieces].iter().zip(places) {

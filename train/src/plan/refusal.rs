@@ -103,7 +103,7 @@ pub(super) fn notes(plan: &Plan) -> Vec<String> {
         notes.push("the link or the arithmetic was not measured, so no slowdown is predicted".to_owned());
     }
     if plan.slowdown_hidden.is_some_and(|times| times > 1.05)
-        && let Some(tokens) = plan.break_even_tokens
+        && let Some(tokens) = plan.break_even_tokens.filter(|tokens| *tokens > plan.tokens_per_step)
     {
         notes.push(format!(
             "copies could hide behind arithmetic from {} tokens per step on; raise `train.micro_batch`",

@@ -65,9 +65,10 @@ fn states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format() {
         // It is written once before the first step, and read once for the checkpoint.
         let (written, read) = (number(&summary["bytes_to_disk"]), number(&summary["bytes_from_disk"]));
         assert_eq!(written, (1 + STEPS) * state, "{settings:?}");
-        // The checkpoint's moments of eight bits are read with the bases of both.
+        // The checkpoint's moments of eight bits are read with the bases of both, and masters for the first tiles.
         let bases = if bytes == 4 { 12 * 4096 } else { 0 };
-        assert_eq!(read, (STEPS + 1) * state + bases, "{settings:?}");
+        let tiles = if settings.contains(&"memory.stream=int8") { 2 * 4 * BLOCK } else { 0 };
+        assert_eq!(read, (STEPS + 1) * state + bases + tiles, "{settings:?}");
         let said = stderr(&output);
         for part in ["of its state on the disk", "of the optimizer's state and 0 B that spill", "| disk "] {
             assert!(said.contains(part), "{part:?} is not in {said}");
@@ -140,4 +141,60 @@ fn states_wear_a_drive_as_far_as_they_may_and_are_refused_where_it_is_too_small(
     assert_code(&worn, 3);
     assert!(stderr(&worn).contains("above `memory.max_disk_writes` = 10.00 MiB"), "{}", stderr(&worn));
     assert_eq!(bits(&tiny.resume("worn", &["memory.max_disk_writes=null"])), whole);
+}
+
+/// The run's file on the disk, which has no name but that of an open one.
+#[cfg(target_os = "linux")]
+fn file_of(process: u32, folder: &str) -> Option<fs::File> {
+    let open = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
+    let is_it = |file: &fs::DirEntry| {
+        fs::read_link(file.path()).is_ok_and(|path| path.to_string_lossy().contains(&format!("/{folder}/#")))
+    };
+    let file = open.into_iter().find(is_it)?;
+    fs::OpenOptions::new().write(true).open(file.path()).ok()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn bytes_that_change_on_the_disk_end_the_run_with_their_place_and_leave_whole_checkpoints() {
+    use std::os::unix::fs::FileExt;
+    use std::process::Stdio;
+    use std::time::Duration;
+
+    let tiny = Tiny::new();
+    fs::create_dir(tiny.join("drive")).expect("a folder");
+    let settings = [HOST, TWO];
+    let host = short(&tiny, &settings, 12);
+    let long = ["train.steps=4000", "checkpoint.every=2", &*host];
+    let said = fs::File::create(tiny.join("said")).expect("a file");
+    let mut command = tiny.command("run", &[&settings[..], &long, &DISK].concat());
+    let mut child = command.stdout(Stdio::null()).stderr(said).spawn().expect("it starts");
+    for _ in 0..6000 {
+        if tiny.journal("run").contains("\"checkpoint\"") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let file = file_of(child.id(), "drive").expect("it has one");
+    // What the run writes over it before it reads is whole again.
+    let ended = loop {
+        if let Some(ended) = child.try_wait().expect("it is a child") {
+            break ended;
+        }
+        for page in 0..2 * 12 * BLOCK / 4096 {
+            file.write_all_at(&[0x5a; 64], 4096 * page + 100).expect("the space is taken");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let told = fs::read_to_string(tiny.join("said")).expect("text");
+    assert_eq!(ended.code(), Some(1), "{told}");
+    for part in [
+        "the last update could not run",
+        "of the state of blocks.",
+        " of the file on the disk at ",
+        "not those that were written",
+    ] {
+        assert!(told.contains(part), "{part:?} is not in {told}");
+    }
+    assert!(!tiny.whole_checkpoints("run").is_empty());
 }
