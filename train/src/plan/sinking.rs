@@ -55,7 +55,7 @@ impl StateBytes {
         }
     }
 
-    /// Those of so many like these.
+    /// The bytes of so many like these.
     fn times(self, count: u64) -> Self {
         let [in_memory, on_disk] = [self.in_memory, self.on_disk].map(|bytes| bytes.saturating_mul(count));
         Self { in_memory, on_disk, ..self }
