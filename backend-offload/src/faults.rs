@@ -18,6 +18,20 @@ pub struct Faults {
     pub copies_out_of_order: bool,
 }
 
+/// A transfer between the program's own memory and the disk that goes wrong on purpose.
+#[cfg(feature = "test-util")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskFault {
+    /// The drive cannot read (EIO).
+    Read,
+    /// It gives less than was asked for.
+    ShortRead,
+    /// A bit is another one than was written.
+    Damage,
+    /// It cannot write (EIO).
+    Write,
+}
+
 /// The most memory the runtime underneath reported, asked after every launch. All streams together, small
 /// buffers included.
 #[cfg(feature = "test-util")]

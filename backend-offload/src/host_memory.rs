@@ -4,12 +4,14 @@
 //! here, so that one limit holds for both: no tensor can spill to memory that the program holds.
 
 use crate::bytes::Bytes;
+use crate::disk_memory::DiskMemory;
 use crate::error::OffloadError;
 use crate::stats::TierStats;
-use crate::tiers::{Draft, HostPool, SlabSource};
+use crate::tiers::{Below, Disk, Draft, HostPool, SlabSource, Traffic};
 use pager::Limit;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Place where tensors begin that the program makes from data while tensors spill.
@@ -47,16 +49,38 @@ impl Site for Nowhere {
 pub struct HostMemory {
     pool: Arc<HostPool>,
     site: Arc<dyn Site>,
+    disk: Option<(Arc<Disk>, Arc<Traffic>)>,
 }
 
 impl HostMemory {
-    pub(crate) fn new(pool: Arc<HostPool>, site: impl Site + 'static) -> Self {
-        Self { pool, site: Arc::new(site) }
+    pub(crate) fn new(below: Below, site: impl Site + 'static) -> Self {
+        let disk = below.disk.map(|disk| (disk, below.traffic));
+        Self { pool: below.pool, site: Arc::new(site), disk }
     }
 
     /// Host memory with no limit but the machine's, for programs whose tensors do not spill.
     pub fn unlimited() -> Self {
-        Self::new(HostPool::new(Limit::NONE, Limit::NONE), Nowhere)
+        Self::without_device(Limit::NONE, None)
+    }
+
+    /// The same, with `bytes` of the disk that `folder` is on below it, which are taken at once.
+    ///
+    /// # Errors
+    /// As [`OffloadConfig::disk`](crate::OffloadConfig::disk) has them.
+    pub fn above_disk(folder: &Path, bytes: u64) -> Result<Self, OffloadError> {
+        Ok(Self::without_device(Limit::NONE, Some(Disk::open(folder, bytes)?)))
+    }
+
+    fn without_device(limit: Limit, disk: Option<Arc<Disk>>) -> Self {
+        let pool = HostPool::new(limit, Limit::NONE);
+        Self::new(Below { pool, disk, traffic: Arc::default() }, Nowhere)
+    }
+
+    /// The disk below this memory, if there is one. A device that [computes nothing](crate::OffloadConfig::dry_run) has none:
+    /// its host memory takes no room either.
+    pub fn disk(&self) -> Option<DiskMemory> {
+        let (disk, traffic) = self.disk.clone().filter(|_| !self.pool.is_dry())?;
+        Some(DiskMemory::new(self.clone(), disk, traffic))
     }
 
     /// A buffer of `len` bytes with unspecified contents, aligned for any number type. `purpose` names it in an error.
@@ -153,7 +177,7 @@ mod tests {
     use super::*;
 
     fn memory(bytes: u64) -> HostMemory {
-        HostMemory::new(HostPool::new(Limit::bytes(bytes), Limit::NONE), Nowhere)
+        HostMemory::without_device(Limit::bytes(bytes), None)
     }
 
     #[test]

@@ -95,6 +95,7 @@ mod bytes;
 mod config;
 #[cfg(feature = "cube")]
 mod cube;
+mod disk_memory;
 mod drive;
 mod error;
 mod faults;
@@ -127,9 +128,10 @@ pub use config::OffloadConfig;
 pub use cube::cuda_driver_found;
 #[cfg(feature = "cube")]
 pub use cube::{CubeDoor, InnerRuntime, OffloadRuntime};
+pub use disk_memory::{DiskMemory, DiskPieces, PageBuffer};
 pub use error::{Holder, OffloadError, Situation, Tier};
 #[cfg(feature = "test-util")]
-pub use faults::{Faults, RuntimePeaks};
+pub use faults::{DiskFault, Faults, RuntimePeaks};
 pub use hints::{prefer, prefer_module};
 pub use host_memory::{HostBuffer, HostMemory};
 #[cfg(feature = "test-util")]

@@ -4,6 +4,7 @@ use crate::error::{Holder, OffloadError, Situation, Tier};
 use crate::stats::{Stats, TierStats};
 use crate::tiers::Below;
 use pager::{Block, BlockId, Pager, Place, Shortage, Stop, TierIndex};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Counts that only the door itself can keep.
@@ -46,9 +47,9 @@ pub(crate) fn stats(pager: &Pager, below: &Below, counts: &Counts) -> Stats {
             budget: Some(disk.len),
         },
         sunk: counters.sunk,
-        bytes_to_disk: counters.bytes_to_disk,
+        bytes_to_disk: counters.bytes_to_disk + below.traffic.written.load(Relaxed),
         raised: counters.raised,
-        bytes_from_disk: counters.bytes_from_disk,
+        bytes_from_disk: counters.bytes_from_disk + below.traffic.read.load(Relaxed),
         launches: counts.launches,
         allocations: counts.allocations,
         bytes_written: counts.bytes_written,

@@ -49,11 +49,11 @@ pub struct Stats {
     pub bytes_in: u64,
     /// Blocks that sank from the host to the disk, including those whose bytes the disk had already.
     pub sunk: u64,
-    /// Bytes written to the disk.
+    /// Bytes written to the disk, those of the program's own [memory there](crate::DiskMemory) included.
     pub bytes_to_disk: u64,
     /// Blocks that were read from the disk to the host.
     pub raised: u64,
-    /// Bytes read from the disk.
+    /// Bytes read from the disk, counted alike.
     pub bytes_from_disk: u64,
     /// Bytes of tensors that the program itself put on the device from its own memory. Tensors put on the host, because
     /// the device had no room, arrive by restores.

@@ -220,6 +220,26 @@ impl GptConfig {
         self.n_inner.unwrap_or(4 * self.n_embd)
     }
 
+    /// Sides of the matrices of a block.
+    pub fn block_matrices(&self) -> Vec<[usize; 2]> {
+        let (width, kv, inner) = (self.n_embd, self.kv_heads() * self.head_dim(), self.inner());
+        let mlp = if self.activation_function == Activation::SwiGlu { 3 } else { 2 };
+        let attention = [[width, width], [width, kv], [width, kv], [width, width]];
+        attention.into_iter().chain(std::iter::repeat_n([width, inner], mlp)).collect()
+    }
+
+    /// Names and sides of the matrices outside of blocks.
+    pub fn outer_matrices(&self) -> Vec<(&'static str, [usize; 2])> {
+        let (words, width) = (self.vocab_size, self.n_embd);
+        let all = [
+            ("wte", words, true),
+            ("wpe", self.n_positions, self.positions == Positions::Learned),
+            ("followers", words + 1, self.longest_match),
+            ("lm_head", words, !self.tie_word_embeddings),
+        ];
+        all.into_iter().filter(|(.., has)| *has).map(|(name, rows, _)| (name, [rows, width])).collect()
+    }
+
     /// Checks that the sizes fit together and the model's bytes fit an address, without allocating.
     pub fn validate(&self) -> Result<(), ConfigError> {
         ConfigError::gather(self.problems())

@@ -45,8 +45,11 @@ pub(crate) fn survey<I: Offloadable>(
     let link_bytes_per_second =
         if place.shares_host { Some(host_copy()) } else { link::<Offload<I>>(device, copied) };
     let flops_per_second = arithmetic::<Offload<I>>(device, &sides, config.model.compute);
-    let disk_taken = stats::<I>(device).disk.budget.filter(|taken| *taken > 0);
-    let disk_budget = disk_taken.map_or_else(|| disk_to_take(config, ranks_here), Ok)?;
+    let budgets = budgets::<I>(device, place, ranks);
+    let disk_budget = match budgets.disk_budget {
+        0 => disk_to_take(config, ranks_here)?,
+        taken => taken,
+    };
     // A measurement that did not fit is no number, and no error for the run to trip over.
     let _told = Offload::<I>::sync(device);
     // The run's own peaks are what its plan is compared with, and what was taken here is nobody's any more.
@@ -56,17 +59,27 @@ pub(crate) fn survey<I: Offloadable>(
         device: place.name.clone(),
         device_total: place.memory.map(|memory| memory.total),
         device_free: place.memory.map(|memory| memory.free),
-        device_budget: place.budget,
-        shares_host: place.shares_host,
         link_bytes_per_second,
         flops_per_second,
         host_free: available_host_memory().map(|free| free / ranks_here as u64),
-        host_budget: stats::<I>(device).host.budget,
         disk_budget,
         disk_bytes_per_second: disk_speeds(config),
         disk_free: free_disk(run),
-        other_ranks: ranks - 1,
+        ..budgets
     })
+}
+
+/// The machine as far as its budgets tell: what decides where a run's state is, and the same whenever it is asked.
+pub(crate) fn budgets<I: Offloadable>(device: &I::Device, place: &Place, ranks: usize) -> Machine {
+    let tiers = stats::<I>(device);
+    Machine {
+        device_budget: place.budget,
+        shares_host: place.shares_host,
+        host_budget: tiers.host.budget,
+        disk_budget: tiers.disk.budget.unwrap_or_default(),
+        other_ranks: ranks - 1,
+        ..Machine::default()
+    }
 }
 
 /// Too little to wear a drive out, and enough for the speed of large blocks.

@@ -4,7 +4,8 @@ use backend_offload::OffloadError;
 
 use crate::format::Format;
 
-/// A state that could not be made, or a step that could not be taken. Weights and moments are as they were before.
+/// A state that could not be made, or a step that could not be taken. Weights and moments are as they were before, but where the
+/// disk failed within a step of a state that is there: its weights are NaN then, and the state is of no use.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostOptimError {
@@ -55,6 +56,20 @@ pub enum HostOptimError {
         name: String,
         /// The rule of the step.
         rule: &'static str,
+    },
+    /// A state on the disk, which failed within a step of it.
+    #[error(
+        "{name}: the disk failed within an earlier step of its state, which is lost; go on from what was saved"
+    )]
+    Torn {
+        /// The parameter.
+        name: String,
+    },
+    /// A matrix that is stepped by rows and whose state is on the disk.
+    #[error("{name}: rows are found by their numbers in host memory; keep this state there")]
+    RowsOnDisk {
+        /// The matrix.
+        name: String,
     },
     /// Rows that a matrix does not have, or in no order.
     #[error("{name}: rows are named in ascending order, each once, below {has}")]

@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::chunks::{CHUNK, bytes_on_disk};
+use crate::layout::{Layout, Moments};
+
 /// Trade of memory against precision of the optimizer's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -41,6 +44,13 @@ impl Format {
             Self::Compact if narrow => 4 * len + BASES as u64 * len.div_ceil(BLOCK as u64),
             Self::Bf16Moments | Self::Compact => 8 * len,
         }
+    }
+
+    /// Bytes of the disk, and of host memory while its step is taken, for a parameter whose state is on the disk. It has a
+    /// `velocity` where it is stepped by [`Sgd`](crate::Sgd).
+    pub fn disk_bytes(self, len: u64, narrow: bool, velocity: bool) -> [u64; 2] {
+        let moments = if velocity { Moments::Velocity } else { Moments::Two };
+        bytes_on_disk(Layout::of(self, moments, narrow), len as usize, CHUNK)
     }
 
     /// [`host_bytes`](Self::host_bytes) of a parameter that is stepped by [`Sgd`](crate::Sgd).

@@ -43,12 +43,17 @@
 //! [`HostRows`] keeps a matrix of which a step reads few rows, such as an embedding: rows are stepped when they are named, to the
 //! bits of rows that are stepped in time.
 //!
+//! A state whose memory is a [`DiskMemory`](backend_offload::DiskMemory) lies on the disk below the host. A step reads it, changes it
+//! and writes it in chunks, three of which are in host memory at a time, to the bits of a state that is there.
+//!
 //! # Promises
 //!
 //! - **Threads and instruction sets change no number.** Each parameter element is computed alone, sums of squares in pieces of
 //!   fixed length, and no operation is contracted or reordered.
 //! - **Memory is taken from the host tier** of the device, under its one budget, before anything is computed. A refusal is an
 //!   error with sizes and leaves the state as it was.
+//! - **What a disk damages is never taken for a number.** A chunk is compared with its checksum whenever it is read; a transfer that
+//!   fails is an error with the parameter, the folder and the place, and leaves NaN for its weights.
 
 #![expect(
     clippy::inline_always,
@@ -57,11 +62,14 @@
 
 mod adamw;
 mod arrivals;
+mod chunks;
 mod codes;
 mod compact;
 mod error;
 mod format;
 mod gradient;
+mod kept;
+mod layout;
 mod noise;
 mod numbers;
 mod optimizer;
@@ -81,6 +89,7 @@ pub use adamw::{AdamW, Stride};
 pub use arrivals::{Arrivals, Arriving};
 pub use error::HostOptimError;
 pub use format::Format;
+pub use kept::StateMemory;
 pub use numbers::{Values, ValuesMut};
 pub use optimizer::{HostAdamW, HostAdamWConfig};
 pub use record::HostAdamWRecord;

@@ -2,21 +2,29 @@
 
 use crate::format::BLOCK;
 
-/// The bits of one parameter in one step.
+/// The bits of one parameter in one step, from one of its elements on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Noise(u32);
+pub(crate) struct Noise {
+    bits: u32,
+    begin: u32,
+}
 
 impl Noise {
     /// `parameter` tells parameters apart, `time` their steps.
     pub(crate) fn new(parameter: u32, time: u32) -> Self {
-        Self(mixed(parameter ^ mixed(time.wrapping_mul(STRIDE))))
+        Self { bits: mixed(parameter ^ mixed(time.wrapping_mul(STRIDE))), begin: 0 }
+    }
+
+    /// The bits of a stretch of these that begins with this element.
+    pub(crate) fn from(self, begin: usize) -> Self {
+        Self { begin: self.begin.wrapping_add(begin as u32), ..self }
     }
 
     /// 32 bits for one element.
     #[inline(always)]
     pub(crate) fn of(self, element: u32) -> u32 {
         // Elements follow each other, so a compiler makes a sum of this product: one multiplication is left.
-        drawn(self.0 ^ element.wrapping_mul(STRIDE))
+        drawn(self.bits ^ self.begin.wrapping_add(element).wrapping_mul(STRIDE))
     }
 
     /// The bits of the block that begins with this element.

@@ -1,5 +1,7 @@
 //! Number types of weights, moments and gradients, and how f32 is rounded to the narrow one.
 
+use std::ops::Range;
+
 use bytemuck::Pod;
 use half::bf16;
 
@@ -50,6 +52,14 @@ impl Values<'_> {
         matches!(self, Self::Bf16(_))
     }
 
+    /// A stretch of them.
+    pub(crate) fn part(&self, range: Range<usize>) -> Values<'_> {
+        match self {
+            Self::F32(values) => Values::F32(&values[range]),
+            Self::Bf16(values) => Values::Bf16(&values[range]),
+        }
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::F32(values) => bytemuck::cast_slice(values),
@@ -67,6 +77,22 @@ impl ValuesMut<'_> {
     /// Whether there is no element.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// A stretch of them.
+    pub(crate) fn part(&mut self, range: Range<usize>) -> ValuesMut<'_> {
+        match self {
+            Self::F32(values) => ValuesMut::F32(&mut values[range]),
+            Self::Bf16(values) => ValuesMut::Bf16(&mut values[range]),
+        }
+    }
+
+    /// Leaves no old number that could be taken for a new one.
+    pub(crate) fn fill_with_nan(&mut self) {
+        match self {
+            Self::F32(values) => values.fill(f32::NAN),
+            Self::Bf16(values) => values.fill(bf16::NAN),
+        }
     }
 
     pub(crate) fn values(&self) -> Values<'_> {

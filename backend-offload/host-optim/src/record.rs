@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::HostOptimError;
 use crate::format::Format;
-use crate::state::{HostState, Moments, matching};
+use crate::layout::{BASES_OF_CODES, FIRST, Layout, MASTERS, Moments, SECOND};
+use crate::state::{HostState, matching};
 
 /// State of a [`HostAdamW`](crate::HostAdamW), in its own format: precision settings do not apply. In the format `Compact`
 /// it completes the model's bf16 weights and belongs to the record of that model.
@@ -53,8 +54,10 @@ impl<B: Backend> Record<B> for HostAdamWRecord {
 
 impl HostState {
     pub(crate) fn to_parts(&self) -> Parts {
-        let bytes = self.kept.parts().into_iter().map(|part| part.to_vec()).collect();
-        Parts { format: self.kept.format(), time: self.time, len: self.len, bytes }
+        let kept = self.kept.in_host_memory().expect(IN_HOST_MEMORY);
+        let bytes =
+            order(self.layout.format).iter().map(|part| kept[*part].as_deref().unwrap_or_default().to_vec());
+        Parts { format: self.layout.format, time: self.time, len: self.len, bytes: bytes.collect() }
     }
 
     /// The state of a parameter of `len` elements, for an optimizer of this `format`.
@@ -66,9 +69,9 @@ impl HostState {
         len: usize,
     ) -> Result<Self, HostOptimError> {
         matching(name, "the recorded state", len, parts.len)?;
-        let mut state = Self::blank(memory, name, (parts.format, Moments::Two), len, true)?;
-        let sizes_agree =
-            state.kept.parts().iter().map(|part| part.len()).eq(parts.bytes.iter().map(Vec::len));
+        let layout = Layout::of(parts.format, Moments::Two, true);
+        let (sizes, order) = (layout.bytes(len), order(parts.format));
+        let sizes_agree = order.iter().map(|part| sizes[*part]).eq(parts.bytes.iter().map(Vec::len));
         // An f32 parameter of an optimizer in the compact format is kept with moments in bf16.
         let formats_agree =
             parts.format == format || (format, parts.format) == (Format::Compact, Format::Bf16Moments);
@@ -79,8 +82,10 @@ impl HostState {
                 found: parts.format,
             });
         }
-        for (buffer, bytes) in state.kept.parts_mut().into_iter().zip(&parts.bytes) {
-            buffer.copy_from_slice(bytes);
+        let mut state = Self::made(&memory.into(), name, layout, len, |_, _| {})?;
+        let kept = state.kept.in_host_memory_mut().expect(IN_HOST_MEMORY);
+        for (part, bytes) in order.iter().zip(&parts.bytes) {
+            kept[*part].iter_mut().for_each(|buffer| buffer.copy_from_slice(bytes));
         }
         state.time = parts.time;
         Ok(state)
@@ -88,6 +93,16 @@ impl HostState {
 
     /// A copy that takes memory of its own.
     pub(crate) fn duplicate(&self) -> Result<Self, HostOptimError> {
-        Self::from_parts(&self.memory, &self.name, self.kept.format(), &self.to_parts(), self.len)
+        Self::from_parts(&self.memory, &self.name, self.layout.format, &self.to_parts(), self.len)
+    }
+}
+
+const IN_HOST_MEMORY: &str = "an optimizer for Burn makes its states there";
+
+/// Parts of a state in the order in which records have them.
+fn order(format: Format) -> &'static [usize] {
+    match format {
+        Format::F32 | Format::Bf16Moments => &[MASTERS, FIRST, SECOND],
+        Format::Compact => &[MASTERS, FIRST, SECOND, BASES_OF_CODES],
     }
 }

@@ -10,18 +10,19 @@
 //! many steps and a save does not wait for all of them at once.
 
 use backend_offload::HostBuffer;
-use half::bf16;
 use rayon::prelude::*;
 
 use crate::adamw::{Factors, Stride};
 use crate::error::HostOptimError;
+use crate::kept::arrays;
+use crate::layout::{Arrays, MASTERS, Moments};
 use crate::noise::Noise;
 use crate::numbers::{Number, Values};
 use crate::pieces::{step_elements, step_elements_along, vectorised};
 use crate::row_gradient::RowGradient;
 use crate::rule::Rule;
 use crate::sgd::SgdFactors;
-use crate::state::{HostState, Kept, Moments, key, matching};
+use crate::state::{HostState, key, matching};
 
 /// Steps in which each row has its turn.
 const TURNS: usize = 64;
@@ -88,9 +89,12 @@ impl HostRows {
     /// The rows of a matrix in f32, each `width` long, whose state this is.
     ///
     /// # Errors
-    /// If the host tier has no room, the state is of something that is no such matrix, or a gradient waits in it.
+    /// If the host tier has no room, the state is of something that is no such matrix or is on the disk, or a gradient waits in it.
     pub fn new(state: HostState, width: usize) -> Result<Self, HostOptimError> {
         state.has_masters()?;
+        if state.kept.in_host_memory().is_none() {
+            return Err(HostOptimError::RowsOnDisk { name: state.name().to_owned() });
+        }
         let rows = state.len() / width;
         matching(state.name(), "its rows", state.len(), rows * width)?;
         matching(
@@ -148,10 +152,8 @@ impl HostRows {
     pub fn read(&mut self, rows: &[u32]) -> Result<Vec<f32>, HostOptimError> {
         self.are_named(rows)?;
         self.catch_up(rows);
-        let (Kept::F32 { masters, .. } | Kept::Bf16Moments { masters, .. }) = &self.state.kept else {
-            unreachable!("refused before: it has no masters");
-        };
-        let masters: &[f32] = bytemuck::cast_slice(masters);
+        let kept = self.state.kept.in_host_memory().expect(IN_HOST_MEMORY);
+        let masters: &[f32] = kept[MASTERS].as_deref().map_or(&[], bytemuck::cast_slice);
         let mut numbers = vec![0.0; self.width * rows.len()];
         numbers.par_chunks_exact_mut(self.width).zip(rows).for_each(|(to, row)| {
             to.copy_from_slice(&masters[*row as usize * self.width..][..self.width]);
@@ -318,19 +320,20 @@ impl HostRows {
         let Self { state, width, times, missed, .. } = self;
         let steps = Steps { width: *width, missed, time: state.time, gradient };
         let times = bytemuck::cast_slice_mut(times);
-        match &mut state.kept {
-            Kept::F32 { masters, moments } => {
-                let moments = moments.each_mut().map(|moment| bytemuck::cast_slice_mut::<u8, f32>(moment));
-                steps.take(rows, times, bytemuck::cast_slice_mut(masters), moments, state.moments);
+        let kept = state.kept.in_host_memory_mut().expect(IN_HOST_MEMORY);
+        match arrays(state.layout, kept) {
+            Arrays::F32 { masters, moments } => {
+                steps.take(rows, times, masters, moments, state.layout.moments);
             }
-            Kept::Bf16Moments { masters, moments } => {
-                let moments = moments.each_mut().map(|moment| bytemuck::cast_slice_mut::<u8, bf16>(moment));
-                steps.take(rows, times, bytemuck::cast_slice_mut(masters), moments, state.moments);
+            Arrays::Bf16Moments { masters, moments } => {
+                steps.take(rows, times, masters, moments, state.layout.moments);
             }
-            Kept::Compact { .. } => unreachable!("refused before: it has no masters"),
+            Arrays::Compact { .. } => unreachable!("refused before: it has no masters"),
         }
     }
 }
+
+const IN_HOST_MEMORY: &str = "refused before: it is on the disk";
 
 /// The latest steps of a matrix, and the gradient of the last.
 struct Steps<'a> {

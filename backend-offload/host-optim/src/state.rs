@@ -1,21 +1,23 @@
-//! One parameter's state on the host: its master weights, its moments, and the gradient that waits for the next step.
+//! One parameter's state: its master weights and its moments, on the host or on the disk below it, and the gradient that waits
+//! for the next step.
 //!
 //! The order of a step is: gradients [arrive](HostState::arrive), in one share or in several; the caller adds up
 //! [`HostState::squares`] of all parameters and decides; then each parameter [steps](HostState::step), or all
-//! [drop](HostState::drop_gradient) what arrived. Memory is taken when a state is made and when a gradient arrives, never
-//! within a step.
+//! [drop](HostState::drop_gradient) what arrived. Memory is taken when a state is made and when a gradient arrives; a step of a
+//! state on the disk takes that of a few chunks before it begins.
 
-use backend_offload::{HostBuffer, HostMemory};
-use half::bf16;
+use std::ops::Range;
+
+use backend_offload::HostMemory;
 
 use crate::adamw::Stride;
-use crate::compact::{Compact, step_compact};
 use crate::error::HostOptimError;
-use crate::format::{BASES, BLOCK, Format};
+use crate::format::Format;
 use crate::gradient::Gradient;
+use crate::kept::{Kept, StateMemory};
+use crate::layout::{Along, Arrays, Layout, MASTERS, Moments};
 use crate::noise::Noise;
-use crate::numbers::{Number, Values, ValuesMut};
-use crate::pieces::{Rounded, convert, step_velocity, step_wide};
+use crate::numbers::{Values, ValuesMut};
 use crate::rule::Rule;
 use crate::tiles::{Code, TILE, encode, tiles};
 
@@ -26,7 +28,7 @@ pub struct HostState {
     pub(crate) memory: HostMemory,
     pub(crate) len: usize,
     pub(crate) time: u32,
-    pub(crate) moments: Moments,
+    pub(crate) layout: Layout,
     pub(crate) kept: Kept,
     /// Number of the first share of the next gradient.
     first_share: u64,
@@ -35,61 +37,19 @@ pub struct HostState {
     squares: Option<f64>,
 }
 
-/// Numbers that a rule keeps of each parameter beside its weight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Moments {
-    Two,
-    /// The first of them; of the second there is nothing.
-    Velocity,
-}
-
-#[derive(Debug)]
-pub(crate) enum Kept {
-    F32 { masters: HostBuffer, moments: [HostBuffer; 2] },
-    Bf16Moments { masters: HostBuffer, moments: [HostBuffer; 2] },
-    Compact { low: HostBuffer, codes: [HostBuffer; 2], bases: HostBuffer },
-}
-
-impl Kept {
-    pub(crate) fn format(&self) -> Format {
-        match self {
-            Self::F32 { .. } => Format::F32,
-            Self::Bf16Moments { .. } => Format::Bf16Moments,
-            Self::Compact { .. } => Format::Compact,
-        }
-    }
-
-    /// Its buffers, in an order that is always the same.
-    pub(crate) fn parts(&self) -> Vec<&HostBuffer> {
-        match self {
-            Self::F32 { masters, moments: [first, second] }
-            | Self::Bf16Moments { masters, moments: [first, second] } => vec![masters, first, second],
-            Self::Compact { low, codes: [first, second], bases } => vec![low, first, second, bases],
-        }
-    }
-
-    pub(crate) fn parts_mut(&mut self) -> Vec<&mut HostBuffer> {
-        match self {
-            Self::F32 { masters, moments: [first, second] }
-            | Self::Bf16Moments { masters, moments: [first, second] } => vec![masters, first, second],
-            Self::Compact { low, codes: [first, second], bases } => vec![low, first, second, bases],
-        }
-    }
-}
-
 impl HostState {
-    /// The state before the first step of a parameter with these `weights`. A parameter in f32 has no bits to complete, so
-    /// its compact state is the one with moments in bf16.
+    /// The state before the first step of a parameter with these `weights`, in host memory or on the disk below it. A parameter in
+    /// f32 has no bits to complete, so its compact state is the one with moments in bf16.
     ///
     /// # Errors
-    /// If the host tier has no room.
+    /// If the memory has no room.
     pub fn new(
-        memory: &HostMemory,
+        memory: impl Into<StateMemory>,
         name: &str,
         format: Format,
         weights: Values<'_>,
     ) -> Result<Self, HostOptimError> {
-        Self::begun(memory, name, (format, Moments::Two), weights)
+        Self::begun(&memory.into(), name, (format, Moments::Two), weights)
     }
 
     /// The same, of a parameter that is stepped by [`Sgd`](crate::Sgd).
@@ -97,81 +57,36 @@ impl HostState {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_velocity(
-        memory: &HostMemory,
+        memory: impl Into<StateMemory>,
         name: &str,
         format: Format,
         weights: Values<'_>,
     ) -> Result<Self, HostOptimError> {
-        Self::begun(memory, name, (format, Moments::Velocity), weights)
+        Self::begun(&memory.into(), name, (format, Moments::Velocity), weights)
     }
 
     fn begun(
-        memory: &HostMemory,
+        memory: &StateMemory,
         name: &str,
-        kept: (Format, Moments),
+        (format, moments): (Format, Moments),
         weights: Values<'_>,
     ) -> Result<Self, HostOptimError> {
-        let mut state = Self::blank(memory, name, kept, weights.len(), weights.is_narrow())?;
-        match &mut state.kept {
-            Kept::F32 { masters, .. } | Kept::Bf16Moments { masters, .. } => {
-                widen(bytemuck::cast_slice_mut(masters), weights);
-            }
-            // Bf16 weights are their own masters: nothing completes them yet.
-            Kept::Compact { .. } => {}
-        }
-        Ok(state)
+        let layout = Layout::of(format, moments, weights.is_narrow());
+        Self::made(memory, name, layout, weights.len(), |range, arrays| arrays.begin(weights.part(range)))
     }
 
-    /// A state whose master weights and moments are zeros.
-    pub(crate) fn blank(
-        memory: &HostMemory,
+    /// A state as `fill` makes it of zeros, stretch by stretch.
+    pub(crate) fn made(
+        memory: &StateMemory,
         name: &str,
-        (format, kept): (Format, Moments),
+        layout: Layout,
         len: usize,
-        is_narrow: bool,
+        fill: impl FnMut(Range<usize>, &mut Arrays<'_>),
     ) -> Result<Self, HostOptimError> {
-        let zeros = |what: &str, bytes: usize| {
-            memory.take(bytes, format_args!("{what} of {name}")).map(|mut buffer| {
-                buffer.fill(0);
-                buffer
-            })
-        };
-        let moments = |bytes: usize| -> Result<_, HostOptimError> {
-            match kept {
-                Moments::Two => Ok([zeros("the first moments", bytes)?, zeros("the second moments", bytes)?]),
-                // A driver locks no pages of nothing.
-                Moments::Velocity => {
-                    Ok([zeros("the velocity", bytes)?, HostMemory::unlimited().take(0, "nothing")?])
-                }
-            }
-        };
-        let moments_kept = kept;
-        let kept = match format {
-            Format::Compact if is_narrow && kept == Moments::Two => Kept::Compact {
-                low: zeros("the low bits", 2 * len)?,
-                codes: moments(len)?,
-                bases: zeros("the bases", BASES * len.div_ceil(BLOCK))?,
-            },
-            Format::F32 => {
-                Kept::F32 { masters: zeros("the master weights", 4 * len)?, moments: moments(4 * len)? }
-            }
-            Format::Bf16Moments | Format::Compact => Kept::Bf16Moments {
-                masters: zeros("the master weights", 4 * len)?,
-                moments: moments(2 * len)?,
-            },
-        };
-        let (name, memory) = (name.to_owned(), memory.clone());
-        Ok(Self {
-            name,
-            memory,
-            len,
-            time: 0,
-            moments: moments_kept,
-            kept,
-            first_share: 0,
-            gradient: None,
-            squares: None,
-        })
+        let kept = Kept::new(memory, name, layout, len, fill)?;
+        let (name, memory) = (name.to_owned(), memory.host.clone());
+        let (first_share, gradient, squares) = (0, None, None);
+        Ok(Self { name, memory, len, time: 0, layout, kept, first_share, gradient, squares })
     }
 
     /// The next gradients' shares are numbered from `first` on, where others have those before. Shares are added pairwise by
@@ -242,44 +157,69 @@ impl HostState {
     ///
     /// # Errors
     /// If no gradient has arrived, lengths differ, the state was made for another rule, or it completes bf16 weights and these are
-    /// others; and if the host tier has no room to add shares up, which are lost then. Weights and moments have not changed.
+    /// others; and if the host tier has no room to add shares up, which are lost then, or for chunks of a state on the disk. Weights
+    /// and moments have not changed. If the disk fails, weights are NaN and the state is lost.
     pub fn step(
         &mut self,
         rule: impl Into<Rule>,
         stride: Stride,
-        weights: ValuesMut<'_>,
+        mut weights: ValuesMut<'_>,
     ) -> Result<(), HostOptimError> {
         let rule = &rule.into();
         self.is_made_for(rule)?;
         matching(&self.name, "the parameter", self.len, weights.len())?;
-        if matches!(self.kept, Kept::Compact { .. }) && !weights.values().is_narrow() {
+        if self.reads_weights() && !weights.values().is_narrow() {
             return Err(self.not_bf16());
         }
-        match self.take_gradient()?.whole() {
-            Values::F32(gradient) => self.step_along(rule, stride, gradient, weights),
-            Values::Bf16(gradient) => self.step_along(rule, stride, gradient, weights),
-        }
-        Ok(())
+        let stepped = self.step_stretches(rule, stride, |along, range, arrays, gradient| {
+            along.step(arrays, gradient, Some(weights.part(range)));
+        });
+        stepped.inspect_err(|_| {
+            if self.kept.is_torn() {
+                weights.fill_with_nan();
+            }
+        })
     }
 
-    /// One step along the gradient that has arrived, of the master weights alone, which the format [has](Self::has_masters).
+    /// One step along the gradient that has arrived, of the master weights alone, which the format [has](Self::has_masters); and
+    /// these in tiles: all codes, then all scales.
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    pub(crate) fn step_masters(&mut self, rule: &Rule, stride: Stride) -> Result<(), HostOptimError> {
+    pub(crate) fn step_to_tiles(
+        &mut self,
+        rule: &Rule,
+        stride: Stride,
+        code: Code,
+        into: &mut [u8],
+    ) -> Result<(), HostOptimError> {
         self.is_made_for(rule)?;
+        let len = self.len;
+        self.step_stretches(rule, stride, |along, range, arrays, gradient| {
+            along.step(arrays, gradient, None);
+            encode_stretch(code, arrays.masters(), (range, len), into);
+        })
+    }
+
+    /// Takes a step, stretch by stretch of the parameter, with as much of the gradient.
+    fn step_stretches(
+        &mut self,
+        rule: &Rule,
+        stride: Stride,
+        mut step: impl FnMut(Along<'_>, Range<usize>, &mut Arrays<'_>, Values<'_>),
+    ) -> Result<(), HostOptimError> {
+        let slabs = self.kept.slabs()?;
         let gradient = self.take_gradient()?;
-        // What is given to no one takes no room.
-        let mut weights = vec![(); self.len];
-        match gradient.whole() {
-            Values::F32(gradient) => self.step_wide(rule, stride, gradient, &mut weights),
-            Values::Bf16(gradient) => self.step_wide(rule, stride, gradient, &mut weights),
-        }
-        Ok(())
+        let noise = Noise::new(key(&self.name), self.time);
+        let along = Along { rule, stride, time: self.time, noise };
+        self.kept.change(slabs, self.layout, self.len, |range, arrays| {
+            let along = Along { noise: noise.from(range.start), ..along };
+            step(along, range.clone(), arrays, gradient.whole().part(range));
+        })
     }
 
     pub(crate) fn is_made_for(&self, rule: &Rule) -> Result<(), HostOptimError> {
-        match (rule, self.moments) {
+        match (rule, self.layout.moments) {
             (Rule::AdamW(_), Moments::Two) | (Rule::Sgd(_), Moments::Velocity) => Ok(()),
             _ => Err(HostOptimError::OtherRule { name: self.name.clone(), rule: rule.name() }),
         }
@@ -296,47 +236,6 @@ impl HostState {
         Ok(gradient)
     }
 
-    fn step_along<G: Number>(&mut self, rule: &Rule, stride: Stride, gradient: &[G], weights: ValuesMut<'_>) {
-        match weights {
-            ValuesMut::F32(weights) => self.step_wide(rule, stride, gradient, weights),
-            ValuesMut::Bf16(weights) => match (&mut self.kept, rule) {
-                (Kept::Compact { low, codes: [first, second], bases }, Rule::AdamW(rule)) => {
-                    let low = bytemuck::cast_slice_mut(low);
-                    let bases = bytemuck::cast_slice_mut(bases);
-                    let state = Compact { low, first, second, bases };
-                    let (factors, noise) =
-                        (rule.factors(stride, self.time), Noise::new(key(&self.name), self.time));
-                    step_compact(&factors, noise, state, gradient, weights);
-                }
-                _ => self.step_wide(rule, stride, gradient, weights),
-            },
-        }
-    }
-
-    fn step_wide<G: Number, W: Rounded>(
-        &mut self,
-        rule: &Rule,
-        stride: Stride,
-        gradient: &[G],
-        weights: &mut [W],
-    ) {
-        let noise = Noise::new(key(&self.name), self.time);
-        let along = Along { rule, stride, time: self.time, noise };
-        match &mut self.kept {
-            Kept::F32 { masters, moments } => {
-                let moments = moments.each_mut().map(|moment| bytemuck::cast_slice_mut::<u8, f32>(moment));
-                along.step(bytemuck::cast_slice_mut(masters), moments, gradient, weights);
-            }
-            Kept::Bf16Moments { masters, moments } => {
-                let moments = moments.each_mut().map(|moment| bytemuck::cast_slice_mut::<u8, bf16>(moment));
-                along.step(bytemuck::cast_slice_mut(masters), moments, gradient, weights);
-            }
-            Kept::Compact { .. } => {
-                unreachable!("refused before: its weights are bf16, and its only masters")
-            }
-        }
-    }
-
     /// The parameter's name, in errors and for the bits that round its moments.
     pub fn name(&self) -> &str {
         &self.name
@@ -344,7 +243,7 @@ impl HostState {
 
     /// Whether a step needs the parameter's weights as the device has them.
     pub fn reads_weights(&self) -> bool {
-        matches!(self.kept, Kept::Compact { .. })
+        self.layout.format == Format::Compact
     }
 
     /// Whether the master weights are here.
@@ -356,17 +255,15 @@ impl HostState {
     }
 
     /// The master weights in tiles: all codes, then all scales.
-    pub(crate) fn encode(&self, code: Code, into: &mut [u8]) {
-        let (Kept::F32 { masters, .. } | Kept::Bf16Moments { masters, .. }) = &self.kept else {
-            unreachable!("refused before: it has no masters");
-        };
-        let (codes, scales) = into.split_at_mut(TILE * tiles(self.len));
-        encode(code, bytemuck::cast_slice(masters), codes, bytemuck::cast_slice_mut(scales));
+    pub(crate) fn encode(&self, code: Code, into: &mut [u8]) -> Result<(), HostOptimError> {
+        self.kept.read(MASTERS..MASTERS + 1, self.len, |range, parts| {
+            encode_stretch(code, bytemuck::cast_slice(parts[0]), (range, self.len), into);
+        })
     }
 
     /// Moments that it keeps of each number of its parameter: 2, or 1 where it has a velocity.
     pub fn moments(&self) -> usize {
-        match self.moments {
+        match self.layout.moments {
             Moments::Two => 2,
             Moments::Velocity => 1,
         }
@@ -385,8 +282,12 @@ impl HostState {
 
     /// Bytes held on the host, an arrived gradient included.
     pub fn host_bytes(&self) -> u64 {
-        let kept: u64 = self.kept.parts().iter().map(|part| part.len() as u64).sum();
-        kept + self.gradient.as_ref().map_or(0, Gradient::bytes)
+        self.kept.host_bytes() + self.gradient.as_ref().map_or(0, Gradient::bytes)
+    }
+
+    /// Bytes on the disk, where the state is there.
+    pub fn disk_bytes(&self) -> u64 {
+        self.kept.disk_bytes()
     }
 
     pub(crate) fn not_bf16(&self) -> HostOptimError {
@@ -394,33 +295,12 @@ impl HostState {
     }
 }
 
-/// A step by either rule.
-struct Along<'a> {
-    rule: &'a Rule,
-    stride: Stride,
-    time: u32,
-    noise: Noise,
-}
-
-impl Along<'_> {
-    fn step<G: Number, M: Number, W: Rounded>(
-        self,
-        masters: &mut [f32],
-        moments: [&mut [M]; 2],
-        gradient: &[G],
-        weights: &mut [W],
-    ) {
-        match self.rule {
-            Rule::AdamW(rule) => {
-                let factors = rule.factors(self.stride, self.time);
-                step_wide(factors, self.noise, masters, moments, gradient, weights);
-            }
-            Rule::Sgd(rule) => {
-                let ([velocity, _nothing], factors) = (moments, rule.factors(self.stride));
-                step_velocity(factors, self.noise, masters, velocity, gradient, weights);
-            }
-        }
-    }
+/// Encodes a stretch of so many master weights in all. Tiles do not go over its ends.
+fn encode_stretch(code: Code, masters: &[f32], (range, len): (Range<usize>, usize), into: &mut [u8]) {
+    let (codes, scales) = into.split_at_mut(TILE * tiles(len));
+    let (first, count) = (range.start / TILE, tiles(range.len()));
+    let scales: &mut [f32] = bytemuck::cast_slice_mut(scales);
+    encode(code, masters, &mut codes[TILE * first..][..TILE * count], &mut scales[first..][..count]);
 }
 
 pub(crate) fn matching(
@@ -438,11 +318,4 @@ pub(crate) fn matching(
 /// A number that tells parameters apart: FNV-1a of the name.
 pub(crate) fn key(name: &str) -> u32 {
     name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
-}
-
-fn widen(to: &mut [f32], from: Values<'_>) {
-    match from {
-        Values::F32(from) => to.copy_from_slice(from),
-        Values::Bf16(from) => convert(to, from, |x| x),
-    }
 }

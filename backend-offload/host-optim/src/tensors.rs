@@ -1,12 +1,13 @@
 //! A parameter's tensors on their device: read for its state, and made anew after a step.
 
-use backend_offload::{Decoding, HostMemory, Managed};
+use backend_offload::{Decoding, Managed};
 use burn::tensor::{DType, DataError, Int, Shape, Tensor, TensorData, TensorPrimitive, backend::Backend};
 use half::bf16;
 
 use crate::adamw::Stride;
 use crate::error::HostOptimError;
 use crate::format::Format;
+use crate::kept::StateMemory;
 use crate::numbers::{Values, ValuesMut, nearest};
 use crate::pieces::convert;
 use crate::rule::Rule;
@@ -52,9 +53,9 @@ impl HostState {
     /// The state before the first step of the parameter `weights`, whose numbers are read for it.
     ///
     /// # Errors
-    /// If the host tier has no room, or the tensor is neither f32 nor bf16 or cannot be read.
+    /// If the memory has no room, or the tensor is neither f32 nor bf16 or cannot be read.
     pub fn of_tensor<B: Backend, const D: usize>(
-        memory: &HostMemory,
+        memory: impl Into<StateMemory>,
         name: &str,
         format: Format,
         weights: &Tensor<B, D>,
@@ -79,7 +80,7 @@ impl HostState {
     /// # Errors
     /// If the host tier has no room, lengths differ, or the tensor is neither f32 nor bf16.
     pub fn restore_tensor<B: Backend, const D: usize>(
-        memory: &HostMemory,
+        memory: impl Into<StateMemory>,
         name: &str,
         format: Format,
         saved: &Saved,
@@ -89,7 +90,8 @@ impl HostState {
         let device = weights.device();
         let mut data = blank(name, weights, kind)?;
         let state = Self::restore(memory, name, format, saved, &mut values_mut(name, &mut data)?)?;
-        Ok((state, memory.first(|| made(data, &device))))
+        let weights = state.memory.first(|| made(data, &device));
+        Ok((state, weights))
     }
 
     /// Takes a gradient in, or a further share of it. The tensor's device memory is free when this returns.
@@ -143,7 +145,8 @@ impl HostState {
     /// The master weights in tiles, on `device`.
     ///
     /// # Errors
-    /// If the format's masters are the device's weights, completed, or the host tier has no room for the tiles.
+    /// If the format's masters are the device's weights, completed, or the host tier has no room for the tiles; and if the state is
+    /// on the disk and cannot be read.
     pub fn tiles<B: Backend>(
         &self,
         code: Code,
@@ -152,7 +155,7 @@ impl HostState {
         self.has_masters()?;
         let mut encoded =
             self.memory.take(encoded_bytes(self.len()), format_args!("the weights of {}", self.name()))?;
-        self.encode(code, &mut encoded);
+        self.encode(code, &mut encoded)?;
         Ok(self.memory.first(|| tile_tensors(&encoded, self.len(), device)))
     }
 

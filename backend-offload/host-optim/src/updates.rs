@@ -46,8 +46,7 @@ impl Update {
         let mut weights = weights.map_or_else(|| room(&state, form), Ok)?;
         match form {
             Form::Tiles(code) => {
-                state.step_masters(&rule, stride)?;
-                state.encode(code, &mut weights);
+                state.step_to_tiles(&rule, stride, code, &mut weights)?;
             }
             Form::Numbers(DType::BF16) => {
                 state.step(rule, stride, ValuesMut::Bf16(bytemuck::cast_slice_mut(&mut weights)))?;

@@ -101,8 +101,8 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
     }
 
     fn host_memory(device: &R::Device) -> HostMemory {
-        let pool = on_server::<R, _>(device, |server| server.tiers.pool().clone());
-        HostMemory::new(pool, CubeSite::<R>(device.clone()))
+        let below = on_server::<R, _>(device, |server| server.tiers.below());
+        HostMemory::new(below, CubeSite::<R>(device.clone()))
     }
 
     fn mark_step(device: &R::Device) {

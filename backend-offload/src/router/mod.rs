@@ -157,8 +157,8 @@ impl<B: SharedStorage> Door for Simulated<B> {
 
     fn host_memory(device: &B::Device) -> HostMemory {
         let client = get_client::<OffloadChannel<B>>(device);
-        let pool = client.state().tiers.pool().clone();
-        HostMemory::new(pool, RouterSite(client))
+        let below = client.state().tiers.below();
+        HostMemory::new(below, RouterSite(client))
     }
 
     fn mark_step(device: &B::Device) {

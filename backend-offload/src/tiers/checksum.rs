@@ -6,7 +6,7 @@ const LINE: usize = LANES * size_of::<u64>();
 
 /// A cheap mixing checksum over eight bytes at a time. It guards against our own mistakes, not against an
 /// adversary.
-pub(super) fn checksum(bytes: &[u8]) -> u64 {
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     Checksum::default().of_last(bytes)
 }
 

@@ -9,6 +9,7 @@ use crate::error::OffloadError;
 use pager::{BlockId, Limit, Rooms, TierIndex};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// The contents of a device's blocks in the tiers below it.
 #[derive(Debug)]
@@ -18,6 +19,7 @@ pub(crate) struct Tiers {
     /// Take a checksum of every copy and compare it before the copy is used.
     distrust: bool,
     disk: Option<Arc<Disk>>,
+    traffic: Arc<Traffic>,
     copies: HashMap<BlockId, Kept>,
     sunk: HashMap<BlockId, Sunk>,
 }
@@ -27,6 +29,15 @@ pub(crate) struct Tiers {
 pub(crate) struct Below {
     pub pool: Arc<HostPool>,
     pub disk: Option<Arc<Disk>>,
+    /// Bytes that the program itself moves to and from the disk.
+    pub traffic: Arc<Traffic>,
+}
+
+/// Bytes of memory of the program's own that one device's program wrote to the disk, and read from it.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    pub written: AtomicU64,
+    pub read: AtomicU64,
 }
 
 impl Below {
@@ -55,7 +66,8 @@ impl Tiers {
     pub const READ_AHEAD: usize = BESIDE;
 
     pub fn new(pool: Arc<HostPool>, source: SlabSource, distrust: bool) -> Self {
-        Self { pool, source, distrust, disk: None, copies: HashMap::new(), sunk: HashMap::new() }
+        let traffic = Arc::default();
+        Self { pool, source, distrust, disk: None, traffic, copies: HashMap::new(), sunk: HashMap::new() }
     }
 
     /// These copies with a disk below the host, if there is one.
@@ -65,7 +77,7 @@ impl Tiers {
 
     /// The tiers below the device, to be asked for their room.
     pub fn below(&self) -> Below {
-        Below { pool: self.pool.clone(), disk: self.disk.clone() }
+        Below { pool: self.pool.clone(), disk: self.disk.clone(), traffic: self.traffic.clone() }
     }
 
     /// The memory behind the host tier, shared with other devices.

@@ -24,6 +24,7 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Disk {
     folder: PathBuf,
+    file: Arc<File>,
     len: u64,
     /// Locked before the books, if both are.
     bounce: Mutex<Bounce>,
@@ -121,9 +122,11 @@ impl Disk {
     }
 
     fn over(file: File, folder: &Path, len: u64, means: Means) -> Arc<Self> {
-        let bounce = Bounce::new(Arc::new(file), len, means);
+        let file = Arc::new(file);
+        let bounce = Bounce::new(file.clone(), len, means);
         Arc::new(Self {
             folder: folder.to_owned(),
+            file,
             len,
             #[cfg(test)]
             broken: bounce.broken.clone(),
@@ -150,18 +153,39 @@ impl Disk {
         DiskUsage { in_use: self.len - books.extents.left(), peak: books.peak, len: self.len }
     }
 
+    /// Parts of the file that hold so many bytes together; `None` where it has no room for them.
+    pub(crate) fn take(&self, len: u64) -> Option<Vec<Range<u64>>> {
+        let mut books = self.books();
+        let taken = books.extents.take(len);
+        books.peak = books.peak.max(self.len - books.extents.left());
+        taken
+    }
+
+    pub(crate) fn give_back(&self, parts: &[Range<u64>]) {
+        self.books().extents.give_back(parts);
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Reads whole pages from a place of the file, while the caller waits. `into` begins with a page.
+    pub(crate) fn read_pages(&self, place: u64, into: &mut [u8]) -> io::Result<()> {
+        system::read(&self.file, into, place)
+    }
+
+    /// Writes whole pages, as [`read_pages`](Self::read_pages) reads them.
+    pub(crate) fn write_pages(&self, place: u64, from: &[u8]) -> io::Result<()> {
+        system::write(&self.file, from, place)
+    }
+
     /// Writes `bytes` somewhere. They are out of the caller's memory when this returns, and the last of them on their way.
     pub(super) fn write(self: &Arc<Self>, bytes: &[u8]) -> Result<Sunk, OffloadError> {
         let repeated = self.bounce().repeat_failed();
         repeated.map_err(|failure| self.failed_to_write(failure))?;
-        let taken = {
-            let mut books = self.books();
-            let taken = books.extents.take(bytes.len() as u64);
-            books.peak = books.peak.max(self.len - books.extents.left());
-            taken
-        };
-        let parts =
-            taken.ok_or_else(|| self.failed("finding room for", bytes.len(), "all of it is in use"))?;
+        let parts = self
+            .take(bytes.len() as u64)
+            .ok_or_else(|| self.failed("finding room for", bytes.len(), "all of it is in use"))?;
         let number = self.sunk.fetch_add(1, Ordering::Relaxed);
         let mut sunk = Sunk { disk: self.clone(), number, parts, len: bytes.len(), checksum: 0 };
         // Given up before the block, which takes the buffers to give up its pieces.
@@ -206,6 +230,12 @@ impl Disk {
     #[cfg(test)]
     pub(crate) fn ahead(&self) -> usize {
         self.bounce().reads()
+    }
+
+    /// Cuts the file off, as no program would.
+    #[cfg(test)]
+    pub(crate) fn truncate(&self, len: u64) {
+        self.file.set_len(len).expect("it is this program's file");
     }
 
     /// Does it as if nothing were broken on purpose.
@@ -321,7 +351,7 @@ impl Drop for Sunk {
     fn drop(&mut self) {
         // Nothing is written to where another block may be next.
         self.disk.bounce().forget(self.number, None);
-        self.disk.books().extents.give_back(&self.parts);
+        self.disk.give_back(&self.parts);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Parts begin and end at multiples of this, as direct reads and writes want it.
-pub(super) const ALIGNMENT: u64 = 4096;
+pub(crate) const ALIGNMENT: u64 = 4096;
 
 /// Bytes of the file that `len` bytes take.
 fn padded(len: u64) -> u64 {

@@ -50,6 +50,10 @@ impl HostPool {
         self.set_limits(Limit::NONE, Limit::NONE);
     }
 
+    pub fn is_dry(&self) -> bool {
+        self.dry.load(Ordering::Relaxed)
+    }
+
     pub fn set_limits(&self, limit: Limit, pinned_limit: Limit) {
         self.books().set_limits(limit, pinned_limit);
     }
@@ -90,8 +94,8 @@ impl HostPool {
     }
 
     fn ordinary(&self, len: usize) -> Option<Slab> {
-        let dry = self.dry.load(Ordering::Relaxed);
-        let slab = if dry { Slab::for_nothing(len) } else { HeapMemory::zeroed(len).map(Slab::Heap) };
+        let slab =
+            if self.is_dry() { Slab::for_nothing(len) } else { HeapMemory::zeroed(len).map(Slab::Heap) };
         slab.or_else(|| {
             self.books().refund(len);
             None

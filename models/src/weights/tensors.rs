@@ -109,6 +109,7 @@ pub(super) fn write(
 }
 
 /// A file of tensors, open for reading.
+#[derive(Debug)]
 pub struct TensorFile {
     path: PathBuf,
     map: Mmap,

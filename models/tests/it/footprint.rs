@@ -1,6 +1,7 @@
 //! Costs predicted from the configuration are the costs of the model.
 
-use burn::module::Module;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::Tensor;
 use models::{Footprint, Gpt, presets};
 
 use crate::fixtures::{Cpu, DEVICE, shrunk, unusual};
@@ -33,6 +34,55 @@ fn the_count_is_the_models_own() {
         let model = Gpt::<Cpu>::new(&config, 0, &DEVICE).expect("a valid configuration");
         let counted = Footprint::of(&config).expect("small").parameters;
         assert_eq!(counted, model.num_params() as u64, "{config:?}");
+    }
+}
+
+#[test]
+fn matrices_are_listed_with_the_models_own_sides() {
+    let shapes = presets::PRESETS.iter().map(|preset| shrunk(preset)).chain([unusual()]);
+    for config in shapes {
+        let model = Gpt::<Cpu>::new(&config, 0, &DEVICE).expect("a valid configuration");
+        let mut found = Matrices::default();
+        model.visit(&mut found);
+        let Matrices { outer, mut blocks, .. } = found;
+        let listed: Vec<_> =
+            config.outer_matrices().into_iter().map(|(name, sides)| (name.to_owned(), sides)).collect();
+        assert_eq!(outer, listed, "{config:?}");
+        // Which side is which does not matter to their numbers.
+        let sorted = |sides: [usize; 2]| [sides[0].min(sides[1]), sides[0].max(sides[1])];
+        let mut listed: Vec<_> =
+            (0..config.n_layer).flat_map(|_| config.block_matrices()).map(sorted).collect();
+        blocks = blocks.into_iter().map(sorted).collect();
+        blocks.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(blocks, listed, "{config:?}");
+    }
+}
+
+#[derive(Default)]
+struct Matrices {
+    path: Vec<String>,
+    outer: Vec<(String, [usize; 2])>,
+    blocks: Vec<[usize; 2]>,
+}
+
+impl ModuleVisitor<Cpu> for Matrices {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Cpu, D>>) {
+        let sides: Vec<usize> = param.lazy_shape().to_vec();
+        let Ok(sides) = <[usize; 2]>::try_from(sides) else { return };
+        if self.path[0] == "blocks" {
+            self.blocks.push(sides);
+        } else {
+            self.outer.push((self.path.join("."), sides));
+        }
     }
 }
 

@@ -10,29 +10,26 @@ use std::collections::HashMap;
 
 use anyhow::{anyhow, ensure};
 use backend_offload::{HostMemory, Managed, host_memory};
-use burn::module::{Module, ModuleMapper, Param, ParamId};
-use burn::tensor::{
-    DType, FloatDType, Tensor,
-    backend::{AutodiffBackend, Backend},
-};
+use burn::module::ParamId;
+use burn::tensor::{DType, FloatDType, Tensor, backend::Backend};
 use host_optim::{
-    AdamW, Arrivals, Arrived, Arriving, Format, HostOptimError, HostState, Saved, Sgd, Update, Updated,
-    Updates, Values,
+    AdamW, Arrivals, Arrived, Arriving, Format, HostOptimError, HostState, Sgd, Update, Updated, Updates,
+    Values,
 };
-use models::rows::RowsOnDemand;
-use models::{Compute, Gpt, OnDemand};
+use models::Compute;
 use runs::config::{Config, OptimizerKind, PlacementKind, StateKind, TrainSection};
 
+use super::adoption::Restored;
 use super::rows::{Table, come_by_rows};
-use super::streamed::{Crossing, on_demand, placeholder};
+use super::streamed::Crossing;
 use super::{Rule, Stride, decay, rule};
 
 /// States by parameter.
 #[derive(Debug)]
 pub(crate) struct HostPart {
-    memory: HostMemory,
-    format: Format,
-    config: Config,
+    pub(super) memory: HostMemory,
+    pub(super) format: Format,
+    pub(super) config: Config,
     pub(super) crossing: Crossing,
     /// None of those that are being stepped or take a gradient in.
     pub(super) states: HashMap<ParamId, HostState>,
@@ -46,9 +43,9 @@ pub(crate) struct HostPart {
     /// Why an update failed. Weights and states that it lost are nowhere else.
     failure: Option<String>,
     /// In the model's order, in which sums are the same in every run.
-    order: Vec<ParamId>,
-    /// Moments of a checkpoint, by name, before the model is there.
-    pub(crate) restored: HashMap<String, (usize, [Vec<f32>; 2])>,
+    pub(super) order: Vec<ParamId>,
+    /// Where a checkpoint's moments are, before the model is there.
+    pub(crate) restored: Option<Restored>,
 }
 
 /// Parameters on their way from one step to the next.
@@ -76,15 +73,19 @@ pub(super) fn adamw(settings: &TrainSection, decay: f64) -> AdamW {
     }
 }
 
+/// The block that a parameter is in.
+pub(super) fn block_of(name: &str) -> Option<usize> {
+    name.strip_prefix("blocks.").and_then(|rest| rest.split('.').next()?.parse().ok())
+}
+
 /// Whether a parameter is stepped on the host, where the optimizer is there.
 pub(crate) fn is_on_host(config: &Config, name: &str, rank: usize) -> bool {
-    let block = name.strip_prefix("blocks.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
-    let stays = block.is_some_and(|block| block < config.memory.device_blocks);
+    let stays = block_of(name).is_some_and(|block| block < config.memory.device_blocks);
     !stays && rule(config.train.optimizer, name, rank) != Rule::Muon
 }
 
 /// Whether the device computes with this parameter in bf16, its f32 kept on the host.
-fn is_narrow(compute: Compute, name: &str, rank: usize) -> bool {
+pub(super) fn is_narrow(compute: Compute, name: &str, rank: usize) -> bool {
     compute == Compute::Bf16 && rank == 2 && (name.starts_with("blocks.") || name == "lm_head")
 }
 
@@ -104,34 +105,12 @@ impl HostPart {
             stepping: None,
             failure: None,
             order: Vec::new(),
-            restored: HashMap::new(),
+            restored: None,
         })
     }
 
-    /// Takes over the parameters of `gpt` that are stepped here, with their moments where a checkpoint had any. The model
-    /// that comes back computes with them in the type the device is to have.
-    pub(crate) fn adopt<B: AutodiffBackend<InnerBackend: Managed>>(
-        &mut self,
-        gpt: Gpt<B>,
-    ) -> anyhow::Result<Gpt<B>> {
-        let mut adopt =
-            Adopt { part: self, path: Vec::new(), on_demand: HashMap::new(), rows: None, failure: None };
-        let gpt = gpt.map(&mut adopt);
-        let gpt =
-            gpt.with_weights_on_demand(|id| adopt.on_demand.remove(&id)).with_rows_on_demand(adopt.rows);
-        if let Some(failure) = adopt.failure {
-            return Err(anyhow::Error::from(failure).context("the optimizer cannot be set up on the host"));
-        }
-        ensure!(
-            self.restored.is_empty(),
-            "the checkpoint has moments of `{}`, which is no parameter of the model",
-            self.restored.keys().min().map_or("", String::as_str)
-        );
-        Ok(gpt)
-    }
-
     /// Whether parameters are stepped along a velocity, and not by AdamW.
-    fn keeps_velocity(&self) -> bool {
+    pub(super) fn keeps_velocity(&self) -> bool {
         self.config.train.optimizer == OptimizerKind::Sgd
     }
 
@@ -301,121 +280,14 @@ impl HostPart {
     }
 }
 
-impl HostPart {
-    fn adopted<I: Backend, const D: usize>(
-        &mut self,
-        name: &str,
-        weights: Tensor<I, D>,
-    ) -> Result<(HostState, Tensor<I, D>), HostOptimError> {
-        // Tiles are made of the masters, which weights in bf16 would round first.
-        let in_tiles = self.crossing.code(name, D).is_some();
-        let narrow = !in_tiles && is_narrow(self.config.model.compute, name, D);
-        let restored = self.restored.remove(name);
-        if restored.is_none() && !narrow && !self.keeps_velocity() {
-            return Ok((HostState::of_tensor(&self.memory, name, self.format, &weights)?, weights));
-        }
-        let masters = host_optim::read(name, weights.clone())?;
-        let masters: Vec<f32> = masters.iter::<f32>().collect();
-        let (time, moments) = restored.unwrap_or_else(|| {
-            let zeros = |keeps: bool| vec![0.0; if keeps { masters.len() } else { 0 }];
-            (0, [zeros(true), zeros(!self.keeps_velocity())])
-        });
-        let saved = Saved { time: time as u32, weights: masters, moments };
-        let kind = if narrow { DType::BF16 } else { DType::F32 };
-        HostState::restore_tensor(&self.memory, name, self.format, &saved, weights, kind)
-    }
-}
-
-struct Adopt<'a> {
-    part: &'a mut HostPart,
-    path: Vec<String>,
-    on_demand: HashMap<ParamId, OnDemand>,
-    rows: Option<RowsOnDemand>,
-    failure: Option<HostOptimError>,
-}
-
-impl Adopt<'_> {
-    /// Chooses a parameter's form on the device: its weights, or tiles of its masters with a placeholder for the weights.
-    fn in_tiles<I: Managed, const D: usize>(
-        &mut self,
-        id: ParamId,
-        state: HostState,
-        weights: Tensor<I, D>,
-    ) -> Result<(HostState, Tensor<I, D>), HostOptimError> {
-        let crossing = self.part.crossing;
-        let Some(code) = crossing.code(state.name(), D) else { return Ok((state, weights)) };
-        let (shape, device) = (weights.shape(), weights.device());
-        drop(weights);
-        let tiles = state.tiles::<I>(code, &device)?;
-        self.on_demand.insert(id, on_demand::<I>(crossing, code, shape.clone(), move || tiles.clone()));
-        Ok((state, placeholder(crossing.kind, shape, &device)))
-    }
-
-    /// Keeps the table on the host, with a placeholder for it on the device.
-    fn by_rows<I: Managed, const D: usize>(
-        &mut self,
-        id: ParamId,
-        state: HostState,
-        weights: &Tensor<I, D>,
-    ) -> Result<Tensor<I, D>, HostOptimError> {
-        let (shape, device) = (weights.shape(), weights.device());
-        let memory = self.part.memory.clone();
-        let (table, rows) = Table::new::<I>(id, state, shape[D - 1], memory, &device)?;
-        (self.part.table, self.rows) = (Some(table), Some(rows));
-        Ok(placeholder(weights.dtype(), shape, &device))
-    }
-
-    /// Puts a parameter's state where it is stepped; the parameter as the device is to have it.
-    fn placed<I: Managed, const D: usize>(
-        &mut self,
-        id: ParamId,
-        state: HostState,
-        weights: Tensor<I, D>,
-    ) -> Result<Tensor<I, D>, HostOptimError> {
-        if self.part.by_rows && state.name() == "wte" {
-            return self.by_rows(id, state, &weights);
-        }
-        let (state, weights) = self.in_tiles(id, state, weights)?;
-        self.part.states.insert(id, state);
-        Ok(weights)
-    }
-}
-
-impl<B: AutodiffBackend<InnerBackend: Managed>> ModuleMapper<B> for Adopt<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        let name = self.path.join(".");
-        if self.failure.is_some() || !self.part.takes(&name, D) {
-            return param;
-        }
-        let (id, weights, mapper) = param.consume();
-        let adopted = self.part.adopted(&name, weights.clone().inner());
-        match adopted.and_then(|(state, weights)| self.placed(id, state, weights)) {
-            Ok(weights) => {
-                self.part.order.push(id);
-                Param::from_mapped_value(id, Tensor::from_inner(weights).require_grad(), mapper)
-            }
-            Err(failure) => {
-                self.failure = Some(failure);
-                Param::from_mapped_value(id, weights, mapper)
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use backend_offload::Offload;
     use burn::backend::{Autodiff, Flex, flex::FlexDevice};
+    use models::Gpt;
 
     use super::*;
+    use crate::plan::StatesOnDisk;
 
     fn tiny() -> (HostPart, Gpt<Autodiff<Offload<Flex>>>) {
         let text = r#"{"model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 4, "vocab_size": 264},
@@ -423,7 +295,7 @@ mod tests {
         let config = Config::from_text(text, "a tiny run", &[]).expect("valid");
         let gpt: Gpt<Autodiff<Offload<Flex>>> = Gpt::new(&config.model, 1, &FlexDevice).expect("valid");
         let mut part = HostPart::new::<Offload<Flex>>(&config, &FlexDevice).expect("it is on the host");
-        let gpt = part.adopt(gpt).expect("there is room");
+        let gpt = part.adopt(gpt, StatesOnDisk::none()).expect("there is room");
         (part, gpt)
     }
 

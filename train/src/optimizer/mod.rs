@@ -5,6 +5,7 @@
 //! by side, never of two. Which rule applies follows from the parameter's name and rank: weight decay shrinks matrices
 //! only, and Muon is for matrices between hidden features.
 
+mod adoption;
 mod host;
 mod moments;
 mod muon;
@@ -19,6 +20,7 @@ mod tables;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use adoption::Restored;
 pub(crate) use host::{HostPart, format};
 pub(crate) use moments::Moments;
 pub(crate) use norm::SquaredNorms;
@@ -44,6 +46,7 @@ use host_optim::{HostOptimError, Update};
 use models::{Compute, Gpt, OnDemand};
 use runs::config::{Config, OptimizerKind, TrainSection};
 
+use crate::plan::StatesOnDisk;
 use crate::ranks::Pair;
 
 /// The optimizer of a run: its settings, and the moments of every parameter stepped so far, by name.
@@ -90,13 +93,15 @@ impl<I: Managed> Optimizer<I> {
         Self { compute: config.model.compute, host, passes, ..Self::new(&config.train) }
     }
 
-    /// Takes over what is stepped on the host; returns the model as the device is to compute with it.
+    /// Takes over what is stepped on the host, with the states that are to be on the disk; returns the model as the device is to
+    /// compute with it.
     pub(crate) fn adopt<B: AutodiffBackend<InnerBackend = I>>(
         &mut self,
         model: Gpt<B>,
+        on_disk: StatesOnDisk,
     ) -> anyhow::Result<Gpt<B>> {
         match &mut self.host {
-            Some(host) => host.adopt(model),
+            Some(host) => host.adopt(model, on_disk),
             None => Ok(model),
         }
     }

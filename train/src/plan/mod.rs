@@ -14,6 +14,7 @@ mod placement;
 #[cfg(test)]
 mod recorded;
 mod refusal;
+mod sinking;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ pub(crate) use choice::placed;
 pub(crate) use elsewhere::Elsewhere;
 pub(crate) use machine::Machine;
 pub(crate) use measured::Measured;
+pub(crate) use sinking::StatesOnDisk;
 
 use demand::{Demand, state_bytes};
 use models::Footprint;
@@ -74,11 +76,15 @@ pub(crate) struct Plan {
     pub(crate) device_blocks: usize,
     /// Bytes in host memory of an optimizer that is there, and of the gradients that wait for it.
     pub(crate) optimizer_host_bytes: u64,
+    /// Bytes of its state on the disk, of which none is in host memory but a few chunks; and which states these are.
+    pub(crate) optimizer_disk_bytes: u64,
+    #[serde(skip)]
+    pub(crate) states_on_disk: StatesOnDisk,
     /// Bytes of host memory that its step reads and writes.
     pub(crate) optimizer_step_bytes: u64,
     /// Bytes of spilled tensors that have no room on the host and sink to the disk.
     pub(crate) sinks: u64,
-    /// Bytes of a step that are written to the disk for that, and read from it.
+    /// Bytes of a step that are written to the disk, for these tensors and for the optimizer's state, and read from it.
     pub(crate) disk_written_per_step: u64,
     pub(crate) disk_read_per_step: u64,
     /// Seconds of a step that these take, where the disk's speed is known.
@@ -146,16 +152,48 @@ struct DiskTraffic {
 }
 
 impl DiskTraffic {
-    /// Assumes that what sinks is as mixed as what spills, and that each crossing of the link takes one of the disk.
-    fn of(machine: &Machine, sinks: u64, spills: u64, [leaves, returns]: [u64; 2]) -> Self {
+    /// Assumes that what sinks is as mixed as what spills, and that each crossing of the link takes one of the disk. A step reads
+    /// and writes each byte of the `states` that are there once.
+    fn of(machine: &Machine, [sinks, states]: [u64; 2], spills: u64, [leaves, returns]: [u64; 2]) -> Self {
         let share = sinks as f64 / spills.max(1) as f64;
-        let [written, read] = [leaves, returns].map(|bytes| (bytes as f64 * share) as u64);
+        let [written, read] =
+            [leaves, returns].map(|bytes| ((bytes as f64 * share) as u64).saturating_add(states));
         let seconds = match machine.disk_bytes_per_second {
-            _ if sinks == 0 => Some(0.0),
+            _ if sinks == 0 && states == 0 => Some(0.0),
             Some([write_speed, read_speed]) => Some(written as f64 / write_speed + read as f64 / read_speed),
             None => None,
         };
         Self { written, read, seconds }
+    }
+}
+
+/// Bytes in the tiers below the device.
+struct Below {
+    states_on_disk: StatesOnDisk,
+    optimizer_host_bytes: u64,
+    optimizer_disk_bytes: u64,
+    sinks: u64,
+    disk: DiskTraffic,
+}
+
+impl Below {
+    /// Divides an optimizer, which takes so much host memory if all of it is there, and bytes that spill among the tiers. So much
+    /// of the latter is on its way to the disk where it sinks; `moved` are bytes that leave and return in a step.
+    fn of(
+        config: &Config,
+        machine: &Machine,
+        optimizer: u64,
+        (spills, way): (u64, u64),
+        moved: [u64; 2],
+    ) -> Self {
+        let (states_on_disk, state) = StatesOnDisk::chosen(config, machine, optimizer, spills, way);
+        let optimizer_host_bytes = optimizer.saturating_sub(state.in_memory).saturating_add(state.passing);
+        let host_room = machine.host_budget.unwrap_or(u64::MAX).saturating_sub(optimizer_host_bytes);
+        let disk_room = machine.disk_budget.saturating_sub(state.on_disk);
+        let sinks = spills.saturating_sub(host_room).min(disk_room);
+        let disk = DiskTraffic::of(machine, [sinks, state.on_disk], spills, moved);
+        let optimizer_disk_bytes = state.on_disk;
+        Self { states_on_disk, optimizer_host_bytes, optimizer_disk_bytes, sinks, disk }
     }
 }
 
@@ -180,9 +218,12 @@ impl Plan {
         let read = demand.read(config, streamed_in.saturating_sub(copies));
         let bytes_out = moved(&|part| part.leaves).saturating_add(streamed_out).saturating_add(read);
         let bytes_out = bytes_out.saturating_add(exchanged.link_out);
-        let optimizer_host_bytes = demand.placement.host_bytes(config, ranks).saturating_add(read);
-        let working_set = demand.working_set();
+        let all_on_host = demand.placement.host_bytes(config, ranks).saturating_add(read);
+        let (working_set, checkpoints) = (demand.working_set(), checkpoints::most(config));
         let (stays, spills) = (working_set.min(budget), working_set.saturating_sub(budget));
+        let moved_by_spilling = [moved(&|part| part.leaves), moved(&|part| part.returns)];
+        let Below { states_on_disk, optimizer_host_bytes, optimizer_disk_bytes, sinks, disk } =
+            Below::of(config, machine, all_on_host, (spills, demand.least), moved_by_spilling);
         let held: Vec<_> = demand
             .parts
             .iter()
@@ -204,10 +245,6 @@ impl Plan {
             Some(seconds / compute_seconds?)
         };
 
-        let host_room = machine.host_budget.unwrap_or(u64::MAX).saturating_sub(optimizer_host_bytes);
-        let sinks = spills.saturating_sub(host_room).min(machine.disk_budget);
-        let moved_by_spilling = [moved(&|part| part.leaves), moved(&|part| part.returns)];
-        let disk = DiskTraffic::of(machine, sinks, spills, moved_by_spilling);
         // A time that is not known is told by a note.
         let disk_share = disk.seconds.unwrap_or(0.0) / compute_seconds.unwrap_or(f64::INFINITY);
         let link_share = times_compute(bytes_in.max(bytes_out));
@@ -217,7 +254,6 @@ impl Plan {
         let host_tier_bytes = (spills - sinks).saturating_add(copies).saturating_add(optimizer_host_bytes);
         let host_bytes = host_tier_bytes + exchanged.residuals + if machine.shares_host { stays } else { 0 };
         let checkpoint_bytes = footprint.weight_bytes() + state_bytes(train.optimizer, footprint);
-        let checkpoints = checkpoints::most(config);
 
         let mut plan = Self {
             machine: machine.clone(),
@@ -247,6 +283,8 @@ impl Plan {
             break_even_tokens: link_share.map(|share| (share * tokens_per_step as f64) as u64),
             device_blocks: config.memory.device_blocks,
             optimizer_host_bytes,
+            optimizer_disk_bytes,
+            states_on_disk,
             optimizer_step_bytes: demand.placement.step_bytes(config),
             sinks,
             disk_written_per_step: disk.written,

@@ -51,6 +51,14 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
             remedies(plan, config, footprint).join(", or ")
         ));
     }
+    if plan.optimizer_disk_bytes > machine.disk_budget {
+        refusals.push(format!(
+            "{} of the optimizer's state have no room in host memory, and `memory.disk_budget` takes {} of the disk; raise one of \
+             them, or take a smaller model",
+            Bytes(plan.optimizer_disk_bytes),
+            Bytes(machine.disk_budget)
+        ));
+    }
     if let Some(free) = machine.disk_free.filter(|free| *free < plan.checkpoint_bytes) {
         refusals.push(format!(
             "a checkpoint takes {} and {} are free on the disk; make room, or choose another with --out",
@@ -84,17 +92,18 @@ pub(super) fn notes(plan: &Plan) -> Vec<String> {
             Bytes(plan.floor)
         ));
     }
-    if plan.sinks > 0 && plan.disk_seconds.is_none() {
+    let on_disk = plan.sinks.saturating_add(plan.optimizer_disk_bytes);
+    if on_disk > 0 && plan.disk_seconds.is_none() {
         notes.push(format!(
             "{} have no room on the host and sink to the disk, whose time is not among the times above",
-            Bytes(plan.sinks)
+            Bytes(on_disk)
         ));
     }
     if plan.spills > 0 && plan.slowdown_hidden.is_none() {
         notes.push("the link or the arithmetic was not measured, so no slowdown is predicted".to_owned());
     }
     if plan.slowdown_hidden.is_some_and(|times| times > 1.05)
-        && let Some(tokens) = plan.break_even_tokens
+        && let Some(tokens) = plan.break_even_tokens.filter(|tokens| *tokens > plan.tokens_per_step)
     {
         notes.push(format!(
             "copies could hide behind arithmetic from {} tokens per step on; raise `train.micro_batch`",

@@ -170,10 +170,14 @@ impl Plan {
             0 => String::new(),
             blocks => format!(" but for the first {blocks} blocks"),
         };
+        let below = match self.optimizer_disk_bytes {
+            0 => String::new(),
+            bytes => format!(", and {} of its state on the disk", Bytes(bytes)),
+        };
         let place = match self.optimizer_host_bytes {
             0 => "on the device".to_owned(),
             _ => format!(
-                "on the host{but}, {held} with gradients that wait; its step reads and writes {touched} there, beside the \
+                "on the host{but}, {held} with gradients that wait{below}; its step reads and writes {touched} there, beside the \
                  next forward pass"
             ),
         };
@@ -204,9 +208,15 @@ impl Plan {
     }
 
     fn disk_tier(&self) -> Option<(&'static str, String)> {
-        let (sinks, budget) = (Bytes(self.sinks), Bytes(self.machine.disk_budget));
+        let budget = Bytes(self.machine.disk_budget);
+        let holds = match self.optimizer_disk_bytes {
+            0 => format!("{}", Bytes(self.sinks)),
+            states => {
+                format!("{} of the optimizer's state and {} that spill", Bytes(states), Bytes(self.sinks))
+            }
+        };
         let (written, read) = (self.disk_written_per_step, self.disk_read_per_step);
-        let speeds = self.machine.disk_bytes_per_second.filter(|_| self.sinks > 0);
+        let speeds = self.machine.disk_bytes_per_second.filter(|_| written + read > 0);
         let speeds = speeds.map(|[write, read]| format!(", at {} and {}", si(write, "B/s"), si(read, "B/s")));
         let per_day = self.step_seconds().filter(|_| written > 0).map(|(fast, _)| {
             let per_day = written as f64 * 86_400.0 / fast.max(1e-9);
@@ -222,7 +232,7 @@ impl Plan {
             format!(", at most {} written per day{}", Bytes(per_day as u64), worn.unwrap_or_default())
         });
         let text = format!(
-            "{sinks} of {budget}; about {} written and {} read per step{}{}",
+            "{holds} of {budget}; about {} written and {} read per step{}{}",
             Bytes(written),
             Bytes(read),
             speeds.unwrap_or_default(),

@@ -499,6 +499,85 @@ fn with_the_optimizer_on_the_host_seven_billion_parameters_train_on_8_gib_and_ei
     ");
 }
 
+/// A card of 8 GiB and 24 GiB of host memory, a fifth of it for others, where masters and moments take 50 GiB.
+#[test]
+fn states_that_the_host_does_not_hold_go_to_the_disk_with_their_time_and_wear() {
+    let settings =
+        ["train.accumulate=1", "train.micro_batch=16", "memory.disk=/", "memory.disk_budget=160GiB"];
+    let described = |text: &str, more: &[&str]| {
+        let settings = [&settings[..], more].concat();
+        let set: Vec<_> = settings.iter().map(|set| (*set).to_owned()).collect();
+        let config = Config::load("gpt-7b", &set).expect("a preset");
+        let machine = text.parse::<Elsewhere>().expect("a machine").machine(&config);
+        plan("gpt-7b", &settings, &machine.expect("described"))
+    };
+    let below = described("8GiB,24GiB,25GB/s,80TFLOP/s,disk=3GB/s", &["memory.disk_endurance=600TB"]);
+    assert_eq!(below.refusals(), [""; 0], "{below}");
+    assert_snapshot!(below, @r"
+    6,738,415,616 parameters on a device of 8GiB (described, not measured)
+                                bytes     stays       moves
+    working memory           9.43 GiB  7.20 GiB    2.23 GiB
+    rotary tables            4.00 MiB       0 B    4.00 MiB
+    weights from the host   12.31 GiB       0 B   12.31 GiB
+    rows of the embedding  500.00 MiB       0 B  500.00 MiB
+    gradients leaving        1.35 GiB       0 B    1.35 GiB
+    activations             16.00 GiB       0 B   16.00 GiB
+    at the worst moment     38.23 GiB  7.20 GiB   31.03 GiB
+
+    tokens          32,768 per step (16 sequences of 2,048), 6,553,600 in 200 steps
+    arithmetic      1.86 PFLOP per step, 373 PFLOP in all, at 80.0 TFLOP/s
+    optimizer       on the host, 14.03 GiB with gradients that wait, and 49.23 GiB of its state on the disk; its step reads and writes 126.00 GiB there, beside the next forward pass
+    device budget   7.20 GiB, 8.00 GiB free, 8.00 GiB in all
+    its floor       about 6.72 GiB, the largest operation; a smaller budget may not work
+    link            45.18 GiB in and 32.38 GiB out per step, at 25.0 GB/s
+    slowdown        2.3× (copies behind arithmetic) to 3.5× (copies waited for)
+    time            at best 54 s to 81 s per step, 3 h 01 min to 4 h 30 min in all
+    disk tier       49.23 GiB of the optimizer's state and 25.86 GiB that spill of 160.00 GiB; about 65.55 GiB written and 86.47 GiB read per step, at 3.00 GB/s and 3.00 GB/s, at most 101.65 TiB written per day, which the drive's 545.70 TiB of endurance last for 5 d 8 h
+    host memory     19.20 GiB, 24.00 GiB free
+    disk            150.62 GiB for 2 checkpoints of 75.31 GiB
+    ");
+    // What is on the disk is nowhere else, and is read and written once.
+    let roomy = described("8GiB,256GiB,25GB/s,80TFLOP/s,disk=3GB/s", &[]);
+    assert_eq!((roomy.optimizer_disk_bytes, roomy.disk_written_per_step), (0, 0), "{roomy}");
+    // Three chunks, and the new weights of the largest matrix in bf16: the head.
+    let passing = 3 * (8 * (1 << 19) + 4096) + 2 * 4096 * 32_000;
+    assert_eq!(below.optimizer_host_bytes + below.optimizer_disk_bytes, roomy.optimizer_host_bytes + passing);
+    assert!(below.disk_written_per_step >= below.optimizer_disk_bytes);
+    let small = described("8GiB,24GiB,25GB/s,80TFLOP/s,disk=3GB/s", &["memory.disk_budget=8GiB"]);
+    let told = small.refusals().join(" ");
+    assert!(told.contains("of the optimizer's state have no room in host memory, and"), "{told}");
+}
+
+/// As few as leave room for what spills, and none where those that spill can sink past them.
+#[test]
+fn as_few_states_go_to_the_disk_as_the_rest_needs_room_for() {
+    let settings = ["memory.optimizer=host", "train.accumulate=1"];
+    let host = |gib: f64| Machine {
+        host_budget: Some((gib * GIB as f64) as u64),
+        disk_budget: 100 * GIB,
+        ..card(23 * GIB)
+    };
+    let all = plan("gpt-1.5b", &settings, &host(96.0));
+    assert_eq!((all.optimizer_disk_bytes, all.spills), (0, 0), "{all}");
+    let block = (all.parameters - 2 * 50_304 * 1600) / 48 * 12;
+    let mut before = 0;
+    for missing in 1..=40 {
+        let short = host((all.optimizer_host_bytes - missing * block / 2) as f64 / GIB as f64);
+        let plan = plan("gpt-1.5b", &settings, &short);
+        let states = plan.optimizer_disk_bytes;
+        assert!(
+            plan.refusals().is_empty() && plan.optimizer_host_bytes <= short.host_budget.unwrap(),
+            "{plan}"
+        );
+        assert!(
+            states >= before && states < (missing / 2 + 2) * block,
+            "{missing}: {states} of {block} each"
+        );
+        before = states;
+    }
+    assert!(before > 0);
+}
+
 #[test]
 fn on_the_host_a_gradient_goes_out_and_a_weight_comes_in_whatever_has_room() {
     let set = ["memory.optimizer=host", "train.accumulate=1"];

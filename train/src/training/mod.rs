@@ -22,5 +22,5 @@ pub(crate) use learner::Learner;
 pub(crate) use run::{Peaks, Run};
 pub(crate) use samples::{QuizScore, quiz};
 pub(crate) use session::{Progress, Session};
-pub(crate) use snapshot::{check, restore, save};
+pub(crate) use snapshot::{PARTS, check, restore, save};
 pub(crate) use strategy::{Display, Outcome, Taken, Tape, launch};

@@ -32,9 +32,9 @@ use tokenizer::Tokenizer;
 
 use super::Progress;
 use super::lending::Lending;
-use crate::optimizer::{HostPart, Moments, Optimizer, Owners, keeps_second_moment};
+use crate::optimizer::{HostPart, Moments, Optimizer, Owners, Restored, keeps_second_moment};
 
-pub(super) const PARTS: [&str; 2] = ["first", "second"];
+pub(crate) const PARTS: [&str; 2] = ["first", "second"];
 const FORMAT: u32 = 1;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -63,7 +63,10 @@ pub(crate) fn save<I: Backend, B: Backend>(
         on_host.insert(whole.name(), whole);
     }
     let complete = |name: &str, shape: &[usize], read: weights::Read<'_>| match on_host.get(name) {
-        Some(state) if !state.reads_weights() => Ok(TensorData::new(state.own_masters(), shape.to_vec())),
+        Some(state) if !state.reads_weights() => {
+            let masters = state.own_masters().map_err(|error| unread(name, &error))?;
+            Ok(TensorData::new(masters, shape.to_vec()))
+        }
         Some(state) => state.complete(read()?).map_err(|error| unread(name, &error)),
         None => read(),
     };
@@ -182,6 +185,7 @@ pub(crate) fn restore<I: Managed>(
     let stored = TensorFile::open(&folder.join(MOMENTS))?;
     check_moments(&state, folder, &stored)
         .with_context(|| format!("the checkpoint {} cannot be resumed", folder.display()))?;
+    let mut on_host = HashMap::new();
     for (name, time) in state.times {
         if !optimizer.owners.has(&name) {
             continue;
@@ -189,18 +193,17 @@ pub(crate) fn restore<I: Managed>(
         let [first, second] = PARTS.map(|part| format!("{name}.{part}"));
         let numbers = |part: &str| stored.numbers(part).map_err(|error| BadInput(error.to_string()));
         let rank = stored.info(&first).map_or(0, |info| info.shape.len());
-        if let Some(host) = optimizer.host.as_mut().filter(|host| host.takes(&name, rank)) {
-            let floats = |part| Ok::<_, BadInput>(numbers(part)?.iter::<f32>().collect());
-            // Beside a velocity there is no second moment.
-            let two = keeps_second_moment(wanted, &name, rank);
-            let second = if two { floats(&second)? } else { Vec::new() };
-            host.restored.insert(name, (time, [floats(&first)?, second]));
+        if optimizer.host.as_ref().is_some_and(|host| host.takes(&name, rank)) {
+            on_host.insert(name, time);
             continue;
         }
         let tensor = |part: &str| Ok::<_, BadInput>(I::float_from_data(numbers(part)?, device));
         let second = stored.info(&second).map(|_| tensor(&second)).transpose()?;
         let first = tensor(&first)?;
         optimizer.moments.insert(name, Moments { time, first, second });
+    }
+    if let Some(host) = &mut optimizer.host {
+        host.restored = Some(Restored { stored, times: on_host });
     }
     Ok((state.progress, optimizer))
 }
@@ -224,11 +227,14 @@ impl<B: Backend> ModuleVisitor<B> for HostMoments<'_, '_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
         let name = self.path.join(".");
         let Some(&state) = self.on_host.get(name.as_str()) else { return };
-        let reads: [fn(&HostState) -> Vec<f32>; 2] = [HostState::first_moments, HostState::second_moments];
+        let reads = [HostState::first_moments, HostState::second_moments];
         for (part, read) in PARTS.into_iter().zip(reads).take(state.moments()) {
             let shape = param.lazy_shape().to_vec();
             let sides = shape.clone();
-            let fetch = Box::new(move || Ok(TensorData::new(read(state), sides.clone())));
+            let fetch = Box::new(move || {
+                let numbers = read(state).map_err(|error| unread(state.name(), &error))?;
+                Ok(TensorData::new(numbers, sides.clone()))
+            });
             self.moments.insert(format!("{name}.{part}"), Outgoing { shape, fetch });
         }
     }

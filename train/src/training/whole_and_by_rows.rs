@@ -15,6 +15,7 @@ use tokenizer::Tokenizer;
 use super::{Learner, Progress, restore, save};
 use crate::data::{MicroBatch, StepData};
 use crate::optimizer::{Optimizer, Owners, Stride, rate_share};
+use crate::plan::StatesOnDisk;
 use crate::ranks::Ranks;
 
 type Device = Offload<Flex>;
@@ -53,7 +54,7 @@ struct Training {
 impl Training {
     fn begin(config: &Config, by_rows: bool, mut optimizer: Optimizer<Device>, gpt: Gpt<Tape>) -> Self {
         optimizer.host.as_mut().expect("it is on the host").by_rows = by_rows;
-        let gpt = optimizer.adopt(gpt).expect("there is room");
+        let gpt = optimizer.adopt(gpt, StatesOnDisk::none()).expect("there is room");
         assert_eq!(gpt.rows_on_demand().is_some(), by_rows);
         Self { config: config.clone(), learner: Learner::new(gpt, config), optimizer }
     }

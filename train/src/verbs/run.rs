@@ -26,7 +26,7 @@ use crate::exit::Ending;
 use crate::journal::Journal;
 use crate::machine;
 use crate::optimizer::{Optimizer, Owners, check_eight_bits};
-use crate::plan::{self, Plan};
+use crate::plan::{self, Plan, StatesOnDisk};
 use crate::ranks::{self, RankArgs, Ranks};
 use crate::summary::{self, Summary};
 use crate::training::{self, Display, Learner, Outcome, Progress, Run, Session, Tape};
@@ -169,7 +169,9 @@ impl Work for Training<'_> {
             }
         }
 
-        let (gpt, optimizer, mut progress) = first_state::<I>(&directory, device, &mut ranks)?;
+        let budgets = machine::budgets::<I>(device, place, ranks.world());
+        let on_disk = Plan::new(&config, &footprint, &budgets).states_on_disk;
+        let (gpt, optimizer, mut progress) = first_state::<I>(&directory, device, &mut ranks, on_disk)?;
         same_data(&mut progress, &training)?;
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let session = Session {
@@ -346,11 +348,13 @@ fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &D
 /// The state a step begins with: weights, moments, and where the run stands.
 type State<I> = (Gpt<Tape<I>>, Optimizer<Offload<I>>, Progress);
 
-/// The state of the run's next step: a checkpoint's, or that of a new run with another run's weights or its own.
+/// The state of the run's next step: a checkpoint's, or that of a new run with another run's weights or its own. Some states of an
+/// optimizer on the host may be on the disk below it.
 fn first_state<I: Offloadable>(
     directory: &RunDirectory,
     device: &I::Device,
     ranks: &mut Ranks,
+    on_disk: StatesOnDisk,
 ) -> anyhow::Result<State<I>> {
     let config = &directory.config;
     if let Some(checkpoint) = &directory.from {
@@ -364,7 +368,7 @@ fn first_state<I: Offloadable>(
         let owners = owners(config, &gpt, ranks);
         let (progress, mut optimizer) = training::restore(&checkpoint.path, config, device, owners)?;
         training::take_own(&checkpoint.path, &progress, ranks, &mut optimizer, device)?;
-        return Ok((optimizer.adopt(gpt)?, optimizer, progress));
+        return Ok((optimizer.adopt(gpt, on_disk)?, optimizer, progress));
     }
     let gpt = match &directory.pretrained {
         Some(pretrained) => pretrained.weights(&config.model, device)?,
@@ -372,7 +376,7 @@ fn first_state<I: Offloadable>(
     };
     let mut optimizer = Optimizer::placed(config, device);
     optimizer.owners = owners(config, &gpt, ranks);
-    Ok((optimizer.adopt(gpt)?, optimizer, Progress::start(config.train.seed)))
+    Ok((optimizer.adopt(gpt, on_disk)?, optimizer, Progress::start(config.train.seed)))
 }
 
 /// The rank that steps each parameter.

@@ -30,6 +30,7 @@ mod device;
 #[cfg(unix)]
 mod disk;
 #[cfg(target_os = "linux")]
+mod disk_states;
 mod disk_tier;
 #[cfg(unix)]
 mod kills;

@@ -1,6 +1,8 @@
 //! The host optimizer through its public face: on slices, and on Burn modules.
 
 mod burn_modules;
+#[cfg(target_os = "linux")]
+mod on_disk;
 mod rows;
 mod slices;
 mod updates;

@@ -213,7 +213,7 @@ fn a_short_last_block_has_bases_of_its_own() {
     let mut state = HostState::new(&memory, "w", Format::Compact, Values::Bf16(&weights)).expect("memory");
     state.arrive(Values::F32(&gradient)).expect("memory");
     state.step(RULE, stride(1), ValuesMut::Bf16(&mut weights)).expect("a gradient");
-    for (moment, gradient) in state.first_moments().iter().zip(&gradient) {
+    for (moment, gradient) in state.first_moments().expect("in memory").iter().zip(&gradient) {
         let share = moment / (gradient * (1.0 - RULE.betas[0]));
         assert!((0.85..1.15).contains(&share), "{moment} after {gradient}");
     }

@@ -237,7 +237,8 @@ pub struct MemorySection {
     pub device_budget: String,
     /// Budget of host memory, in the same forms: spilled tensors, and the optimizer where it is there.
     pub host_budget: String,
-    /// A folder on the disk that spilled tensors sink to when the host budget is used up. Without it none is written to.
+    /// A folder on the disk that spilled tensors sink to when the host budget is used up, and what it does not hold of an optimizer's
+    /// states on the host. Without it none is written to.
     pub disk: Option<PathBuf>,
     /// How much of that disk is taken when a run begins: bytes, or a share of what is free.
     pub disk_budget: String,

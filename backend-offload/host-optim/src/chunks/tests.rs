@@ -1,0 +1,186 @@
+//! States on the disk in small chunks beside the same in host memory: the same bits, whatever the chunk and the threads.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use backend_offload::HostMemory;
+use half::bf16;
+
+use super::*;
+use crate::layout::Moments;
+use crate::{AdamW, Code, Format, HostState, Rule, Saved, Sgd, StateMemory, Stride, Values, ValuesMut};
+
+fn rules() -> [Rule; 2] {
+    [
+        AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 }.into(),
+        Sgd { momentum: 0.9, weight_decay: 0.1 }.into(),
+    ]
+}
+
+const STRIDE: Stride = Stride { lr: 1e-2, scale: 0.5 };
+
+fn numbers(len: usize, seed: usize) -> Vec<f32> {
+    (0..len).map(|n| ((n as f32 + 0.5) * 0.754_877_7 + seed as f32 * 0.3).fract() - 0.5).collect()
+}
+
+fn narrow(numbers: &[f32]) -> Vec<bf16> {
+    numbers.iter().copied().map(bf16::from_f32).collect()
+}
+
+fn disk(bytes: u64) -> (tempfile::TempDir, DiskMemory) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let memory = HostMemory::above_disk(folder.path(), bytes).expect("there is room");
+    let disk = memory.disk().expect("it was named");
+    (folder, disk)
+}
+
+fn in_chunks_of(disk: &DiskMemory, chunk: usize) -> StateMemory {
+    StateMemory { chunk, ..disk.into() }
+}
+
+/// A state and its weights after some steps along gradients of the weights' type.
+struct Trained {
+    state: HostState,
+    weights: Vec<bf16>,
+    wide: Option<Vec<f32>>,
+}
+
+impl Trained {
+    fn new(memory: impl Into<StateMemory>, format: Format, rule: Rule, is_narrow: bool, len: usize) -> Self {
+        let weights = narrow(&numbers(len, 0));
+        let wide = (!is_narrow).then(|| weights.iter().map(|x| x.to_f32()).collect::<Vec<_>>());
+        let given = wide.as_deref().map_or(Values::Bf16(&weights), Values::F32);
+        let state = match rule {
+            Rule::AdamW(_) => HostState::new(memory, "w", format, given),
+            Rule::Sgd(_) => HostState::with_velocity(memory, "w", format, given),
+        };
+        Self { state: state.expect("there is room"), weights, wide }
+    }
+
+    fn step(&mut self, rule: Rule, number: usize) {
+        let gradient = narrow(&numbers(self.weights.len(), number));
+        self.state.arrive(Values::Bf16(&gradient)).expect("memory");
+        let weights = match &mut self.wide {
+            Some(wide) => ValuesMut::F32(wide),
+            None => ValuesMut::Bf16(&mut self.weights),
+        };
+        self.state.step(rule, STRIDE, weights).expect("the disk is whole");
+    }
+
+    fn saved(&self) -> (Vec<u32>, Saved) {
+        let given = self.wide.as_deref().map_or(Values::Bf16(&self.weights), Values::F32);
+        let bits = |numbers: &[f32]| numbers.iter().map(|x| x.to_bits()).collect();
+        let numbers = self.wide.clone().unwrap_or_else(|| self.weights.iter().map(|x| x.to_f32()).collect());
+        (bits(&numbers), self.state.save(given).expect("its own weights"))
+    }
+}
+
+#[test]
+fn a_state_on_the_disk_has_the_bits_of_one_in_memory_whatever_chunk_and_threads() {
+    let (_folder, disk) = disk(64 << 20);
+    let lens = [1, 300, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 4 * PIECE + 77];
+    for (format, is_narrow) in
+        [(Format::F32, false), (Format::F32, true), (Format::Bf16Moments, true), (Format::Compact, true)]
+    {
+        for (rule, len) in rules().into_iter().flat_map(|rule| lens.map(|len| (rule, len))) {
+            let run = |memory: StateMemory| {
+                let mut trained = Trained::new(memory, format, rule, is_narrow, len);
+                (1..=3).for_each(|number| trained.step(rule, number));
+                (trained.saved(), trained.state.host_bytes(), trained.state.disk_bytes())
+            };
+            let (expected, in_memory, _) = run((&HostMemory::unlimited()).into());
+            assert!(in_memory > 0);
+            for (chunk, threads) in [(PIECE, 2), (2 * PIECE, 1), (CHUNK, 3)] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+                let (found, on_host, on_disk) = pool.install(|| run(in_chunks_of(&disk, chunk)));
+                assert!(found == expected, "{format:?} {rule:?}: {len} elements in chunks of {chunk}");
+                let layout = Layout::of(
+                    format,
+                    if let Rule::Sgd(_) = rule { Moments::Velocity } else { Moments::Two },
+                    is_narrow,
+                );
+                assert_eq!((on_host, on_disk), (0, bytes_on_disk(layout, len, chunk)[0]));
+                assert!(on_disk >= in_memory && on_disk < in_memory + 5 * 4 * 4096, "{on_disk}");
+            }
+        }
+    }
+    assert!(disk.take(&[64 << 20], "all of it").is_ok(), "every state gave its place back");
+}
+
+#[test]
+fn what_was_saved_in_one_place_goes_on_in_the_other() {
+    let (_folder, disk) = disk(16 << 20);
+    let len = 3 * PIECE + 300;
+    for (format, rule) in [Format::F32, Format::Bf16Moments, Format::Compact]
+        .into_iter()
+        .flat_map(|format| rules().map(|rule| (format, rule)))
+    {
+        let memories = || [StateMemory::from(&HostMemory::unlimited()), in_chunks_of(&disk, PIECE)];
+        for (before, after) in memories().into_iter().zip(memories().into_iter().rev()) {
+            let mut trained = Trained::new(before, format, rule, true, len);
+            (1..=2).for_each(|number| trained.step(rule, number));
+            let (_, saved) = trained.saved();
+            let mut weights = vec![bf16::ZERO; len];
+            let given = &mut ValuesMut::Bf16(&mut weights);
+            let state = HostState::restore(after, "w", format, &saved, given).expect("there is room");
+            let mut restored = Trained { state, weights, wide: None };
+            assert!(restored.saved().1 == saved);
+            trained.step(rule, 3);
+            restored.step(rule, 3);
+            assert!(restored.saved() == trained.saved(), "{format:?}");
+        }
+    }
+}
+
+#[test]
+fn tiles_of_a_state_on_the_disk_are_those_of_one_in_memory() {
+    let (_folder, disk) = disk(16 << 20);
+    let [rule, _] = rules();
+    let len = 3 * PIECE + 300;
+    let tiles = |memory: StateMemory| {
+        let mut state = Trained::new(memory, Format::F32, rule, true, len).state;
+        let mut first = vec![0; crate::tiles::encoded_bytes(len)];
+        state.encode(Code::Int8, &mut first).expect("the disk is whole");
+        state.arrive(Values::F32(&numbers(len, 1))).expect("memory");
+        let mut second = vec![0; first.len()];
+        state.step_to_tiles(&rule, STRIDE, Code::Fp8, &mut second).expect("the disk is whole");
+        [first, second]
+    };
+    assert!(tiles(in_chunks_of(&disk, PIECE)) == tiles((&HostMemory::unlimited()).into()));
+}
+
+#[test]
+fn three_chunks_are_in_host_memory_at_a_time_and_no_more() {
+    let (_folder, disk) = disk(16 << 20);
+    let [rule, _] = rules();
+    for (chunks, slabs) in [(1, 1), (2, 2), (3, 3), (7, 3)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let memory = HostMemory::above_disk(folder.path(), 16 << 20).expect("there is room");
+        let disk = memory.disk().expect("it was named");
+        let len = chunks * PIECE;
+        let mut trained = Trained::new(in_chunks_of(&disk, PIECE), Format::F32, rule, true, len);
+        assert_eq!(memory.usage().in_use, 0);
+        trained.step(rule, 1);
+        let slab = DiskMemory::buffer_bytes(12 * PIECE) as u64;
+        let gradient = 2 * len as u64;
+        assert_eq!((memory.usage().in_use, memory.usage().peak), (0, gradient + slabs * slab));
+        let layout = Layout::of(Format::F32, Moments::Two, true);
+        assert_eq!(bytes_on_disk(layout, len, PIECE), [12 * len as u64, slabs * slab]);
+    }
+    drop(disk);
+}
+
+#[test]
+fn a_panic_in_the_midst_of_a_step_leaves_no_number_to_be_taken_for_one() {
+    let (_folder, disk) = disk(16 << 20);
+    let layout = Layout::of(Format::F32, Moments::Two, true);
+    let mut state = OnDisk::new(&disk, "w", layout, (5 * PIECE, PIECE), |_, _| {}).expect("there is room");
+    let slabs = state.slabs().expect("memory");
+    let panicking = catch_unwind(AssertUnwindSafe(|| {
+        state.stream(slabs, |range, _| assert!(range.start < 2 * PIECE, "the memory went away"))
+    }));
+    assert!(panicking.is_err());
+    let told = state.read(0..1, |_, _| {}).expect_err("it is torn").to_string();
+    assert!(told.contains("w: the disk failed within an earlier step of its state"), "{told}");
+    let again = state.slabs().expect("what the step had is free");
+    assert!(matches!(state.stream(again, |_, _| {}), Err(HostOptimError::Torn { .. })));
+}

@@ -1,0 +1,138 @@
+//! Where a state is: in host memory, or on the disk below it.
+
+use std::ops::Range;
+
+use backend_offload::{DiskMemory, HostBuffer, HostMemory};
+
+use crate::chunks::{CHUNK, OnDisk, Slabs};
+use crate::error::HostOptimError;
+use crate::layout::{Arrays, Layout, PARTS, PURPOSES};
+
+/// Memory that a state is made in. Its gradients wait in host memory, whichever it is.
+#[derive(Debug, Clone)]
+pub struct StateMemory {
+    pub(crate) host: HostMemory,
+    pub(crate) disk: Option<DiskMemory>,
+    /// Elements of a chunk on the disk.
+    pub(crate) chunk: usize,
+}
+
+impl From<&HostMemory> for StateMemory {
+    fn from(host: &HostMemory) -> Self {
+        Self { host: host.clone(), disk: None, chunk: CHUNK }
+    }
+}
+
+impl From<&DiskMemory> for StateMemory {
+    fn from(disk: &DiskMemory) -> Self {
+        Self { host: disk.host().clone(), disk: Some(disk.clone()), chunk: CHUNK }
+    }
+}
+
+/// The numbers of a state.
+#[derive(Debug)]
+pub(crate) enum Kept {
+    /// Parts that the format leaves empty have no buffer: a driver locks no pages of nothing.
+    Host([Option<HostBuffer>; PARTS]),
+    Disk(OnDisk),
+}
+
+impl Kept {
+    /// A state of `len` elements, as `fill` makes it of zeros, stretch by stretch.
+    pub(crate) fn new(
+        memory: &StateMemory,
+        name: &str,
+        layout: Layout,
+        len: usize,
+        mut fill: impl FnMut(Range<usize>, &mut Arrays<'_>),
+    ) -> Result<Self, HostOptimError> {
+        if let Some(disk) = &memory.disk {
+            return Ok(Self::Disk(OnDisk::new(disk, name, layout, (len, memory.chunk), fill)?));
+        }
+        let mut parts = [const { None }; PARTS];
+        for ((part, bytes), what) in parts.iter_mut().zip(layout.bytes(len)).zip(PURPOSES) {
+            if bytes > 0 {
+                let buffer = part.insert(memory.host.take(bytes, format_args!("{what} of {name}"))?);
+                buffer.fill(0);
+            }
+        }
+        fill(0..len, &mut arrays(layout, &mut parts));
+        Ok(Self::Host(parts))
+    }
+
+    /// Host memory for [`change`](Self::change).
+    pub(crate) fn slabs(&self) -> Result<Slabs, HostOptimError> {
+        match self {
+            Self::Host(_) => Ok(Slabs::default()),
+            Self::Disk(on_disk) => on_disk.slabs(),
+        }
+    }
+
+    /// Lets `change` change all `len` elements: at once where they are in host memory, and else chunk by chunk. After an error
+    /// the numbers are of no use, which whoever asks for them is told.
+    pub(crate) fn change(
+        &mut self,
+        slabs: Slabs,
+        layout: Layout,
+        len: usize,
+        mut change: impl FnMut(Range<usize>, &mut Arrays<'_>),
+    ) -> Result<(), HostOptimError> {
+        match self {
+            Self::Host(parts) => change(0..len, &mut arrays(layout, parts)),
+            Self::Disk(on_disk) => on_disk.stream(slabs, change)?,
+        }
+        Ok(())
+    }
+
+    /// Shows `read` the bytes of these neighbouring parts, stretch by stretch, in order.
+    pub(crate) fn read(
+        &self,
+        parts: Range<usize>,
+        len: usize,
+        mut read: impl FnMut(Range<usize>, &[&[u8]]),
+    ) -> Result<(), HostOptimError> {
+        match self {
+            Self::Host(kept) => {
+                let kept = kept.each_ref().map(|part| part.as_deref().unwrap_or_default());
+                read(0..len, &kept[parts]);
+            }
+            Self::Disk(on_disk) => on_disk.read(parts, read)?,
+        }
+        Ok(())
+    }
+
+    /// The parts in host memory.
+    pub(crate) fn in_host_memory(&self) -> Option<&[Option<HostBuffer>; PARTS]> {
+        match self {
+            Self::Host(parts) => Some(parts),
+            Self::Disk(_) => None,
+        }
+    }
+
+    pub(crate) fn in_host_memory_mut(&mut self) -> Option<&mut [Option<HostBuffer>; PARTS]> {
+        match self {
+            Self::Host(parts) => Some(parts),
+            Self::Disk(_) => None,
+        }
+    }
+
+    /// Whether a step of it began and did not end.
+    pub(crate) fn is_torn(&self) -> bool {
+        matches!(self, Self::Disk(on_disk) if on_disk.is_torn())
+    }
+
+    pub(crate) fn host_bytes(&self) -> u64 {
+        self.in_host_memory().map_or(0, |parts| parts.iter().flatten().map(|part| part.len() as u64).sum())
+    }
+
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        match self {
+            Self::Host(_) => 0,
+            Self::Disk(on_disk) => on_disk.bytes(),
+        }
+    }
+}
+
+pub(crate) fn arrays(layout: Layout, parts: &mut [Option<HostBuffer>; PARTS]) -> Arrays<'_> {
+    layout.arrays(parts.each_mut().map(|part| part.as_deref_mut().unwrap_or_default()))
+}

@@ -1,0 +1,243 @@
+//! How a state's numbers lie in memory: parts, each of one kind of number, in the parameter's order.
+
+use bytemuck::Pod;
+use half::bf16;
+
+use crate::adamw::Stride;
+use crate::codes::{decode_positive, decode_signed};
+use crate::compact::{Compact, encode_nearest, step_compact};
+use crate::format::{BASES, BLOCK, Format};
+use crate::noise::Noise;
+use crate::numbers::{Number, Values, ValuesMut, completed, nearest, split};
+use crate::pieces::{Rounded, convert, step_velocity, step_wide};
+use crate::rule::Rule;
+
+/// Parts of a state, some of which a format leaves empty. Those that tell a moment are neighbours.
+pub(crate) const PARTS: usize = 4;
+/// Master weights, or the bits that complete bf16 weights to them.
+pub(crate) const MASTERS: usize = 0;
+/// First moments, or the velocity; or their codes.
+pub(crate) const FIRST: usize = 1;
+/// Bases of the codes of both moments, a pair for each block.
+pub(crate) const BASES_OF_CODES: usize = 2;
+pub(crate) const SECOND: usize = 3;
+
+/// Each part's name in an error.
+pub(crate) const PURPOSES: [&str; PARTS] =
+    ["the master weights", "the first moments", "the bases", "the second moments"];
+
+/// Numbers that a rule keeps of each parameter beside its weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moments {
+    Two,
+    /// The first of them; of the second there is nothing.
+    Velocity,
+}
+
+/// Which parts a state has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) format: Format,
+    pub(crate) moments: Moments,
+}
+
+/// A state's numbers, or those of a stretch of it, to be changed.
+#[derive(Debug)]
+pub(crate) enum Arrays<'a> {
+    F32 { masters: &'a mut [f32], moments: [&'a mut [f32]; 2] },
+    Bf16Moments { masters: &'a mut [f32], moments: [&'a mut [bf16]; 2] },
+    Compact { low: &'a mut [i16], codes: [&'a mut [u8]; 2], bases: &'a mut [[u16; 2]] },
+}
+
+impl Layout {
+    /// The layout of a parameter's state. A parameter in f32 has no bits to complete, so its compact state is the one with
+    /// moments in bf16; and so is one with a velocity.
+    pub(crate) fn of(format: Format, moments: Moments, is_narrow: bool) -> Self {
+        let is_compact = is_narrow && moments == Moments::Two;
+        let format = if format == Format::Compact && !is_compact { Format::Bf16Moments } else { format };
+        Self { format, moments }
+    }
+
+    /// Bytes of each part of `len` elements.
+    pub(crate) fn bytes(self, len: usize) -> [usize; PARTS] {
+        let [masters, moment, bases] = match self.format {
+            Format::F32 => [4 * len, 4 * len, 0],
+            Format::Bf16Moments => [4 * len, 2 * len, 0],
+            Format::Compact => [2 * len, len, BASES * len.div_ceil(BLOCK)],
+        };
+        [masters, moment, bases, if self.moments == Moments::Two { moment } else { 0 }]
+    }
+
+    pub(crate) fn arrays(self, [masters, first, bases, second]: [&mut [u8]; PARTS]) -> Arrays<'_> {
+        match self.format {
+            Format::F32 => {
+                Arrays::F32 { masters: numbers_mut(masters), moments: [first, second].map(numbers_mut) }
+            }
+            Format::Bf16Moments => Arrays::Bf16Moments {
+                masters: numbers_mut(masters),
+                moments: [first, second].map(numbers_mut),
+            },
+            Format::Compact => Arrays::Compact {
+                low: numbers_mut(masters),
+                codes: [first, second],
+                bases: numbers_mut(bases),
+            },
+        }
+    }
+
+    /// The master weights of a part of them; `weights` are the parameter's own there, which the compact format completes.
+    pub(crate) fn masters(self, part: &[u8], weights: Option<&[bf16]>, into: &mut [f32]) {
+        match (self.format, weights) {
+            (Format::Compact, Some(weights)) => {
+                let low: &[i16] = numbers(part);
+                let pairs = weights.iter().zip(low);
+                into.iter_mut().zip(pairs).for_each(|(to, (weight, low))| *to = completed(*weight, *low));
+            }
+            (Format::Compact, None) => unreachable!("refused before: its masters are the device's"),
+            _ => into.copy_from_slice(numbers(part)),
+        }
+    }
+
+    /// Moments in full precision, of a part with one of them and its bases.
+    pub(crate) fn wide_moments(self, which: usize, part: &[u8], bases: &[u8], into: &mut [f32]) {
+        match self.format {
+            Format::F32 => into.copy_from_slice(numbers(part)),
+            Format::Bf16Moments => convert::<bf16, f32>(into, numbers(part), |x| x),
+            Format::Compact => {
+                let decode: fn(u8, u16) -> f32 = [decode_signed, decode_positive][which];
+                let bases: &[[u16; 2]] = numbers(bases);
+                let blocks = into.chunks_mut(BLOCK).zip(part.chunks(BLOCK)).zip(bases);
+                for ((into, codes), bases) in blocks {
+                    into.iter_mut().zip(codes).for_each(|(to, code)| *to = decode(*code, bases[which]));
+                }
+            }
+        }
+    }
+}
+
+impl Arrays<'_> {
+    /// Takes a saved state in. Formats narrower than f32 round the moments to the nearest.
+    pub(crate) fn fill(&mut self, weights: &[f32], saved: [&[f32]; 2]) {
+        match self {
+            Self::F32 { masters, moments } => {
+                masters.copy_from_slice(weights);
+                moments.iter_mut().zip(saved).for_each(|(kept, saved)| kept.copy_from_slice(saved));
+            }
+            Self::Bf16Moments { masters, moments } => {
+                masters.copy_from_slice(weights);
+                moments.iter_mut().zip(saved).for_each(|(kept, saved)| convert(kept, saved, nearest));
+            }
+            Self::Compact { low, codes: [first, second], bases } => {
+                convert(low, weights, |master| split(master).1);
+                let saved = saved[0].chunks(BLOCK).zip(saved[1].chunks(BLOCK));
+                let codes = first.chunks_mut(BLOCK).zip(second.chunks_mut(BLOCK));
+                for ((saved, (first, second)), bases) in saved.zip(codes).zip(&mut **bases) {
+                    *bases = encode_nearest([saved.0, saved.1], first, second);
+                }
+            }
+        }
+    }
+
+    /// Takes a new parameter's weights for its masters. Bf16 weights of the compact format are their own: nothing completes
+    /// them yet.
+    pub(crate) fn begin(&mut self, weights: Values<'_>) {
+        match (self, weights) {
+            (Self::F32 { masters, .. } | Self::Bf16Moments { masters, .. }, Values::F32(weights)) => {
+                masters.copy_from_slice(weights);
+            }
+            (Self::F32 { masters, .. } | Self::Bf16Moments { masters, .. }, Values::Bf16(weights)) => {
+                convert(masters, weights, |x| x);
+            }
+            (Self::Compact { .. }, _) => {}
+        }
+    }
+
+    /// The master weights, which the format has.
+    pub(crate) fn masters(&self) -> &[f32] {
+        match self {
+            Self::F32 { masters, .. } | Self::Bf16Moments { masters, .. } => masters,
+            Self::Compact { .. } => unreachable!("refused before: it has no masters"),
+        }
+    }
+}
+
+/// Bytes as numbers. Those that a format leaves empty lie nowhere, aligned for nothing.
+fn numbers<T: Pod>(bytes: &[u8]) -> &[T] {
+    if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
+}
+
+fn numbers_mut<T: Pod>(bytes: &mut [u8]) -> &mut [T] {
+    if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
+}
+
+/// One step of a parameter, or of a stretch of it, by either rule.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Along<'a> {
+    pub(crate) rule: &'a Rule,
+    pub(crate) stride: Stride,
+    /// Steps after this one.
+    pub(crate) time: u32,
+    /// From the stretch's first element on.
+    pub(crate) noise: Noise,
+}
+
+impl Along<'_> {
+    /// Steps along `gradient`. `weights` become the new ones where they are given; the compact format reads the old ones there.
+    pub(crate) fn step(self, arrays: &mut Arrays<'_>, gradient: Values<'_>, weights: Option<ValuesMut<'_>>) {
+        match gradient {
+            Values::F32(gradient) => self.step_along(arrays, gradient, weights),
+            Values::Bf16(gradient) => self.step_along(arrays, gradient, weights),
+        }
+    }
+
+    fn step_along<G: Number>(self, arrays: &mut Arrays<'_>, gradient: &[G], weights: Option<ValuesMut<'_>>) {
+        match (weights, arrays, self.rule) {
+            (
+                Some(ValuesMut::Bf16(weights)),
+                Arrays::Compact { low, codes: [first, second], bases },
+                Rule::AdamW(rule),
+            ) => {
+                let state = Compact { low, first, second, bases };
+                let factors = rule.factors(self.stride, self.time);
+                step_compact(&factors, self.noise, state, gradient, weights);
+            }
+            (Some(ValuesMut::F32(weights)), arrays, _) => self.step_wide(arrays, gradient, weights),
+            (Some(ValuesMut::Bf16(weights)), arrays, _) => self.step_wide(arrays, gradient, weights),
+            // What is given to no one takes no room.
+            (None, arrays, _) => self.step_wide(arrays, gradient, &mut vec![(); gradient.len()]),
+        }
+    }
+
+    fn step_wide<G: Number, W: Rounded>(self, arrays: &mut Arrays<'_>, gradient: &[G], weights: &mut [W]) {
+        match arrays {
+            Arrays::F32 { masters, moments: [first, second] } => {
+                self.step_arrays(masters, [first, second], gradient, weights);
+            }
+            Arrays::Bf16Moments { masters, moments: [first, second] } => {
+                self.step_arrays(masters, [first, second], gradient, weights);
+            }
+            Arrays::Compact { .. } => {
+                unreachable!("refused before: its weights are bf16, and its only masters")
+            }
+        }
+    }
+
+    fn step_arrays<G: Number, M: Number, W: Rounded>(
+        self,
+        masters: &mut [f32],
+        moments: [&mut [M]; 2],
+        gradient: &[G],
+        weights: &mut [W],
+    ) {
+        match self.rule {
+            Rule::AdamW(rule) => {
+                let factors = rule.factors(self.stride, self.time);
+                step_wide(factors, self.noise, masters, moments, gradient, weights);
+            }
+            Rule::Sgd(rule) => {
+                let ([velocity, _nothing], factors) = (moments, rule.factors(self.stride));
+                step_velocity(factors, self.noise, masters, velocity, gradient, weights);
+            }
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Memory on the disk for the program itself, below the host tier and under the disk budget that blocks sink into.
+//!
+//! An optimizer whose state the host does not hold keeps it here in pieces, which it reads and writes from threads of its own
+//! through host memory that it has taken: the buffers that blocks pass stay theirs. A piece is compared with its checksum
+//! whenever it is read.
+
+use crate::bytes::Bytes;
+use crate::error::OffloadError;
+#[cfg(feature = "test-util")]
+use crate::faults::DiskFault;
+use crate::host_memory::{HostBuffer, HostMemory};
+use crate::tiers::{ALIGNMENT, Disk, Traffic, checksum};
+use std::fmt;
+#[cfg(feature = "test-util")]
+use std::io;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+#[cfg(feature = "test-util")]
+use std::sync::{Mutex, PoisonError};
+
+const PAGE: usize = ALIGNMENT as usize;
+
+/// The disk below the host memory of a device, for the program itself. Clones share one budget.
+#[derive(Clone)]
+pub struct DiskMemory {
+    host: HostMemory,
+    disk: Arc<Disk>,
+    traffic: Arc<Traffic>,
+    #[cfg(feature = "test-util")]
+    fault: Arc<Mutex<Option<(u64, DiskFault)>>>,
+}
+
+/// Bytes on the disk, in pieces that are read and written as a whole, one or several neighbours at a time. Their place is free
+/// again when this is dropped.
+pub struct DiskPieces {
+    memory: DiskMemory,
+    name: String,
+    /// Parts of the file, which the pieces fill in their order.
+    parts: Vec<Range<u64>>,
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug)]
+struct Piece {
+    /// Its place in the parts put together.
+    begin: u64,
+    len: usize,
+    checksum: AtomicU64,
+}
+
+/// Host memory that begins with a page, as a disk reads and writes it.
+#[derive(Debug)]
+pub struct PageBuffer {
+    buffer: HostBuffer,
+    begin: usize,
+    len: usize,
+}
+
+impl DiskMemory {
+    pub(crate) fn new(host: HostMemory, disk: Arc<Disk>, traffic: Arc<Traffic>) -> Self {
+        Self {
+            host,
+            disk,
+            traffic,
+            #[cfg(feature = "test-util")]
+            fault: Arc::default(),
+        }
+    }
+
+    /// The host memory above it.
+    pub fn host(&self) -> &HostMemory {
+        &self.host
+    }
+
+    /// Bytes of the disk that pieces of these lengths take together.
+    pub fn bytes_of(pieces: impl IntoIterator<Item = usize>) -> u64 {
+        pieces.into_iter().map(|len| len.next_multiple_of(PAGE) as u64).sum()
+    }
+
+    /// Pieces of these lengths, which are there to be read once they are written. `name` names them in an error.
+    ///
+    /// # Errors
+    /// If the disk budget has no room for them.
+    pub fn take(&self, lens: &[usize], name: impl fmt::Display) -> Result<DiskPieces, OffloadError> {
+        let bytes = Self::bytes_of(lens.iter().copied());
+        let parts = self.disk.take(bytes).ok_or_else(|| OffloadError::Disk {
+            attempted: format!("finding {} for {name}", Bytes(bytes)),
+            folder: self.disk.folder().display().to_string(),
+            reason: format!("the disk budget has {} left", Bytes(self.disk.room().get().unwrap_or_default())),
+        })?;
+        let mut begin = 0;
+        let pieces = lens.iter().map(|&len| {
+            let piece = Piece { begin, len, checksum: AtomicU64::new(0) };
+            begin += len.next_multiple_of(PAGE) as u64;
+            piece
+        });
+        let pieces = pieces.collect();
+        Ok(DiskPieces { memory: self.clone(), name: name.to_string(), parts, pieces })
+    }
+
+    /// Host memory for `len` bytes of neighbouring pieces on their way.
+    ///
+    /// # Errors
+    /// As [`HostMemory::take`].
+    pub fn buffer(&self, len: usize, purpose: impl fmt::Display) -> Result<PageBuffer, OffloadError> {
+        let buffer = self.host.take(Self::buffer_bytes(len), purpose)?;
+        let begin = buffer.as_ptr().addr().next_multiple_of(PAGE) - buffer.as_ptr().addr();
+        Ok(PageBuffer { buffer, begin, len })
+    }
+
+    /// Bytes of host memory that such a buffer takes.
+    pub const fn buffer_bytes(len: usize) -> usize {
+        len + PAGE
+    }
+
+    /// After so many more reads or writes, whichever `fault` is about, one goes wrong.
+    #[cfg(feature = "test-util")]
+    pub fn fail_after(&self, transfers: u64, fault: DiskFault) {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some((transfers, fault));
+    }
+
+    /// The fault that this transfer is to have.
+    #[cfg(feature = "test-util")]
+    fn fault(&self, writes: bool) -> Option<DiskFault> {
+        let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+        let (left, kind) = fault.as_mut().filter(|(_, kind)| (*kind == DiskFault::Write) == writes)?;
+        let (due, kind) = (*left == 0, *kind);
+        *left = left.saturating_sub(1);
+        if due {
+            *fault = None;
+        }
+        due.then_some(kind)
+    }
+}
+
+impl DiskPieces {
+    /// Bytes of the disk.
+    pub fn bytes(&self) -> u64 {
+        DiskMemory::bytes_of(self.pieces.iter().map(|piece| piece.len))
+    }
+
+    /// Where each of these neighbours lies in a buffer that is read and written with them.
+    pub fn places(&self, pieces: Range<usize>) -> Vec<Range<usize>> {
+        let pieces = &self.pieces[pieces];
+        let first = pieces.first().map_or(0, |piece| piece.begin);
+        let place = |piece: &Piece| {
+            let begin = (piece.begin - first) as usize;
+            begin..begin + piece.len
+        };
+        pieces.iter().map(place).collect()
+    }
+
+    /// Bytes of a buffer that these neighbours are read and written with.
+    pub fn span(&self, pieces: Range<usize>) -> usize {
+        DiskMemory::bytes_of(self.pieces[pieces].iter().map(|piece| piece.len)) as usize
+    }
+
+    /// Reads neighbouring pieces while the caller waits.
+    ///
+    /// # Errors
+    /// If the disk fails, or a piece is not what was last written there.
+    pub fn read(&self, pieces: Range<usize>, into: &mut PageBuffer) -> Result<(), OffloadError> {
+        let (span, places) = (self.span(pieces.clone()), self.places(pieces.clone()));
+        let into = &mut into[..span];
+        #[cfg(feature = "test-util")]
+        let fault = if span > 0 { self.memory.fault(false) } else { None };
+        for (place, part) in self.stretches(pieces.start, span) {
+            let read = self.memory.disk.read_pages(place, &mut into[part.clone()]);
+            #[cfg(feature = "test-util")]
+            let read = match fault {
+                Some(DiskFault::Read) => Err(io::Error::from_raw_os_error(5)),
+                Some(DiskFault::ShortRead) => Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => read,
+            };
+            read.map_err(|error| self.failed("reading", part.len(), place, &error.to_string()))?;
+        }
+        #[cfg(feature = "test-util")]
+        if let (Some(DiskFault::Damage), Some(piece)) = (fault, places.iter().find(|place| !place.is_empty()))
+        {
+            into[piece.start + piece.len() / 2] ^= 4;
+        }
+        self.memory.traffic.read.fetch_add(span as u64, Relaxed);
+        for (piece, place) in self.pieces[pieces].iter().zip(places) {
+            if checksum(&into[place]) != piece.checksum.load(Relaxed) {
+                let place = self.stretches_from(piece.begin, 1).next().map_or(0, |(place, _)| place);
+                return Err(self.failed(
+                    "reading",
+                    piece.len,
+                    place,
+                    "its bytes are not those that were written",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes neighbouring pieces while the caller waits. After an error they are of no use.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn write(&self, pieces: Range<usize>, from: &PageBuffer) -> Result<(), OffloadError> {
+        let (span, places) = (self.span(pieces.clone()), self.places(pieces.clone()));
+        for (place, part) in self.stretches(pieces.start, span) {
+            let written = self.memory.disk.write_pages(place, &from[part.clone()]);
+            #[cfg(feature = "test-util")]
+            let written = if self.memory.fault(true).is_some() {
+                Err(io::Error::from_raw_os_error(5))
+            } else {
+                written
+            };
+            written.map_err(|error| self.failed("writing", part.len(), place, &error.to_string()))?;
+        }
+        for (piece, place) in self.pieces[pieces].iter().zip(places) {
+            piece.checksum.store(checksum(&from[place]), Relaxed);
+        }
+        self.memory.traffic.written.fetch_add(span as u64, Relaxed);
+        Ok(())
+    }
+
+    /// Places in the file of so many bytes from a piece on, and where each lies in a buffer of them.
+    fn stretches(&self, first: usize, span: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
+        let begin = self.pieces.get(first).map_or(0, |piece| piece.begin);
+        self.stretches_from(begin, span)
+    }
+
+    fn stretches_from(&self, begin: u64, span: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
+        let end = begin + span as u64;
+        let mut before = 0;
+        self.parts.iter().filter_map(move |part| {
+            let (first, last) = (before, before + (part.end - part.start));
+            before = last;
+            let (from, to) = (begin.max(first), end.min(last));
+            (from < to).then(|| (part.start + from - first, (from - begin) as usize..(to - begin) as usize))
+        })
+    }
+
+    fn failed(&self, attempted: &str, len: usize, place: u64, reason: &str) -> OffloadError {
+        let name = &self.name;
+        OffloadError::Disk {
+            attempted: format!("{attempted} {} of {name} at byte {place} of the file", Bytes(len as u64)),
+            folder: self.memory.disk.folder().display().to_string(),
+            reason: reason.to_owned(),
+        }
+    }
+}
+
+impl Drop for DiskPieces {
+    fn drop(&mut self) {
+        self.memory.disk.give_back(&self.parts);
+    }
+}
+
+impl Deref for PageBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer[self.begin..][..self.len]
+    }
+}
+
+impl DerefMut for PageBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.begin..][..self.len]
+    }
+}
+
+impl fmt::Debug for DiskMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DiskMemory({})", self.disk.folder().display())
+    }
+}
+
+impl fmt::Debug for DiskPieces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DiskPieces({} of {})", Bytes(self.bytes()), self.name)
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    fn memory(pages: u64) -> (tempfile::TempDir, DiskMemory) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let host = HostMemory::above_disk(folder.path(), pages * ALIGNMENT).expect("there is room");
+        let disk = host.disk().expect("it was named");
+        (folder, disk)
+    }
+
+    fn filled(memory: &DiskMemory, len: usize, seed: u8) -> PageBuffer {
+        let mut buffer = memory.buffer(len, "a test").expect("there is memory");
+        buffer.iter_mut().enumerate().for_each(|(n, byte)| *byte = (n / 7) as u8 ^ seed);
+        buffer
+    }
+
+    #[test]
+    fn pieces_are_read_as_they_were_written_one_by_one_and_together_wherever_they_lie() {
+        let (_folder, memory) = memory(9);
+        // The file's free parts are two, neither of which holds all.
+        let mut held: Vec<_> = (0..9).map(|n| memory.take(&[PAGE], n).expect("room")).collect();
+        let _between = held.swap_remove(4);
+        drop(held);
+        let pieces = memory.take(&[PAGE + 1, 0, 5, 3 * PAGE], "a state").expect("room");
+        assert_eq!((pieces.bytes(), pieces.parts.len()), (6 * ALIGNMENT, 2));
+        let from = filled(&memory, pieces.span(0..4), 1);
+        pieces.write(0..4, &from).expect("a disk");
+        let mut into = memory.buffer(pieces.span(0..4), "a test").expect("memory");
+        for some in [0..4, 0..1, 1..2, 2..3, 2..4, 3..4] {
+            into.fill(0);
+            pieces.read(some.clone(), &mut into).expect("as they were written");
+            for (here, there) in pieces.places(some.clone()).into_iter().zip(&pieces.places(0..4)[some]) {
+                assert_eq!(into[here], from[there.clone()]);
+            }
+        }
+        let again = filled(&memory, pieces.span(2..4), 2);
+        pieces.write(2..4, &again).expect("a disk");
+        pieces.read(0..4, &mut into).expect("as they were written");
+        assert_eq!(into[..=PAGE], from[..=PAGE]);
+        assert_eq!(into[3 * PAGE..6 * PAGE], again[PAGE..4 * PAGE]);
+        let [written, read] =
+            [&memory.traffic.written, &memory.traffic.read].map(|bytes| bytes.load(Relaxed) / ALIGNMENT);
+        assert_eq!((written, read), (6 + 4, 6 + 2 + 1 + 4 + 3 + 6), "in pages");
+        drop(pieces);
+        assert_eq!(memory.disk.usage().in_use, ALIGNMENT, "its place is free");
+    }
+
+    #[test]
+    fn what_is_too_large_for_the_disk_budget_is_refused_with_its_name_and_sizes() {
+        let (_folder, memory) = memory(3);
+        let _held = memory.take(&[PAGE], "one").expect("room");
+        let told = memory.take(&[2 * PAGE, 1], "the state of wte").expect_err("too much").to_string();
+        for part in ["finding 12.00 KiB for the state of wte", "has 8.00 KiB left"] {
+            assert!(told.contains(part), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_byte_that_changed_on_the_disk_is_told_with_its_piece_and_place() {
+        let (_folder, memory) = memory(4);
+        let _before = memory.take(&[PAGE], "another").expect("room");
+        let pieces = memory.take(&[PAGE, 100], "the state of wte").expect("room");
+        let mut buffer = filled(&memory, pieces.span(0..2), 3);
+        pieces.write(0..2, &buffer).expect("a disk");
+        let mut page = filled(&memory, PAGE, 0);
+        memory.disk.read_pages(2 * ALIGNMENT, &mut page).expect("a disk");
+        page[99] ^= 1;
+        memory.disk.write_pages(2 * ALIGNMENT, &page).expect("a disk");
+        pieces.read(0..1, &mut buffer).expect("it is another piece");
+        let told = pieces.read(0..2, &mut buffer).expect_err("it changed").to_string();
+        let expected = "reading 100 B of the state of wte at byte 8192 of the file on the disk at";
+        assert!(told.contains(expected) && told.contains("not those that were written"), "{told}");
+    }
+
+    #[test]
+    fn a_file_that_ends_early_is_a_short_read_and_no_contents() {
+        let (_folder, memory) = memory(4);
+        let pieces = memory.take(&[2 * PAGE], "the state of wte").expect("room");
+        let mut buffer = filled(&memory, pieces.span(0..1), 3);
+        pieces.write(0..1, &buffer).expect("a disk");
+        memory.disk.truncate(ALIGNMENT);
+        let told = pieces.read(0..1, &mut buffer).expect_err("half of it is gone").to_string();
+        assert!(told.contains("the state of wte at byte 0 of the file") && told.contains("fill"), "{told}");
+    }
+}

@@ -1,0 +1,121 @@
+//! States of the optimizer that go to the disk, where host memory does not hold them.
+//!
+//! They go by blocks, the last ones first, as their matrices: vectors are small, and an embedding that comes by rows is read by
+//! its rows' numbers. Heads and embeddings follow when all blocks are there. As few go as leave room for everything that spills;
+//! and none where the host holds them all with what passes it on its way to the disk: a state on the disk is read and written
+//! in every step. Numbers do not depend on where a state is, so this may be chosen anew whenever a run goes on.
+
+use host_optim::Format;
+use models::Compute;
+use runs::config::{Config, OptimizerKind};
+use serde::Serialize;
+
+use super::Machine;
+use crate::optimizer::{come_by_rows, format};
+
+const WIDE: u64 = 4;
+const NARROW: u64 = 2;
+
+/// States that are on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct StatesOnDisk {
+    /// The first block whose matrices are.
+    first_block: usize,
+    /// Whether matrices outside of blocks are.
+    others: bool,
+}
+
+/// Bytes of the states of some parameters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct StateBytes {
+    /// In host memory, if they are there.
+    pub(super) in_memory: u64,
+    /// On the disk, if they are there.
+    pub(super) on_disk: u64,
+    /// In host memory then: chunks on their way, and the new weights that they give.
+    pub(super) passing: u64,
+}
+
+impl StateBytes {
+    /// One parameter's.
+    fn of(format: Format, [rows, columns]: [usize; 2], narrow: bool, velocity: bool) -> Self {
+        let len = (rows as u64).saturating_mul(columns as u64);
+        let in_memory = if velocity { format.velocity_bytes(len) } else { format.host_bytes(len, narrow) };
+        let [on_disk, chunks] = format.disk_bytes(len, narrow, velocity);
+        let weights = len.saturating_mul(if narrow { NARROW } else { WIDE });
+        Self { in_memory, on_disk, passing: chunks.saturating_add(weights) }
+    }
+
+    /// These and others, one of which is stepped at a time.
+    fn and(self, others: Self) -> Self {
+        Self {
+            in_memory: self.in_memory.saturating_add(others.in_memory),
+            on_disk: self.on_disk.saturating_add(others.on_disk),
+            passing: self.passing.max(others.passing),
+        }
+    }
+
+    /// The bytes of so many like these.
+    fn times(self, count: u64) -> Self {
+        let [in_memory, on_disk] = [self.in_memory, self.on_disk].map(|bytes| bytes.saturating_mul(count));
+        Self { in_memory, on_disk, ..self }
+    }
+}
+
+impl StatesOnDisk {
+    pub(crate) fn none() -> Self {
+        Self { first_block: usize::MAX, others: false }
+    }
+
+    /// Whether a parameter's state is among these, if it is stepped on the host.
+    pub(crate) fn have(self, block: Option<usize>, rank: usize) -> bool {
+        rank == 2 && block.map_or(self.others, |block| block >= self.first_block)
+    }
+
+    /// The states that go to the disk of `machine`, and their bytes: `all` host memory that the optimizer takes and `spills`
+    /// share its budget; of spilled tensors that have no room there, so much is on its `way` to the disk.
+    pub(super) fn chosen(
+        config: &Config,
+        machine: &Machine,
+        all: u64,
+        spills: u64,
+        way: u64,
+    ) -> (Self, StateBytes) {
+        let none = (Self::none(), StateBytes::default());
+        let Some(host) = machine.host_budget.filter(|_| machine.disk_budget > 0 && all > 0) else {
+            return none;
+        };
+        if all.saturating_add(spills.min(way)) <= host {
+            return none;
+        }
+        let model = &config.model;
+        let [of_block, others] = Self::candidates(config);
+        // Muon steps the blocks' matrices where they are.
+        let steps_blocks = config.train.optimizer != OptimizerKind::Muon;
+        let first = if steps_blocks { config.memory.device_blocks } else { model.n_layer };
+        let blocks = (model.n_layer - first) as u64;
+        let missing = all.saturating_add(of_block.passing).saturating_add(spills).saturating_sub(host);
+        let count = missing.div_ceil(of_block.in_memory).max(1);
+        if count <= blocks {
+            let first_block = model.n_layer - count as usize;
+            return (Self { first_block, others: false }, of_block.times(count));
+        }
+        let of_blocks = if blocks > 0 { of_block.times(blocks) } else { StateBytes::default() };
+        (Self { first_block: first, others: true }, of_blocks.and(others))
+    }
+
+    /// The states of one block, and of all other matrices, that may go to the disk.
+    fn candidates(config: &Config) -> [StateBytes; 2] {
+        let (model, velocity) = (&config.model, config.train.optimizer == OptimizerKind::Sgd);
+        let (state, narrow) = (format(config.memory.optimizer_state), model.compute == Compute::Bf16);
+        let of = |sides: [usize; 2], narrow| StateBytes::of(state, sides, narrow, velocity);
+        let of_block = model.block_matrices().into_iter().map(|sides| of(sides, narrow));
+        let outer = model.outer_matrices().into_iter();
+        let outer = outer.filter(|(name, _)| *name != "wte" || !come_by_rows(config));
+        let others = outer.map(|(name, sides)| of(sides, narrow && name == "lm_head"));
+        [
+            of_block.fold(StateBytes::default(), StateBytes::and),
+            others.fold(StateBytes::default(), StateBytes::and),
+        ]
+    }
+}

@@ -1,0 +1,200 @@
+//! States of an optimizer on the host on the disk below it: the same numbers, and as many bytes as the plan says.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::program::{assert_code, assert_success, json, stderr};
+use crate::tiny::{TIGHT, Tiny, bits};
+
+const HOST: &str = "memory.optimizer=host";
+const TWO: &str = "model.n_layer=2";
+const NARROW: &str = "model.compute=bf16";
+const DISK: [&str; 2] = ["memory.disk=drive", "memory.disk_budget=64MiB"];
+const STEPS: u64 = 4;
+
+/// Parameters in the matrices of one block, and of the largest of them.
+const BLOCK: u64 = 4 * 128 * 128 + 2 * 128 * 512;
+const LARGEST: u64 = 128 * 512;
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().expect("a number")
+}
+
+fn plan(tiny: &Tiny, settings: &[&str]) -> Value {
+    let set: Vec<_> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    let output =
+        tiny.train(&[&["plan", "--config", "tiny.json", "--device", "cpu", "--json"], &set[..]].concat());
+    assert_success(&output);
+    json(&output)
+}
+
+/// A host budget that holds all but the state of one block, of so many bytes for each parameter.
+fn short(tiny: &Tiny, settings: &[&str], bytes: u64) -> String {
+    let all = number(&plan(tiny, settings)["optimizer_host_bytes"]);
+    format!("memory.host_budget={}B", all - bytes * BLOCK)
+}
+
+#[test]
+fn states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format() {
+    let cases: [(u64, &[&str]); 6] = [
+        (12, &[]),
+        (12, &[NARROW, "train.accumulate=2", "train.recompute=1"]),
+        (12, &[NARROW, "memory.stream=int8", "memory.gradients=int8"]),
+        (8, &[NARROW, "memory.optimizer_state=bf16"]),
+        (4, &[NARROW, "memory.optimizer_state=compact"]),
+        (8, &["train.optimizer=sgd", "train.lr=0.1"]),
+    ];
+    let tiny = Tiny::new();
+    fs::create_dir(tiny.join("drive")).expect("a folder");
+    for (n, (bytes, settings)) in cases.into_iter().enumerate() {
+        let settings = [settings, &[HOST, TWO]].concat();
+        let host = short(&tiny, &settings, bytes);
+        let roomy = tiny.run(&format!("roomy-{n}"), &[&settings[..], &DISK].concat());
+        assert_eq!((&roomy["bytes_to_disk"], &roomy["bytes_from_disk"]), (&0.into(), &0.into()));
+        let below = [&settings[..], &[&host], &DISK].concat();
+        let planned = plan(&tiny, &below);
+        let state = number(&planned["optimizer_disk_bytes"]);
+        assert!(state >= 2 * bytes * BLOCK, "{state}: one block more is there than has no room");
+        assert_eq!(planned["disk_written_per_step"], planned["optimizer_disk_bytes"]);
+        assert_eq!(planned["disk_read_per_step"], planned["optimizer_disk_bytes"]);
+        let output = tiny.attempt(&format!("below-{n}"), &below);
+        assert_success(&output);
+        let summary = json(&output);
+        assert_eq!(bits(&summary), bits(&roomy), "{settings:?}");
+        // It is written once before the first step, and read once for the checkpoint.
+        let (written, read) = (number(&summary["bytes_to_disk"]), number(&summary["bytes_from_disk"]));
+        assert_eq!(written, (1 + STEPS) * state, "{settings:?}");
+        // The checkpoint's moments of eight bits are read with the bases of both, and masters for the first tiles.
+        let bases = if bytes == 4 { 12 * 4096 } else { 0 };
+        let tiles = if settings.contains(&"memory.stream=int8") { 2 * 4 * BLOCK } else { 0 };
+        assert_eq!(read, (STEPS + 1) * state + bases + tiles, "{settings:?}");
+        let said = stderr(&output);
+        for part in ["of its state on the disk", "of the optimizer's state and 0 B that spill", "| disk "] {
+            assert!(said.contains(part), "{part:?} is not in {said}");
+        }
+        let steps = tiny.records(&format!("below-{n}"), "step");
+        let in_steps: u64 = steps.iter().filter_map(|step| step["disk_written"].as_u64()).sum();
+        // The last update is under way when its step is told.
+        assert!(((STEPS - 1) * state..=STEPS * state).contains(&in_steps), "{in_steps} of {state} each");
+    }
+    assert_eq!(fs::read_dir(tiny.join("drive")).expect("a folder").count(), 0);
+}
+
+#[test]
+fn a_host_budget_below_the_f32_state_trains_and_is_kept() {
+    let tiny = Tiny::new();
+    fs::create_dir(tiny.join("drive")).expect("a folder");
+    let settings = [HOST, TWO];
+    let all = plan(&tiny, &settings);
+    let (own, parameters) = (number(&all["optimizer_host_bytes"]), number(&all["parameters"]));
+    // Room for the largest matrix on its way and its new weights, and for no block's state.
+    let budget = own - 2 * 12 * BLOCK + (12 + 4) * LARGEST + 4096;
+    assert!(budget < 12 * parameters, "{budget} of {parameters} parameters");
+    let host = format!("memory.host_budget={budget}B");
+    let refused = tiny.attempt("refused", &[&settings[..], &[&host]].concat());
+    assert_code(&refused, 2);
+    assert!(stderr(&refused).contains("of host memory are needed"), "{}", stderr(&refused));
+    let roomy = tiny.run("roomy", &settings);
+    let summary = tiny.run("below", &[&settings[..], &[&host], &DISK].concat());
+    assert_eq!(bits(&summary), bits(&roomy));
+    assert!(number(&summary["peak_host_bytes"]) <= budget, "{summary:#}");
+    assert_eq!(number(&summary["bytes_to_disk"]), (1 + STEPS) * 2 * 12 * BLOCK);
+    // Tensors that spill and sink beside the states change nothing, either.
+    let tight = tiny.run("tight", &[&settings[..], &[&host, TIGHT], &DISK].concat());
+    assert_eq!(bits(&tight), bits(&roomy));
+}
+
+#[test]
+fn a_run_goes_on_with_its_states_on_the_disk_or_without_one() {
+    let tiny = Tiny::new();
+    fs::create_dir(tiny.join("drive")).expect("a folder");
+    let settings = [HOST, TWO, NARROW, "memory.optimizer_state=compact"];
+    let host = short(&tiny, &settings, 4);
+    let whole = bits(&tiny.run("whole", &[&settings[..], &["train.steps=7"]].concat()));
+    tiny.run("roomy", &settings);
+    tiny.run("below", &[&settings[..], &[&host], &DISK].concat());
+    let to_disk = tiny.resume("roomy", &[&["train.steps=7", &*host], &DISK[..]].concat());
+    assert_eq!(bits(&to_disk), whole);
+    assert!(number(&to_disk["bytes_to_disk"]) > 0);
+    let again = tiny.resume("below", &["train.steps=6"]);
+    assert!(number(&again["bytes_to_disk"]) > 0);
+    let from_disk = tiny.resume("below", &["train.steps=7", "memory.host_budget=auto", "memory.disk=null"]);
+    assert_eq!((bits(&from_disk), &from_disk["bytes_to_disk"]), (whole, &0.into()));
+}
+
+#[test]
+fn states_wear_a_drive_as_far_as_they_may_and_are_refused_where_it_is_too_small() {
+    let tiny = Tiny::new();
+    fs::create_dir(tiny.join("drive")).expect("a folder");
+    let settings = [HOST, TWO];
+    let host = short(&tiny, &settings, 12);
+    let below = [&settings[..], &[&host, "memory.disk=drive"]].concat();
+    let small = tiny.attempt("small", &[&below[..], &["memory.disk_budget=1MiB"]].concat());
+    assert_code(&small, 2);
+    let told = stderr(&small);
+    let reason = "4.50 MiB of the optimizer's state have no room in host memory, and `memory.disk_budget` takes 1.00 MiB";
+    assert!(told.contains(reason), "{told}");
+    let whole = bits(&tiny.run("whole", &settings));
+    let limit = ["memory.disk_budget=64MiB", "memory.max_disk_writes=10MiB"];
+    let worn = tiny.attempt("worn", &[&below[..], &limit].concat());
+    assert_code(&worn, 3);
+    assert!(stderr(&worn).contains("above `memory.max_disk_writes` = 10.00 MiB"), "{}", stderr(&worn));
+    assert_eq!(bits(&tiny.resume("worn", &["memory.max_disk_writes=null"])), whole);
+}
+
+/// The run's file on the disk, which has no name but that of an open one.
+#[cfg(target_os = "linux")]
+fn file_of(process: u32, folder: &str) -> Option<fs::File> {
+    let open = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
+    let is_it = |file: &fs::DirEntry| {
+        fs::read_link(file.path()).is_ok_and(|path| path.to_string_lossy().contains(&format!("/{folder}/#")))
+    };
+    let file = open.into_iter().find(is_it)?;
+    fs::OpenOptions::new().write(true).open(file.path()).ok()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn bytes_that_change_on_the_disk_end_the_run_with_their_place_and_leave_whole_checkpoints() {
+    use std::os::unix::fs::FileExt;
+    use std::process::Stdio;
+    use std::time::Duration;
+
+    let tiny = Tiny::new();
+    fs::create_dir(tiny.join("drive")).expect("a folder");
+    let settings = [HOST, TWO];
+    let host = short(&tiny, &settings, 12);
+    let long = ["train.steps=4000", "checkpoint.every=2", &*host];
+    let said = fs::File::create(tiny.join("said")).expect("a file");
+    let mut command = tiny.command("run", &[&settings[..], &long, &DISK].concat());
+    let mut child = command.stdout(Stdio::null()).stderr(said).spawn().expect("it starts");
+    for _ in 0..6000 {
+        if tiny.journal("run").contains("\"checkpoint\"") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let file = file_of(child.id(), "drive").expect("it has one");
+    // What the run writes over it before it reads is whole again.
+    let ended = loop {
+        if let Some(ended) = child.try_wait().expect("it is a child") {
+            break ended;
+        }
+        for page in 0..2 * 12 * BLOCK / 4096 {
+            file.write_all_at(&[0x5a; 64], 4096 * page + 100).expect("the space is taken");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let told = fs::read_to_string(tiny.join("said")).expect("text");
+    assert_eq!(ended.code(), Some(1), "{told}");
+    for part in [
+        "the last update could not run",
+        "of the state of blocks.",
+        " of the file on the disk at ",
+        "not those that were written",
+    ] {
+        assert!(told.contains(part), "{part:?} is not in {told}");
+    }
+    assert!(!tiny.whole_checkpoints("run").is_empty());
+}
