@@ -194,6 +194,7 @@ impl<'r> Replay<'r> {
             Event::WrittenInTier(block) => {
                 let block = self.blocks[block].ok_or(unknown())?;
                 let bytes = self.pager.get(block).map_or(0, |block| block.bytes);
+                self.make_host_room(bytes)?;
                 if let Some(timeline) = self.timeline.as_mut() {
                     timeline.is_given(bytes);
                 }
@@ -238,6 +239,21 @@ impl<'r> Replay<'r> {
         Ok(())
     }
 
+    /// Lets blocks sink for so many bytes of the program's own on a host above a disk.
+    fn make_host_room(&mut self, bytes: u64) -> Result<(), Stop> {
+        if self.host == Limit::NONE {
+            return Ok(());
+        }
+        loop {
+            self.land()?;
+            let rooms = self.rooms();
+            match self.pager.step_to_host_room(bytes, &|| rooms)? {
+                Step::Ready => return Ok(()),
+                step => self.take(step)?,
+            }
+        }
+    }
+
     /// Takes every step of the operation begun last.
     fn take_steps(&mut self) -> Result<(), Stop> {
         loop {
@@ -278,8 +294,21 @@ impl<'r> Replay<'r> {
             Step::Sweep => self.pager.swept(),
             Step::Trim => self.pager.trimmed(),
             Step::DropCopy { block, tier } => self.pager.copy_dropped(block, tier)?,
-            Step::Sink { block } => self.pager.sunk(block)?,
-            Step::Raise { block } => self.pager.raised(block)?,
+            Step::Sink { block } => {
+                let before = self.pager.counters().bytes_to_disk;
+                self.pager.sunk(block)?;
+                let written = self.pager.counters().bytes_to_disk - before;
+                if let Some(timeline) = self.timeline.as_mut().filter(|_| written > 0) {
+                    timeline.sinks(written);
+                }
+            }
+            Step::Raise { block } => {
+                let bytes = self.pager.block(block)?.bytes;
+                self.pager.raised(block)?;
+                if let Some(timeline) = &mut self.timeline {
+                    timeline.raises(bytes);
+                }
+            }
             Step::Evict { block, copy } => {
                 let bytes = self.pager.block(block)?.bytes;
                 let token = self.pager.evict_started(block)?;

@@ -7,7 +7,7 @@ use pager::{Elapsed, Limit, Machine, Pace, Policy, Recording, Replay, bound};
 use std::fmt::Write;
 
 /// Memory as fast as a card's of 80 TFLOP/s. The CPU's program, which fuses nothing, waits for it much longer than a GPU's would.
-const GPU: Machine = Machine { link: 25e9, memory: 1000e9, flops: 80e12, host: f64::INFINITY };
+const GPU: Machine = Machine { link: 25e9, memory: 1000e9, flops: 80e12, ..Machine::INSTANT };
 
 /// Memory that is never waited for, which leaves the least arithmetic to hide copies behind.
 const PRODUCTS_ALONE: Machine = Machine { memory: f64::INFINITY, ..GPU };
@@ -88,7 +88,7 @@ fn seven_billion_parameters_with_the_optimizer_on_the_host_take_little_longer_th
         for rate in HOST_STEPS {
             let machine = Machine { host: rate / 10.0, ..machine };
             let elapsed = played(&step, budget, machine)[ROUNDS - 1];
-            let Elapsed { step: seconds, arithmetic, back, out, host } = elapsed;
+            let Elapsed { step: seconds, arithmetic, back, out, host, .. } = elapsed;
             let of_least = seconds / Pace::of(&step, machine).least(budget);
             // At the slower rate the host's step is longer than the products of a forward pass, beside which it runs.
             let hides = machine.memory < f64::INFINITY || rate > 50e9;
