@@ -43,6 +43,9 @@ pub struct Replay<'r> {
     host: Limit,
     raised_and_sunk: Vec<Moved>,
     disk_before: Moved,
+    /// Bytes that the program read off the device in each step, and in the one under way.
+    read: Vec<u64>,
+    reads: u64,
     timeline: Option<Timeline>,
     /// Decisions, line by line.
     #[cfg(test)]
@@ -62,6 +65,8 @@ impl<'r> Replay<'r> {
             host: Limit::NONE,
             raised_and_sunk: Vec::new(),
             disk_before: Moved::default(),
+            read: Vec::new(),
+            reads: 0,
             timeline: None,
             #[cfg(test)]
             decisions: String::new(),
@@ -119,6 +124,11 @@ impl<'r> Replay<'r> {
     /// Bytes of each step that were raised from the disk, as those that came in, and that were written to it.
     pub fn disk_steps(&self) -> &[Moved] {
         &self.raised_and_sunk
+    }
+
+    /// Bytes that the program read off the device in each step, beside those that the pager moved.
+    pub fn read_steps(&self) -> &[u64] {
+        &self.read
     }
 
     /// The time each step took; empty without a machine.
@@ -210,9 +220,11 @@ impl<'r> Replay<'r> {
             Event::Read { block, bytes } => {
                 let block = self.blocks[block].ok_or(unknown())?;
                 let place = self.pager.get(block).map(|block| block.place);
-                let on_device_alone = matches!(place, Some(Place::Device { clean: None }));
-                if let Some(timeline) = self.timeline.as_mut().filter(|_| on_device_alone) {
-                    timeline.reads(bytes);
+                if matches!(place, Some(Place::Device { clean: None })) {
+                    self.reads += bytes;
+                    if let Some(timeline) = &mut self.timeline {
+                        timeline.reads(bytes);
+                    }
                 }
             }
             Event::Step => {
@@ -230,6 +242,7 @@ impl<'r> Replay<'r> {
                     bytes_out: disk.bytes_out - self.disk_before.bytes_out,
                 });
                 self.disk_before = disk;
+                self.read.push(std::mem::take(&mut self.reads));
                 if let Some(timeline) = &mut self.timeline {
                     timeline.ends_step();
                 }

@@ -14,6 +14,7 @@ mod placement;
 #[cfg(test)]
 mod recorded;
 mod refusal;
+mod replay;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ pub(crate) use measured::Measured;
 
 use demand::{Demand, state_bytes};
 use models::Footprint;
+use replay::Replayed;
 use runs::config::{Config, RanksSection};
 use serde::Serialize;
 
@@ -99,6 +101,8 @@ pub(crate) struct Plan {
     pub(crate) disk_bytes: u64,
     /// Known where the shards are there already.
     pub(crate) data: Option<Epoch>,
+    /// The step as it was replayed. Bytes and times per step are then its own; without it they are estimates.
+    pub(crate) replayed: Option<Replayed>,
     #[serde(skip)]
     looks_up: bool,
     refusals: Vec<String>,
@@ -260,6 +264,7 @@ impl Plan {
             index_bytes: None,
             disk_bytes: checkpoint_bytes.saturating_mul(checkpoints),
             data: None,
+            replayed: None,
             looks_up: config.model.longest_match,
             refusals: Vec::new(),
             notes: Vec::new(),

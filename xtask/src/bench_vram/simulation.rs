@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use pager::{Elapsed, Limit, Machine, Pace, Policy, Recording, Replay, bound};
 
 use crate::{
@@ -236,20 +236,7 @@ fn committed() -> Result<Vec<PathBuf>> {
 pub(super) fn read(path: &Path) -> Result<Recording> {
     let bytes = fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let recording = Recording::from_bytes(&bytes).map_err(|error| anyhow!("{}: {error}", path.display()))?;
-    if recording.repeats() {
-        return Ok(recording);
-    }
-    let steps = recording.events.iter().filter(|event| **event == pager::Event::Step).count();
-    let cut = (1..steps.saturating_sub(1)).rev().map(|number| recording.step(number));
-    let mut why = recording.step(1).err();
-    for step in cut {
-        match step {
-            Ok(step) => return Ok(step),
-            Err(error) => why = Some(error),
-        }
-    }
-    let why = why.map(|error| error.to_string()).unwrap_or_default();
-    bail!("{} has no step that repeats: {why}", path.display())
+    recording.repeating().map_err(|error| anyhow!("{} has no step that repeats: {error}", path.display()))
 }
 
 /// Bytes on the device where nothing limits them.

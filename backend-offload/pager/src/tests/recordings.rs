@@ -130,7 +130,9 @@ fn what_the_program_reads_is_copied_out_and_waited_for_unless_the_host_has_it() 
     script.step();
     let machine = Machine { host: f64::INFINITY, ..SLOW };
     let replay = Replay::new(&script.recording, Limit::NONE, Policy::Planned).on(machine);
-    let elapsed = replay.run(1).expect("it fits").elapsed()[0];
+    let replay = replay.run(1).expect("it fits");
+    assert_eq!(replay.read_steps(), [50]);
+    let elapsed = replay.elapsed()[0];
     // Two operations, one block in, and half of a block out: what the host made it has.
     assert_eq!((elapsed.arithmetic, elapsed.back, elapsed.out, elapsed.step), (200.0, 10.0, 5.0, 215.0));
 }
