@@ -175,14 +175,14 @@ impl Plan {
         };
         let [streamed_in, streamed_out] = demand.streamed(&spilled);
         let exchanged = demand.exchanged;
-        let bytes_in =
-            moved(&|part| part.returns).saturating_add(streamed_in).saturating_add(exchanged.link_in);
+        let [leaves, returns] = [moved(&|part| part.leaves), moved(&|part| part.returns)];
+        let bytes_in = returns.saturating_add(streamed_in).saturating_add(exchanged.link_in);
         // A weight that came back unchanged keeps its host copy.
         let weights = demand.parts.iter().zip(&spilled).filter(|(part, _)| part.what.starts_with("weights"));
         let copies: u64 = weights.map(|(part, &spills)| spills.min(part.bytes() - spills)).sum();
         // One that has such a copy is read from it: that takes neither the link nor more memory.
         let read = demand.read(config, streamed_in.saturating_sub(copies));
-        let bytes_out = moved(&|part| part.leaves).saturating_add(streamed_out).saturating_add(read);
+        let bytes_out = leaves.saturating_add(streamed_out).saturating_add(read);
         let bytes_out = bytes_out.saturating_add(exchanged.link_out);
         let optimizer_host_bytes = demand.placement.host_bytes(config, ranks).saturating_add(read);
         let working_set = demand.working_set();
@@ -210,8 +210,7 @@ impl Plan {
 
         let host_room = machine.host_budget.unwrap_or(u64::MAX).saturating_sub(optimizer_host_bytes);
         let sinks = spills.saturating_sub(host_room).min(machine.disk_budget);
-        let moved_by_spilling = [moved(&|part| part.leaves), moved(&|part| part.returns)];
-        let disk = DiskTraffic::of(machine, sinks, spills, moved_by_spilling);
+        let disk = DiskTraffic::of(machine, sinks, spills, [leaves, returns]);
         // A time that is not known is told by a note.
         let disk_share = disk.seconds.unwrap_or(0.0) / compute_seconds.unwrap_or(f64::INFINITY);
         let link_share = times_compute(bytes_in.max(bytes_out));
