@@ -3,18 +3,19 @@
 //! `PAGER_WRITE_GOLDEN=1` writes the table anew.
 
 use crate::steps::{ROUNDS, assert_on_record, recorded};
-use pager::{Limit, Policy, Replay, disk_bound};
+use pager::{Limit, Machine, Pace, Policy, Replay, disk_bound};
 use std::fmt::Write;
 
 /// Percent of the peak on the device and on the host, and bytes to and from the disk over the least that could move, in percent.
 /// What leaves the device is on the host first, where it pushes others out; small models have blocks of a tenth of a budget.
-const STEPS: [(&str, [u64; 2], u64); 6] = [
+const STEPS: [(&str, [u64; 2], u64); 7] = [
     ("toy", [25, 25], 101),
     ("toy", [25, 50], 116),
     ("gpt-124m", [25, 25], 113),
     ("gpt-124m", [25, 50], 105),
     ("gpt-1.5b", [25, 25], 101),
     ("gpt-7b", [8, 25], 101),
+    ("gpt-7b-16k", [8, 25], 103),
 ];
 
 #[test]
@@ -34,4 +35,24 @@ fn what_sinks_and_is_raised_are_the_very_bytes_on_record() {
         writeln!(table, "{name},{on_device}%,{on_host}%,{bytes}").expect("a string");
     }
     assert_on_record("disk.csv", &table);
+}
+
+/// Seven billion parameters in f32 with AdamW on a card of 8 GiB, a host of 24 GiB and a disk of 3 GB/s.
+#[test]
+fn a_step_above_a_disk_takes_as_long_as_the_disk_and_what_is_not_beside_it() {
+    const GIB: u64 = 1 << 30;
+    let (step, _) = recorded("gpt-7b-16k");
+    let machine = Machine { link: 25e9, memory: 1000e9, flops: 80e12, disk: 3e9, ..Machine::INSTANT };
+    let replay =
+        Replay::new(&step, Limit::bytes(8 * GIB), Policy::Planned).on(machine).above_a_disk(24 * GIB);
+    let replay = replay.run(ROUNDS).expect("every operation fits");
+    let elapsed = replay.elapsed()[ROUNDS - 1];
+    let least = Pace::of(&step, machine).least_above_a_disk(8 * GIB, 24 * GIB);
+    assert!(elapsed.step >= least && elapsed.disk > elapsed.arithmetic);
+    // Neither sinking nor raising is decided ahead: the program waits for nearly all of it.
+    assert!(
+        elapsed.step > elapsed.disk
+            && elapsed.step < 1.02 * (elapsed.disk + elapsed.arithmetic + elapsed.back)
+    );
+    assert!(elapsed.step < 1.6 * least, "{elapsed:?} of at least {least}");
 }
