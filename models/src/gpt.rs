@@ -133,6 +133,13 @@ impl<B: Backend> Gpt<B> {
         Ok(Self::filled(Filler { config, seed: Some(seed), device }).with_rotary_tables(device))
     }
 
+    /// A model that nobody drew numbers for: its parameters are zeros, each allocated when it is first used. For programs that
+    /// ask what a model's steps take, and compute nothing.
+    pub fn zeroed(config: &GptConfig, device: &B::Device) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Self::blank(config, device).with_rotary_tables(device))
+    }
+
     /// A model to be filled from a file: nothing is allocated before it is used, and its rotary tables are missing.
     /// The configuration has been validated.
     pub(crate) fn blank(config: &GptConfig, device: &B::Device) -> Self {

@@ -10,6 +10,7 @@ mod optimizer;
 mod plan;
 mod progress;
 mod ranks;
+mod rehearsal;
 mod report;
 mod summary;
 mod training;

@@ -4,6 +4,7 @@
 //! Deciding (`budget`, `suite`, `limits`, `bisection`) and showing (`table`, `plot`) are pure; only `trainer` and `record`
 //! touch the machine.
 
+mod below;
 mod bisection;
 mod budget;
 mod cell;
@@ -33,7 +34,7 @@ use budget::Budget;
 
 use limits::Limits;
 use record::Record;
-use simulation::Simulation;
+use simulation::{Rates, Simulation};
 use suite::{Crossing, Optimizer, Place, Turns};
 use trainer::Trainer;
 
@@ -62,8 +63,8 @@ pub(crate) struct BenchVram {
     /// How matrices and gradients cross the link to an optimizer on the host, by turns; by default as each configuration has it
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "optimizer")]
     crossing: Vec<Crossing>,
-    /// Host memory for spilled tensors of cells with a device budget
-    #[arg(long, value_name = "BYTES", conflicts_with_all = ["max_params", "peer", "simulate"])]
+    /// Host memory for spilled tensors of cells with a device budget; with `--simulate` above a disk without end
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["max_params", "peer"])]
     host_budget: Option<Budget>,
     /// A folder on the disk that cells with a device budget sink to when that is used up
     #[arg(long, value_name = "DIR", conflicts_with_all = ["max_params", "peer", "simulate"])]
@@ -109,6 +110,9 @@ pub(crate) struct BenchVram {
     /// of them for a parameter in bf16, makes 4GB
     #[arg(long, value_name = "BYTES", requires = "link")]
     host_step: Option<Budget>,
+    /// Bytes per second of the disk below a `--host-budget`, both directions together: 3GB
+    #[arg(long, value_name = "BYTES", requires_all = ["link", "host_budget"])]
+    disk_speed: Option<Budget>,
     /// Write the step that `--simulate` found in a longer recording to this file
     #[arg(long, value_name = "FILE", requires = "simulate")]
     keep: Option<PathBuf>,
@@ -132,13 +136,16 @@ impl BenchVram {
         if let Some(traces) = &self.simulate {
             let rate = |rate: Option<Budget>| match rate {
                 Some(Budget::Bytes(bytes)) => Ok(Some(bytes)),
-                Some(_) => bail!("a --link, a --memory and a --host-step have bytes per second: 25GB"),
+                Some(_) => bail!(
+                    "a --link, a --memory, a --host-step and a --disk-speed have bytes per second: 25GB"
+                ),
                 None => Ok(None),
             };
-            let (link, memory, host) = (rate(self.link)?, rate(self.memory)?, rate(self.host_step)?);
+            let (link, memory) = (rate(self.link)?, rate(self.memory)?);
+            let (host, disk) = (rate(self.host_step)?, rate(self.disk_speed)?);
             let (keep, out, budgets) = (self.keep.as_deref(), self.out.as_deref(), self.budgets.as_slice());
-            let flops = self.flops;
-            return Simulation { traces, budgets, link, memory, flops, host, keep, out }.run();
+            let rates = Rates { link, memory, flops: self.flops, host, disk };
+            return Simulation { traces, budgets, host_budget: self.host_budget, rates, keep, out }.run();
         }
         let machine = Machine::probe();
         let place = Place::choose(&self.device, &machine);

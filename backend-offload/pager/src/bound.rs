@@ -9,6 +9,8 @@
 //!   the time or are copied out, once. The same rule finds the most bytes that can stay: whatever stays dirty
 //!   longest goes first.
 //!
+//! A disk below the host has a [bound](disk_bound) of the same kind, with device and host together in the place of the device.
+//!
 //! It is a lower bound, not a plan: blocks are cut into bytes, each direction is served as if the other were free,
 //! and contents written in part or to be dropped are needed like all others, because a pager cannot know better.
 //! No run of the recording moves less in the long run, whatever its policy; where one moves more, a better one need
@@ -21,16 +23,27 @@ use std::collections::BTreeSet;
 /// The least that can move in each step of a recording, in the order of its marked steps; one step that repeats is
 /// taken `times` over.
 pub fn bound(recording: &Recording, budget: u64, times: usize) -> Vec<Moved> {
-    // One round more, so that the last one counted knows what follows.
     let program = Program::unrolled(recording, times + 1);
-    let ins = program.least(budget, &program.stays(), true);
-    let outs = program.least(budget, &program.eras(), false);
-    let moved = ins
-        .iter()
-        .zip(&outs)
-        .map(|(bytes_in, bytes_out)| Moved { bytes_in: *bytes_in, bytes_out: *bytes_out });
-    let steps = if recording.repeats() { times } else { ins.len() };
-    moved.take(steps).collect()
+    let mut least = program.least_of_both(budget);
+    for (moved, arriving) in least.iter_mut().zip(program.arriving()) {
+        moved.bytes_in += arriving;
+    }
+    least.truncate(if recording.repeats() { times } else { least.len() });
+    least
+}
+
+/// The least that crosses the link to a disk below the host in each step, where device and host hold `above` bytes together:
+/// as `bytes_in` what is raised, and as `bytes_out` what is written.
+///
+/// Contents that are neither on the device nor on the host are on the disk alone. So between two uses, at which they are on the
+/// device, each byte of them is above the disk all the time or is raised once at least; and between two writes it is above the disk
+/// all the time or is written once at least. What is above the disk at an operation has room beside the operation's operands in
+/// `above` bytes, whichever of the two tiers it is on, and twice on both only takes more. That is the problem that [`bound`] solves
+/// for the device's link. Contents that the program puts into host memory come from no disk; they count from their first use on.
+pub fn disk_bound(recording: &Recording, above: u64, times: usize) -> Vec<Moved> {
+    let mut least = Program::unrolled(recording, times + 1).least_of_both(above);
+    least.truncate(if recording.repeats() { times } else { least.len() });
+    least
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -149,6 +162,30 @@ impl Program {
         }
     }
 
+    /// The least of both directions, by step; contents that begin in the host tier are given. The program is a round longer than
+    /// what is asked for, so that the last one counted knows what follows.
+    fn least_of_both(&self, budget: u64) -> Vec<Moved> {
+        let ins = self.least(budget, &self.stays(), true);
+        let outs = self.least(budget, &self.eras(), false);
+        let moved = ins.into_iter().zip(outs);
+        moved.map(|(bytes_in, bytes_out)| Moved { bytes_in, bytes_out }).collect()
+    }
+
+    /// Contents that wait in the host tier and come to the device at their first use, by step.
+    fn arriving(&self) -> Vec<u64> {
+        let mut arriving = vec![0; self.steps.len() + 1];
+        for instance in self.blocks.iter().filter(|instance| instance.begins_away) {
+            if let Some(first) = instance.uses.first() {
+                arriving[self.step_of(first.operation)] += instance.bytes;
+            }
+        }
+        arriving
+    }
+
+    fn step_of(&self, operation: usize) -> usize {
+        self.steps.partition_point(|end| *end <= operation)
+    }
+
     /// From each use to the next one of a block with contents.
     fn stays(&self) -> Vec<Stay> {
         let mut stays = Vec::new();
@@ -182,7 +219,6 @@ impl Program {
     /// false, at its beginning.
     fn least(&self, budget: u64, stays: &[Stay], at_end: bool) -> Vec<u64> {
         let mut moved = vec![0u64; self.steps.len() + 1];
-        let step_of = |operation: usize| self.steps.partition_point(|end| *end <= operation);
         let mut order: Vec<usize> = (0..stays.len()).collect();
         order.sort_by_key(|n| stays[*n].from);
         let mut beginning = order.into_iter().peekable();
@@ -196,15 +232,6 @@ impl Program {
                 open.remove(&(until, stay));
                 staying -= left[stay];
             }
-            if at_end {
-                // Contents that wait in the tier come in at the first use.
-                for block in operands {
-                    let instance = &self.blocks[*block];
-                    if instance.begins_away && instance.uses[0].operation == operation {
-                        moved[step_of(operation)] += instance.bytes;
-                    }
-                }
-            }
             // An operand within a stay counts with what stays of it: to count the rest, too, would be true, and beyond
             // what the rule below solves.
             let counts = |block: &&usize| within[**block].is_none_or(|stay| stays[stay].until <= operation);
@@ -215,7 +242,7 @@ impl Program {
                 let leaves = left[stay].min(staying - room);
                 staying -= leaves;
                 left[stay] -= leaves;
-                moved[step_of(if at_end { until } else { stays[stay].from })] += leaves;
+                moved[self.step_of(if at_end { until } else { stays[stay].from })] += leaves;
                 if left[stay] > 0 {
                     open.insert((until, stay));
                 }

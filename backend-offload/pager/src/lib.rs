@@ -52,7 +52,7 @@ mod trace;
 mod victims;
 
 pub use block::{Arena, Block, BlockId, Place, Preference, TierIndex, Token};
-pub use bound::bound;
+pub use bound::{bound, disk_bound};
 pub use counters::Counters;
 pub use fault::{Fault, Shortage, Stop};
 pub use ledger::Ledger;

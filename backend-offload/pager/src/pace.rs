@@ -5,7 +5,7 @@
 //! have to come onto the device during the stretch. An optimizer's step is such a stretch, since it uses everything there is.
 //! Stretches that do not overlap add up.
 
-use crate::bound::{Program, bound};
+use crate::bound::{Program, bound, disk_bound};
 use crate::recording::{Event, Recording};
 use crate::timeline::Machine;
 
@@ -72,6 +72,12 @@ impl<'r> Pace<'r> {
     /// Seconds of arithmetic in a step.
     pub fn arithmetic(&self) -> f64 {
         self.spent[self.spent.len() - 1] / (ROUNDS - 1) as f64
+    }
+
+    /// Seconds that a step takes at least, with a device of `budget` bytes and a host of `host` bytes above a disk.
+    pub fn least_above_a_disk(&self, budget: u64, host: u64) -> f64 {
+        let moved = disk_bound(self.recording, budget.saturating_add(host), ROUNDS)[ROUNDS - 1];
+        self.least(budget).max(moved.total() as f64 / self.machine.disk)
     }
 
     /// Seconds that a step takes at least, with a device of `budget` bytes.

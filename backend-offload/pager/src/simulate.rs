@@ -43,6 +43,9 @@ pub struct Replay<'r> {
     host: Limit,
     raised_and_sunk: Vec<Moved>,
     disk_before: Moved,
+    /// Bytes that the program read off the device in each step, and in the one under way.
+    read: Vec<u64>,
+    reads: u64,
     timeline: Option<Timeline>,
     /// Decisions, line by line.
     #[cfg(test)]
@@ -62,6 +65,8 @@ impl<'r> Replay<'r> {
             host: Limit::NONE,
             raised_and_sunk: Vec::new(),
             disk_before: Moved::default(),
+            read: Vec::new(),
+            reads: 0,
             timeline: None,
             #[cfg(test)]
             decisions: String::new(),
@@ -119,6 +124,11 @@ impl<'r> Replay<'r> {
     /// Bytes of each step that were raised from the disk, as those that came in, and that were written to it.
     pub fn disk_steps(&self) -> &[Moved] {
         &self.raised_and_sunk
+    }
+
+    /// Bytes that the program read off the device in each step, beside those that the pager moved.
+    pub fn read_steps(&self) -> &[u64] {
+        &self.read
     }
 
     /// The time each step took; empty without a machine.
@@ -194,6 +204,7 @@ impl<'r> Replay<'r> {
             Event::WrittenInTier(block) => {
                 let block = self.blocks[block].ok_or(unknown())?;
                 let bytes = self.pager.get(block).map_or(0, |block| block.bytes);
+                self.make_host_room(bytes)?;
                 if let Some(timeline) = self.timeline.as_mut() {
                     timeline.is_given(bytes);
                 }
@@ -209,9 +220,11 @@ impl<'r> Replay<'r> {
             Event::Read { block, bytes } => {
                 let block = self.blocks[block].ok_or(unknown())?;
                 let place = self.pager.get(block).map(|block| block.place);
-                let on_device_alone = matches!(place, Some(Place::Device { clean: None }));
-                if let Some(timeline) = self.timeline.as_mut().filter(|_| on_device_alone) {
-                    timeline.reads(bytes);
+                if matches!(place, Some(Place::Device { clean: None })) {
+                    self.reads += bytes;
+                    if let Some(timeline) = &mut self.timeline {
+                        timeline.reads(bytes);
+                    }
                 }
             }
             Event::Step => {
@@ -229,6 +242,7 @@ impl<'r> Replay<'r> {
                     bytes_out: disk.bytes_out - self.disk_before.bytes_out,
                 });
                 self.disk_before = disk;
+                self.read.push(std::mem::take(&mut self.reads));
                 if let Some(timeline) = &mut self.timeline {
                     timeline.ends_step();
                 }
@@ -236,6 +250,21 @@ impl<'r> Replay<'r> {
             Event::Begin | Event::Carried { .. } => {}
         }
         Ok(())
+    }
+
+    /// Lets blocks sink for so many bytes of the program's own on a host above a disk.
+    fn make_host_room(&mut self, bytes: u64) -> Result<(), Stop> {
+        if self.host == Limit::NONE {
+            return Ok(());
+        }
+        loop {
+            self.land()?;
+            let rooms = self.rooms();
+            match self.pager.step_to_host_room(bytes, &|| rooms)? {
+                Step::Ready => return Ok(()),
+                step => self.take(step)?,
+            }
+        }
     }
 
     /// Takes every step of the operation begun last.
@@ -278,8 +307,21 @@ impl<'r> Replay<'r> {
             Step::Sweep => self.pager.swept(),
             Step::Trim => self.pager.trimmed(),
             Step::DropCopy { block, tier } => self.pager.copy_dropped(block, tier)?,
-            Step::Sink { block } => self.pager.sunk(block)?,
-            Step::Raise { block } => self.pager.raised(block)?,
+            Step::Sink { block } => {
+                let before = self.pager.counters().bytes_to_disk;
+                self.pager.sunk(block)?;
+                let written = self.pager.counters().bytes_to_disk - before;
+                if let Some(timeline) = self.timeline.as_mut().filter(|_| written > 0) {
+                    timeline.sinks(written);
+                }
+            }
+            Step::Raise { block } => {
+                let bytes = self.pager.block(block)?.bytes;
+                self.pager.raised(block)?;
+                if let Some(timeline) = &mut self.timeline {
+                    timeline.raises(bytes);
+                }
+            }
             Step::Evict { block, copy } => {
                 let bytes = self.pager.block(block)?.bytes;
                 let token = self.pager.evict_started(block)?;

@@ -4,6 +4,22 @@ use crate::recording::{BadRecording, Event, Operand, Recording};
 use std::collections::{BTreeMap, HashMap};
 
 impl Recording {
+    /// One step that repeats: the recording itself, or of a longer one the latest step that does.
+    ///
+    /// # Errors
+    /// If no step is recorded as a whole together with one after it that is alike.
+    pub fn repeating(self) -> Result<Self, BadRecording> {
+        if self.repeats() {
+            return Ok(self);
+        }
+        let steps = self.events.iter().filter(|event| **event == Event::Step).count();
+        let mut latest = (1..steps.saturating_sub(1)).rev().map(|number| self.step(number));
+        match latest.find_map(Result::ok) {
+            Some(step) => Ok(step),
+            None => self.step(1),
+        }
+    }
+
     /// The marked step of this number, from zero, as one that repeats for ever: what it finds alive is born before it, in
     /// the host tier, and what plays the same part in the step after it takes its place.
     ///

@@ -5,6 +5,7 @@ use super::*;
 
 mod bounds;
 mod decisions;
+mod disk_bounds;
 mod planning;
 mod recordings;
 mod sinking;

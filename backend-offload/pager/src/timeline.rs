@@ -7,6 +7,9 @@
 //!
 //! Contents that the program makes in host memory are a parameter's next numbers, where its optimizer is there: the host steps
 //! one parameter after another from the beginning of the program's step, and the program waits for the one it comes to.
+//!
+//! A disk below the host does one thing at a time, read or write. A block has sunk once all but the last few buffers of it are
+//! written, and is raised once all of it is read; the program waits for both.
 
 use crate::block::{BlockId, Token};
 use std::collections::{HashMap, VecDeque};
@@ -23,7 +26,23 @@ pub struct Machine {
     pub flops: f64,
     /// Contents that the program makes in host memory, by their own size.
     pub host: f64,
+    /// To and from the disk below the host, both directions together.
+    pub disk: f64,
 }
+
+impl Machine {
+    /// A machine on which nothing takes time.
+    pub const INSTANT: Self = Self {
+        link: f64::INFINITY,
+        memory: f64::INFINITY,
+        flops: f64::INFINITY,
+        host: f64::INFINITY,
+        disk: f64::INFINITY,
+    };
+}
+
+/// Bytes that are still on their way to the disk when a block has sunk, at most: six buffers.
+const BEHIND: f64 = 6.0 * (4 << 20) as f64;
 
 /// How long one step of a program took, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -38,6 +57,8 @@ pub struct Elapsed {
     pub back: f64,
     /// The host was busy making contents.
     pub host: f64,
+    /// The disk was busy.
+    pub disk: f64,
 }
 
 /// One step as it went, in seconds from its beginning. A copy may begin before the step, and end after it.
@@ -70,6 +91,7 @@ pub(crate) struct Timeline {
     out_free: f64,
     back_free: f64,
     host_free: f64,
+    disk_free: f64,
     /// Copies off the device that have not landed, in the order in which they do.
     leaving: VecDeque<(Token, f64)>,
     arrivals: HashMap<BlockId, f64>,
@@ -89,6 +111,7 @@ impl Timeline {
             out_free: 0.0,
             back_free: 0.0,
             host_free: 0.0,
+            disk_free: 0.0,
             leaving: VecDeque::new(),
             arrivals: HashMap::new(),
             step: Elapsed::default(),
@@ -119,7 +142,8 @@ impl Timeline {
 
     /// The program begins, whatever was made before.
     pub fn begins(&mut self) {
-        (self.host_free, self.now, self.step.host) = (0.0, 0.0, 0.0);
+        (self.host_free, self.disk_free, self.now) = (0.0, 0.0, 0.0);
+        (self.step.host, self.step.disk) = (0.0, 0.0);
         self.under_way.waited.clear();
     }
 
@@ -139,6 +163,24 @@ impl Timeline {
         self.host_free = self.host_free.max(self.step_began) + takes;
         self.step.host += takes;
         self.wait_until(self.host_free);
+    }
+
+    /// So many bytes sink to the disk, and the program waits for most of them.
+    pub fn sinks(&mut self, bytes: u64) {
+        self.moves_on_disk(bytes);
+        self.wait_until(self.disk_free - BEHIND / self.machine.disk);
+    }
+
+    /// So many bytes are raised from the disk, and the program waits for them.
+    pub fn raises(&mut self, bytes: u64) {
+        self.moves_on_disk(bytes);
+        self.wait_until(self.disk_free);
+    }
+
+    fn moves_on_disk(&mut self, bytes: u64) {
+        let takes = bytes as f64 / self.machine.disk;
+        self.disk_free = self.disk_free.max(self.now) + takes;
+        self.step.disk += takes;
     }
 
     /// A copy off the device that has landed by now.

@@ -14,6 +14,7 @@ mod placement;
 #[cfg(test)]
 mod recorded;
 mod refusal;
+mod replay;
 mod sinking;
 mod table;
 #[cfg(test)]
@@ -27,6 +28,7 @@ pub(crate) use sinking::StatesOnDisk;
 
 use demand::{Demand, state_bytes};
 use models::Footprint;
+use replay::Replayed;
 use runs::config::{Config, RanksSection};
 use serde::Serialize;
 
@@ -105,6 +107,8 @@ pub(crate) struct Plan {
     pub(crate) disk_bytes: u64,
     /// Known where the shards are there already.
     pub(crate) data: Option<Epoch>,
+    /// The step as it was replayed. Bytes and times per step are then its own; without it they are estimates.
+    pub(crate) replayed: Option<Replayed>,
     #[serde(skip)]
     looks_up: bool,
     refusals: Vec<String>,
@@ -209,21 +213,20 @@ impl Plan {
         };
         let [streamed_in, streamed_out] = demand.streamed(&spilled);
         let exchanged = demand.exchanged;
-        let bytes_in =
-            moved(&|part| part.returns).saturating_add(streamed_in).saturating_add(exchanged.link_in);
+        let [leaves, returns] = [moved(&|part| part.leaves), moved(&|part| part.returns)];
+        let bytes_in = returns.saturating_add(streamed_in).saturating_add(exchanged.link_in);
         // A weight that came back unchanged keeps its host copy.
         let weights = demand.parts.iter().zip(&spilled).filter(|(part, _)| part.what.starts_with("weights"));
         let copies: u64 = weights.map(|(part, &spills)| spills.min(part.bytes() - spills)).sum();
         // One that has such a copy is read from it: that takes neither the link nor more memory.
         let read = demand.read(config, streamed_in.saturating_sub(copies));
-        let bytes_out = moved(&|part| part.leaves).saturating_add(streamed_out).saturating_add(read);
+        let bytes_out = leaves.saturating_add(streamed_out).saturating_add(read);
         let bytes_out = bytes_out.saturating_add(exchanged.link_out);
         let all_on_host = demand.placement.host_bytes(config, ranks).saturating_add(read);
         let (working_set, checkpoints) = (demand.working_set(), checkpoints::most(config));
         let (stays, spills) = (working_set.min(budget), working_set.saturating_sub(budget));
-        let moved_by_spilling = [moved(&|part| part.leaves), moved(&|part| part.returns)];
         let Below { states_on_disk, optimizer_host_bytes, optimizer_disk_bytes, sinks, disk } =
-            Below::of(config, machine, all_on_host, (spills, demand.least), moved_by_spilling);
+            Below::of(config, machine, all_on_host, (spills, demand.least), [leaves, returns]);
         let held: Vec<_> = demand
             .parts
             .iter()
@@ -298,6 +301,7 @@ impl Plan {
             index_bytes: None,
             disk_bytes: checkpoint_bytes.saturating_mul(checkpoints),
             data: None,
+            replayed: None,
             looks_up: config.model.longest_match,
             refusals: Vec::new(),
             notes: Vec::new(),

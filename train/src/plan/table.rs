@@ -116,14 +116,16 @@ impl Plan {
             "nothing has to move".to_owned()
         } else {
             let (bytes_in, bytes_out) = (Bytes(self.bytes_in_per_step), Bytes(self.bytes_out_per_step));
-            format!("{bytes_in} in and {bytes_out} out per step{}", link.unwrap_or_default())
+            format!("{bytes_in} in and {bytes_out} out per step{}{}", link.unwrap_or_default(), self.source())
         };
         lines.push(("link", moved));
         if let (Some(hidden), Some(waiting), Some((fast, slow))) =
             (self.slowdown_hidden, self.slowdown_waiting, self.step_seconds())
         {
             let all = |step: f64| duration(step * self.steps as f64);
-            let text = if waiting > 1.0 {
+            let text = if self.replayed.is_some() {
+                format!("{waiting:.2}× (replayed)")
+            } else if waiting > 1.0 {
                 format!("{hidden:.1}× (copies behind arithmetic) to {waiting:.1}× (copies waited for)")
             } else {
                 "none".to_owned()
@@ -131,10 +133,19 @@ impl Plan {
             lines.push(("slowdown", text));
             lines.push((
                 "time",
-                format!("at best {} per step, {} in all", span(fast, slow, duration), span(fast, slow, all)),
+                format!(
+                    "at best {} per step, {} in all{}",
+                    span(fast, slow, duration),
+                    span(fast, slow, all),
+                    self.source()
+                ),
             ));
         }
         lines.extend(self.disk_tier());
+        lines.extend(self.replayed.map(|replayed| {
+            let peak = Bytes(replayed.peak);
+            ("without limit", format!("{peak} on the device (replayed); the parts above are estimated"))
+        }));
         lines
             .push(("host memory", format!("{}{}", Bytes(self.host_bytes), known(machine.host_free, "free"))));
         lines.push((
@@ -149,6 +160,11 @@ impl Plan {
             ),
         ));
         lines
+    }
+
+    /// Where bytes and times per step come from.
+    fn source(&self) -> &'static str {
+        if self.replayed.is_some() { " (replayed)" } else { " (estimated)" }
     }
 
     /// Bytes of an index on the disk beside checkpoints, where the model looks tokens up.
@@ -232,9 +248,10 @@ impl Plan {
             format!(", at most {} written per day{}", Bytes(per_day as u64), worn.unwrap_or_default())
         });
         let text = format!(
-            "{holds} of {budget}; about {} written and {} read per step{}{}",
+            "{holds} of {budget}; about {} written and {} read per step{}{}{}",
             Bytes(written),
             Bytes(read),
+            self.source(),
             speeds.unwrap_or_default(),
             per_day.unwrap_or_default()
         );

@@ -291,9 +291,9 @@ fn the_table_tells_a_newcomer_what_will_happen() {
     optimizer       on the device
     device budget   8.00 GiB, 23.00 GiB free, 24.00 GiB in all
     its floor       about 1.21 GiB, the largest operation; a smaller budget may not work
-    link            45.34 GiB in and 45.34 GiB out per step, at 25.0 GB/s
+    link            45.34 GiB in and 45.34 GiB out per step, at 25.0 GB/s (estimated)
     slowdown        1.0× (copies behind arithmetic) to 1.7× (copies waited for)
-    time            at best 5.5 s to 9.4 s per step, 47 min to 79 min in all
+    time            at best 5.5 s to 9.4 s per step, 47 min to 79 min in all (estimated)
     host memory     24.39 GiB, 120.00 GiB free
     disk            52.23 GiB for 3 checkpoints of 17.41 GiB, 500.00 GiB free
     ");
@@ -491,9 +491,9 @@ fn with_the_optimizer_on_the_host_seven_billion_parameters_train_on_8_gib_and_ei
     optimizer       on the host, 103.47 GiB with gradients that wait; its step reads and writes 239.38 GiB there, beside the next forward pass
     device budget   21.60 GiB, 22.80 GiB free, 24.00 GiB in all
     its floor       about 5.00 GiB, the largest operation; a smaller budget may not work
-    link            72.63 GiB in and 52.89 GiB out per step, at 25.0 GB/s
+    link            72.63 GiB in and 52.89 GiB out per step, at 25.0 GB/s (estimated)
     slowdown        1.0× (copies behind arithmetic) to 1.2× (copies waited for)
-    time            at best 32 s to 37 s per step, 106 min to 2 h 03 min in all
+    time            at best 32 s to 37 s per step, 106 min to 2 h 03 min in all (estimated)
     host memory     154.89 GiB, 184.00 GiB free
     disk            409.86 GiB for 2 checkpoints of 204.93 GiB, 500.00 GiB free
     ");

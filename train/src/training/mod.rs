@@ -1,6 +1,7 @@
 //! The run itself, behind Burn's training interface.
 
 mod apart;
+mod beginning;
 mod evaluation;
 mod gradients;
 mod learner;
@@ -17,6 +18,7 @@ mod watching;
 mod whole_and_by_rows;
 
 pub(crate) use apart::take_own;
+pub(crate) use beginning::{computes_nothing, first_state};
 pub(crate) use evaluation::{evaluate, trial};
 pub(crate) use learner::Learner;
 pub(crate) use run::{Peaks, Run};

@@ -13,6 +13,7 @@ use super::{ConfigArgs, run::refuse};
 use crate::data::{Data, TrainingWindows};
 use crate::machine;
 use crate::plan::{Elsewhere, Epoch, Machine, Plan, placed};
+use crate::rehearsal;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -28,6 +29,10 @@ pub(crate) struct Args {
     /// Plan for this many processes that share a step's micro-batches: on this machine, or each on a machine --on describes.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     ranks: u16,
+    /// Record a step in a dry run of this configuration, which takes seconds to minutes, and replay it under the planned budgets:
+    /// bytes over the link, to and from the disk, and times are then what the pager does, and no estimate.
+    #[arg(long, conflicts_with = "ranks")]
+    replay: bool,
     /// Print the plan as JSON.
     #[arg(long)]
     json: bool,
@@ -39,15 +44,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = Config::load(config.as_deref().unwrap_or(DEFAULT), set)?;
     if let Some(elsewhere) = &args.on {
         let machine = Machine { other_ranks: ranks - 1, ..elsewhere.machine(&config)? };
-        return show(&config, &machine, args.json);
+        return show(&config, &machine, args.replay, args.json);
     }
     let setup = Setup::from(&config).among(0, ranks).without_disk();
-    device::with(args.device, &setup, Planning { config, ranks, json: args.json })
+    device::with(args.device, &setup, Planning { config, ranks, replay: args.replay, json: args.json })
 }
 
 struct Planning {
     config: Config,
     ranks: usize,
+    replay: bool,
     json: bool,
 }
 
@@ -56,14 +62,17 @@ impl Work for Planning {
 
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<()> {
         let machine = machine::survey::<I>(device, place, &self.config, Path::new("."), [self.ranks; 2])?;
-        show(&self.config, &machine, self.json)
+        show(&self.config, &machine, self.replay, self.json)
     }
 }
 
-fn show(config: &Config, machine: &Machine, json: bool) -> anyhow::Result<()> {
+fn show(config: &Config, machine: &Machine, replay: bool, json: bool) -> anyhow::Result<()> {
     let footprint = Footprint::of(&config.model)?;
     let config = placed(config, &footprint, machine);
-    let plan = Plan::new(&config, &footprint, machine).over(epoch(&config)?);
+    let mut plan = Plan::new(&config, &footprint, machine).over(epoch(&config)?);
+    if replay {
+        plan = plan.by_replay(&rehearsal::recorded(&config)?);
+    }
     if json {
         println!("{}", serde_json::to_string_pretty(&plan).context("describing the plan")?);
     } else {

@@ -1,6 +1,5 @@
 //! `train run`: the whole of a training run, top to bottom.
 
-use std::env;
 use std::io::{IsTerminal, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use anyhow::{Context, ensure};
 use backend_offload::{Offload, Offloadable, stats};
 use burn::tensor::backend::Backend;
 use burn_train::Interrupter;
-use models::{Footprint, Gpt};
+use models::Footprint;
 use runs::BadInput;
 use runs::Pretrained;
 use runs::config::Config;
@@ -25,11 +24,13 @@ use crate::data::{self, Data, TrainingWindows, ValidationWindows};
 use crate::exit::Ending;
 use crate::journal::Journal;
 use crate::machine;
-use crate::optimizer::{Optimizer, Owners, check_eight_bits};
-use crate::plan::{self, Plan, StatesOnDisk};
+use crate::optimizer::check_eight_bits;
+use crate::plan::{self, Plan};
 use crate::ranks::{self, RankArgs, Ranks};
 use crate::summary::{self, Summary};
-use crate::training::{self, Display, Learner, Outcome, Progress, Run, Session, Tape};
+use crate::training::{
+    self, Display, Learner, Outcome, Progress, Run, Session, computes_nothing, first_state,
+};
 use crate::{interrupt, report};
 
 #[derive(Debug, clap::Args)]
@@ -281,11 +282,6 @@ fn plan_of<I: Offloadable>(
     Ok((plan, machine.flops_per_second))
 }
 
-/// Whether the device only records what the program asks for, which needs none of the memory.
-fn computes_nothing() -> bool {
-    env::var("OFFLOAD_DRY_RUN").is_ok_and(|value| value == "1")
-}
-
 /// Ends a run: asks the quiz, writes the summary and the report, and prints both.
 fn conclude<I: Offloadable>(
     args: &Args,
@@ -343,45 +339,6 @@ fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &D
             100.0 * measured
         );
     }
-}
-
-/// The state a step begins with: weights, moments, and where the run stands.
-type State<I> = (Gpt<Tape<I>>, Optimizer<Offload<I>>, Progress);
-
-/// The state of the run's next step: a checkpoint's, or that of a new run with another run's weights or its own. Some states of an
-/// optimizer on the host may be on the disk below it.
-fn first_state<I: Offloadable>(
-    directory: &RunDirectory,
-    device: &I::Device,
-    ranks: &mut Ranks,
-    on_disk: StatesOnDisk,
-) -> anyhow::Result<State<I>> {
-    let config = &directory.config;
-    if let Some(checkpoint) = &directory.from {
-        if ranks.leads() {
-            eprintln!("resuming after step {} of {}", checkpoint.step, checkpoint.path.display());
-            for change in &directory.changes {
-                eprintln!("changed {change}");
-            }
-        }
-        let gpt = runs::weights::load(&checkpoint.path, &config.model, device)?;
-        let owners = owners(config, &gpt, ranks);
-        let (progress, mut optimizer) = training::restore(&checkpoint.path, config, device, owners)?;
-        training::take_own(&checkpoint.path, &progress, ranks, &mut optimizer, device)?;
-        return Ok((optimizer.adopt(gpt, on_disk)?, optimizer, progress));
-    }
-    let gpt = match &directory.pretrained {
-        Some(pretrained) => pretrained.weights(&config.model, device)?,
-        None => Gpt::new(&config.model, config.train.seed, device)?,
-    };
-    let mut optimizer = Optimizer::placed(config, device);
-    optimizer.owners = owners(config, &gpt, ranks);
-    Ok((optimizer.adopt(gpt, on_disk)?, optimizer, Progress::start(config.train.seed)))
-}
-
-/// The rank that steps each parameter.
-fn owners<I: Backend>(config: &Config, gpt: &Gpt<I>, ranks: &Ranks) -> Owners {
-    if config.memory.shard { Owners::divided(gpt, ranks) } else { Owners::default() }
 }
 
 /// Refuses a run that cannot work, before it starts.

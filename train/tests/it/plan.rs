@@ -73,6 +73,58 @@ fn a_smaller_budget_moves_more() {
 }
 
 #[test]
+fn a_replayed_plan_says_the_bytes_that_a_run_moves() {
+    let tiny = Tiny::new();
+    let (deep, wide) = ("model.n_layer=2", "model.n_embd=256");
+    let (adamw, host) = ("train.optimizer=adamw", "memory.optimizer=host");
+    let cases: [(&[&str], &[&str]); 4] = [
+        (&[adamw, deep, "train.recompute=1", "train.accumulate=2"], &["2MiB", "6MiB", "unlimited"]),
+        (&[adamw, wide, "train.micro_batch=8"], &["5MiB", "8MiB", "unlimited"]),
+        (&["train.optimizer=muon", deep], &["2MiB", "4MiB", "unlimited"]),
+        (&[adamw, wide, deep, host, "train.recompute=1"], &["2MiB", "4MiB"]),
+    ];
+    for (n, (shape, budgets)) in cases.into_iter().enumerate() {
+        for budget in budgets {
+            let limit = format!("memory.device_budget={budget}");
+            let settings = [shape, &["train.steps=6", &limit][..]].concat();
+            let set: Vec<&str> = settings.iter().flat_map(|setting| ["--set", *setting]).collect();
+            let asked = ["plan", "--replay", "--config", "tiny.json", "--device", "cpu", "--json"];
+            let output = tiny.train(&[&asked[..], &set].concat());
+            assert_success(&output);
+            let plan = json(&output);
+            let planned = |figure: &str| plan["replayed"][figure].as_u64().expect("a number");
+            let run = tiny.run(&format!("run-{n}-{budget}"), &settings);
+            let ran = |figure: &str| run[figure].as_u64().expect("a number");
+            let moved = [planned("bytes_in"), planned("bytes_out")];
+            assert_eq!(moved, [ran("spilled_in_median"), ran("spilled_out_median")], "{settings:?}");
+            assert_eq!(*budget == "unlimited", moved == [0, 0], "{settings:?}");
+            // Tensors below 64 KiB are the program's own copies, rows of an embedding for one, and no pager's.
+            let [out, all] =
+                [plan["bytes_out_per_step"].as_u64().expect("a number"), ran("bytes_out_median")];
+            assert!(out <= all && out * 100 >= all * 99, "{settings:?}: {out} planned, {all} moved");
+        }
+    }
+    assert!(!tiny.join("runs").exists(), "a plan leaves nothing behind");
+}
+
+#[test]
+fn a_plan_says_which_of_its_figures_are_replayed() {
+    let tiny = Tiny::new();
+    let told = |more: &[&str]| {
+        let asked = ["plan", "--config", "tiny.json", "--on", "2MiB,1GiB,25GB/s,80TFLOP/s"];
+        let set = ["--set", "memory.device_budget=2MiB", "--set", "model.n_layer=2"];
+        let output = tiny.train(&[&asked[..], &set, more].concat());
+        assert_success(&output);
+        stdout(&output)
+    };
+    let (estimated, replayed) = (told(&[]), told(&["--replay"]));
+    assert!(estimated.contains("(estimated)") && !estimated.contains("(replayed)"), "{estimated}");
+    assert!(replayed.contains("(replayed)") && !replayed.contains("(estimated)"), "{replayed}");
+    let output = tiny.train(&["plan", "--config", "tiny.json", "--replay", "--ranks", "2"]);
+    assert_code(&output, 2);
+}
+
+#[test]
 fn a_plan_in_words_writes_nothing() {
     let tiny = Tiny::new();
     let output = tiny.train(&["plan", "--config", "tiny.json", "--device", "cpu"]);

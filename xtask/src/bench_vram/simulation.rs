@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use pager::{Elapsed, Limit, Machine, Pace, Policy, Recording, Replay, bound};
 
 use crate::{
@@ -16,12 +16,16 @@ use crate::{
     workspace,
 };
 
-use super::{budget::Budget, timeline};
+use super::{
+    below::{self, Below},
+    budget::Budget,
+    timeline,
+};
 
 /// A step is played this often: once to be learned, once more, and then as it stays.
 pub(super) const ROUNDS: usize = 4;
 
-const POLICIES: [(&str, Policy); 2] = [("planned", Policy::Planned), ("recency", Policy::Recency)];
+pub(super) const POLICIES: [(&str, Policy); 2] = [("planned", Policy::Planned), ("recency", Policy::Recency)];
 
 /// Bytes that one policy moves under one budget.
 struct Row {
@@ -38,6 +42,16 @@ struct Row {
 pub(super) struct Simulation<'a> {
     pub(super) traces: &'a [PathBuf],
     pub(super) budgets: &'a [Budget],
+    /// Host memory above a disk; without it the host has no end.
+    pub(super) host_budget: Option<Budget>,
+    pub(super) rates: Rates,
+    pub(super) keep: Option<&'a Path>,
+    pub(super) out: Option<&'a Path>,
+}
+
+/// Speeds, as far as they were given.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rates {
     /// Bytes per second and direction.
     pub(super) link: Option<u64>,
     /// Bytes per second of their operands that operations get through.
@@ -46,22 +60,30 @@ pub(super) struct Simulation<'a> {
     pub(super) flops: Option<f64>,
     /// Bytes per second of the weights that an optimizer on the host makes.
     pub(super) host: Option<u64>,
-    pub(super) keep: Option<&'a Path>,
-    pub(super) out: Option<&'a Path>,
+    /// Bytes per second of the disk.
+    pub(super) disk: Option<u64>,
+}
+
+impl Rates {
+    /// Nothing where operations take no time, or copies do not.
+    fn machine(self) -> Option<Machine> {
+        let computes = self.memory.is_some() || self.flops.is_some();
+        let bytes = |rate: Option<u64>| rate.map_or(f64::INFINITY, |rate| rate as f64);
+        self.link.filter(|_| computes).map(|link| Machine {
+            link: link as f64,
+            memory: bytes(self.memory),
+            flops: self.flops.unwrap_or(f64::INFINITY),
+            host: bytes(self.host),
+            disk: bytes(self.disk),
+        })
+    }
 }
 
 impl Simulation<'_> {
     pub(super) fn run(&self) -> Result<()> {
         let traces = if self.traces.is_empty() { committed()? } else { self.traces.to_vec() };
-        let computes = self.memory.is_some() || self.flops.is_some();
-        let bytes = |rate: Option<u64>| rate.map_or(f64::INFINITY, |rate| rate as f64);
-        let machine = self.link.filter(|_| computes).map(|link| Machine {
-            link: link as f64,
-            memory: bytes(self.memory),
-            flops: self.flops.unwrap_or(f64::INFINITY),
-            host: bytes(self.host),
-        });
-        let (mut rows, mut drawn) = (Vec::new(), Vec::new());
+        let machine = self.rates.machine();
+        let (mut rows, mut drawn, mut below) = (Vec::new(), Vec::new(), Vec::new());
         for path in &traces {
             let step = read(path)?;
             if let Some(keep) = self.keep {
@@ -69,19 +91,23 @@ impl Simulation<'_> {
                     .with_context(|| format!("{} cannot be written", keep.display()))?;
             }
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            rows.extend(
-                self.budgets
-                    .iter()
-                    .map(|budget| replays(&name, &step, *budget))
-                    .collect::<Result<Vec<_>>>()?,
-            );
-            let budgets = self.budgets.iter().filter(|_| machine.is_some());
-            drawn.extend(budgets.filter_map(|budget| Drawn::replay(&name, &step, *budget, machine?)));
+            let peak = peak(&name, &step)?;
+            let host = self.host_budget.map_or(Ok(None), |host| host.resolve(Some(peak)))?;
+            for budget in self.budgets {
+                let bytes = budget.resolve(Some(peak))?.unwrap_or(peak);
+                let under = Under { name: &name, step: &step, budget: *budget, bytes, host };
+                rows.extend(replays(under));
+                below.extend(host.map(|host| Below::replays(under, host)));
+                drawn.extend(machine.and_then(|machine| Drawn::replay(under, machine)));
+            }
         }
-        let rows: Vec<Row> = rows.into_iter().flatten().collect();
-        let mut table = markdown(&rows, self.link);
+        let below: Vec<Below> = below.into_iter().flatten().collect();
+        let mut table = markdown(&rows, self.rates.link);
+        if !below.is_empty() {
+            table += &below::markdown(&below);
+        }
         if !drawn.is_empty() {
-            table += &times(&drawn);
+            table += &times(&drawn, self.host_budget.is_some());
         }
         println!("{table}");
         let folder = match self.out {
@@ -97,7 +123,11 @@ impl Simulation<'_> {
             commit()
         );
         let files = [(CELLS.to_owned(), csv::write(&cells(&rows))), ("README.md".to_owned(), page)];
-        for (name, text) in files.into_iter().chain(drawn.into_iter().map(|drawn| (drawn.file, drawn.svg))) {
+        let on_disk =
+            (!below.is_empty()).then(|| (below::CELLS.to_owned(), csv::write(&below::cells(&below))));
+        for (name, text) in
+            files.into_iter().chain(on_disk).chain(drawn.into_iter().map(|drawn| (drawn.file, drawn.svg)))
+        {
             let path = folder.join(name);
             fs::write(&path, text).with_context(|| format!("{} could not be written", path.display()))?;
         }
@@ -116,30 +146,56 @@ struct Drawn {
     svg: String,
 }
 
+/// A step under the budget of a device and, above a disk, of the host.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Under<'a> {
+    pub(super) name: &'a str,
+    pub(super) step: &'a Recording,
+    pub(super) budget: Budget,
+    pub(super) bytes: u64,
+    pub(super) host: Option<u64>,
+}
+
+impl<'a> Under<'a> {
+    pub(super) fn replay(self, policy: Policy) -> Replay<'a> {
+        let replay = Replay::new(self.step, Limit::bytes(self.bytes), policy);
+        match self.host {
+            Some(host) => replay.above_a_disk(host),
+            None => replay,
+        }
+    }
+}
+
 impl Drawn {
     /// Nothing where an operation does not fit.
-    fn replay(name: &str, step: &Recording, budget: Budget, machine: Machine) -> Option<Self> {
-        let bytes = budget.resolve(Some(peak(name, step).ok()?)).ok()??;
-        let replay = Replay::new(step, Limit::bytes(bytes), Policy::Planned).on(machine).run(ROUNDS).ok()?;
+    fn replay(under: Under, machine: Machine) -> Option<Self> {
+        let Under { name, step, budget, bytes, host } = under;
+        let replay = under.replay(Policy::Planned).on(machine).run(ROUNDS).ok()?;
         let elapsed = *replay.elapsed().last()?;
-        let said = format!("{name} under {budget} = {}", Bytes(bytes));
+        let above = host.map(|host| format!(" above {} of the host", Bytes(host))).unwrap_or_default();
+        let said = format!("{name} under {budget} = {}{above}", Bytes(bytes));
         let svg = timeline::svg(&said, replay.timeline()?, elapsed.step, bytes);
         let share = budget.to_string().replace('%', "");
-        let least = Pace::of(step, machine).least(bytes);
+        let pace = Pace::of(step, machine);
+        let least = host.map_or_else(|| pace.least(bytes), |host| pace.least_above_a_disk(bytes, host));
         Some(Self { said, elapsed, least, file: format!("timeline-{name}-{share}.svg"), svg })
     }
 }
 
-fn times(drawn: &[Drawn]) -> String {
-    let mut text = String::from(
-        "\n| Planned, moves ahead | Operations | In | Out | Step | Of the longest of the three | Of the least | Waited |\n\
-         |---|---|---|---|---|---|---|---|\n",
+fn times(drawn: &[Drawn], above_a_disk: bool) -> String {
+    let (disk, line, longest) = if above_a_disk { (" Disk |", "---|", "four") } else { ("", "", "three") };
+    let mut text = format!(
+        "\n| Planned, moves ahead | Operations | In | Out |{disk} Step | Of the longest of the {longest} | Of the least | Waited |\n\
+         |---|---|---|---|{line}---|---|---|---|\n",
     );
     for Drawn { said, elapsed, least, file, .. } in drawn {
-        let Elapsed { step, arithmetic, out, back, .. } = *elapsed;
-        let times = [arithmetic, back, out, step].map(|time| format!("{:.1} ms", time * 1e3)).join(" | ");
-        let ratios = [step / arithmetic.max(out).max(back), step / least];
-        let ratios = ratios.map(|ratio| format!("{ratio:.3}")).join(" | ");
+        let Elapsed { step, arithmetic, out, back, disk, .. } = *elapsed;
+        let disk = if above_a_disk { vec![disk] } else { Vec::new() };
+        let parts = [&[arithmetic, back, out], &disk[..]].concat();
+        let longest = parts.iter().copied().fold(0.0, f64::max);
+        let times = [parts, vec![step]].concat();
+        let times = times.iter().map(|time| format!("{:.1} ms", time * 1e3)).collect::<Vec<_>>().join(" | ");
+        let ratios = [step / longest, step / least].map(|ratio| format!("{ratio:.3}")).join(" | ");
         let waited = format!("{:.1} ms", (step - arithmetic) * 1e3);
         let fields = [format!("[{said}]({file})"), times, ratios, waited];
         text += &["| ", &fields.join(" | "), " |\n"].concat();
@@ -157,7 +213,9 @@ counts bytes; how long they take depends on the link and on what runs beside the
 the longer of the times for its floating-point operations (`--flops`; older recordings have none) and for its operands' bytes
 (`--memory`), each as far as a rate was given, and the step is the fourth; *waited* is what is left of copying beside them, and of an
 optimizer's step on the host (`--host-step`). *The least* is a lower bound, too: in any stretch of operations whatever
-contents it uses beyond the budget have to come in meanwhile.
+contents it uses beyond the budget have to come in meanwhile. Above a disk, its bound is that of the device's link with device and
+host together in the place of the device; it reads or writes one block at a time, and the program waits for all but the last 24 MiB
+of what sinks (`--disk-speed`).
 ";
 
 /// The steps that are kept with the pager.
@@ -178,20 +236,7 @@ fn committed() -> Result<Vec<PathBuf>> {
 pub(super) fn read(path: &Path) -> Result<Recording> {
     let bytes = fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let recording = Recording::from_bytes(&bytes).map_err(|error| anyhow!("{}: {error}", path.display()))?;
-    if recording.repeats() {
-        return Ok(recording);
-    }
-    let steps = recording.events.iter().filter(|event| **event == pager::Event::Step).count();
-    let cut = (1..steps.saturating_sub(1)).rev().map(|number| recording.step(number));
-    let mut why = recording.step(1).err();
-    for step in cut {
-        match step {
-            Ok(step) => return Ok(step),
-            Err(error) => why = Some(error),
-        }
-    }
-    let why = why.map(|error| error.to_string()).unwrap_or_default();
-    bail!("{} has no step that repeats: {why}", path.display())
+    recording.repeating().map_err(|error| anyhow!("{} has no step that repeats: {error}", path.display()))
 }
 
 /// Bytes on the device where nothing limits them.
@@ -201,12 +246,11 @@ fn peak(name: &str, step: &Recording) -> Result<u64> {
     Ok(free.pager().ledger().resident_peak())
 }
 
-fn replays(name: &str, step: &Recording, budget: Budget) -> Result<Vec<Row>> {
-    let peak = peak(name, step)?;
-    let bytes = budget.resolve(Some(peak))?.unwrap_or(peak);
+fn replays(under: Under) -> Vec<Row> {
+    let Under { name, step, budget, bytes, .. } = under;
     let least = bound(step, bytes, ROUNDS)[ROUNDS - 1];
     let row = |(policy, rule)| {
-        let played = Replay::new(step, Limit::bytes(bytes), rule).run(ROUNDS);
+        let played = under.replay(rule).run(ROUNDS);
         let round = |played: &Replay, round: usize| {
             let moved = played.steps()[round];
             (moved.bytes_in, moved.bytes_out)
@@ -215,7 +259,7 @@ fn replays(name: &str, step: &Recording, budget: Budget) -> Result<Vec<Row>> {
         let least = (least.bytes_in, least.bytes_out);
         Row { trace: name.to_owned(), budget, bytes, policy, moved, least }
     };
-    Ok(POLICIES.into_iter().map(row).collect())
+    POLICIES.into_iter().map(row).collect()
 }
 
 pub(super) fn ratio(moved: (u64, u64), least: (u64, u64)) -> String {
@@ -320,9 +364,16 @@ mod tests {
 
     #[test]
     fn a_step_on_a_machine_is_told_beside_the_longest_of_its_parts_and_drawn() {
-        let elapsed = Elapsed { step: 0.3, arithmetic: 0.2, out: 0.15, back: 0.25, host: 0.0 };
+        let elapsed =
+            Elapsed { step: 0.3, arithmetic: 0.2, out: 0.15, back: 0.25, disk: 0.3, ..Elapsed::default() };
         let (said, file) = ("toy under 50%".to_owned(), "timeline-toy-50.svg".to_owned());
-        let text = times(&[Drawn { said, elapsed, least: 0.25, file, svg: String::new() }]);
+        let drawn = [Drawn { said, elapsed, least: 0.25, file, svg: String::new() }];
+        let above_a_disk = times(&drawn, true);
+        assert!(
+            above_a_disk.contains("| 150.0 ms | 300.0 ms | 300.0 ms | 1.000 | 1.200 |"),
+            "{above_a_disk}"
+        );
+        let text = times(&drawn, false);
         assert!(
             text.contains(
                 "| [toy under 50%](timeline-toy-50.svg) | 200.0 ms | 250.0 ms | 150.0 ms | 300.0 ms | 1.200 | 1.200 | 100.0 ms |"

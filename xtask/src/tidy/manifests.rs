@@ -26,7 +26,8 @@ const ARROWS: [Arrows; 14] = [
     Arrows { from: "runs", to: &["backend-offload", "durable", "models", "tokenizer"], tests_to: &[] },
     Arrows {
         from: "train",
-        to: &["backend-offload", "durable", "exchange", "host-optim", "models", "runs", "tokenizer"],
+        // Plans replay recordings, which are the pager's and no device's.
+        to: &["backend-offload", "durable", "exchange", "host-optim", "models", "pager", "runs", "tokenizer"],
         tests_to: &[],
     },
     Arrows { from: "web", to: &[], tests_to: &[] },
@@ -122,7 +123,8 @@ mod tests {
         }
         assert!(!refused("backend-offload", "pager", false));
         assert!(!refused("xtask", "pager", false));
-        assert!(refused("models", "pager", true) && refused("train", "pager", false));
+        assert!(!refused("train", "pager", false));
+        assert!(refused("models", "pager", true) && refused("runs", "pager", false));
     }
 
     #[test]

@@ -115,7 +115,7 @@ fn a_repetition_beyond_reason_is_refused_before_it_fills_the_memory() {
 }
 
 /// Ten bytes per second over the link, one operand's byte per second, and two bytes of contents made on the host.
-const SLOW: Machine = Machine { link: 10.0, memory: 1.0, flops: f64::INFINITY, host: 2.0 };
+const SLOW: Machine = Machine { link: 10.0, memory: 1.0, host: 2.0, ..Machine::INSTANT };
 
 #[test]
 fn what_the_program_reads_is_copied_out_and_waited_for_unless_the_host_has_it() {
@@ -130,9 +130,51 @@ fn what_the_program_reads_is_copied_out_and_waited_for_unless_the_host_has_it() 
     script.step();
     let machine = Machine { host: f64::INFINITY, ..SLOW };
     let replay = Replay::new(&script.recording, Limit::NONE, Policy::Planned).on(machine);
-    let elapsed = replay.run(1).expect("it fits").elapsed()[0];
+    let replay = replay.run(1).expect("it fits");
+    assert_eq!(replay.read_steps(), [50]);
+    let elapsed = replay.elapsed()[0];
     // Two operations, one block in, and half of a block out: what the host made it has.
     assert_eq!((elapsed.arithmetic, elapsed.back, elapsed.out, elapsed.step), (200.0, 10.0, 5.0, 215.0));
+}
+
+#[test]
+fn the_disk_does_one_thing_at_a_time_and_the_program_waits_for_all_but_what_is_in_buffers() {
+    const MIB: u64 = 1 << 20;
+    let machine = Machine { disk: MIB as f64, ..Machine::INSTANT };
+    let elapsed = |returns: bool| {
+        let mut script = Script::default();
+        let blocks = [0; 3].map(|_| script.born(100 * MIB));
+        for block in blocks {
+            script.operate(&[], &[block]);
+        }
+        if returns {
+            script.operate(&[blocks[0]], &[]);
+        }
+        script.step();
+        let replay = Replay::new(&script.recording, Limit::bytes(100 * MIB), Policy::Planned).on(machine);
+        let replay = replay.above_a_disk(100 * MIB).run(1).expect("the disk takes it");
+        (replay.disk_steps()[0], replay.elapsed()[0].disk, replay.elapsed()[0].step)
+    };
+    // The first sinks, so that the second can leave the device for the third.
+    let once = Moved { bytes_in: 0, bytes_out: 100 * MIB };
+    assert_eq!(elapsed(false), (once, 100.0, 76.0), "24 MiB are written behind the program's back");
+    // The others change places with the first, which passes the host.
+    let all = Moved { bytes_in: 100 * MIB, bytes_out: 300 * MIB };
+    assert_eq!(elapsed(true), (all, 400.0, 400.0));
+}
+
+#[test]
+fn contents_made_on_the_host_take_the_place_of_what_sinks() {
+    let mut script = Script::default();
+    let blocks = [0; 3].map(|_| script.born(10));
+    for block in blocks {
+        script.recording.events.push(Event::WrittenInTier(block));
+    }
+    script.step();
+    let replay = Replay::new(&script.recording, Limit::bytes(100), Policy::Planned).above_a_disk(20);
+    let replay = replay.run(1).expect("the disk takes one");
+    assert_eq!(replay.pager().ledger().held(TierIndex::HOST), 20);
+    assert_eq!(replay.disk_steps(), [Moved { bytes_in: 0, bytes_out: 10 }]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ const LINK: f64 = 25e9;
 fn played(step: &Recording, budget: u64, arithmetic: f64) -> Replay<'_> {
     let replay = Replay::new(step, Limit::bytes(budget), Policy::Planned);
     replay
-        .on(Machine { link: LINK, memory: arithmetic, flops: f64::INFINITY, host: f64::INFINITY })
+        .on(Machine { link: LINK, memory: arithmetic, ..Machine::INSTANT })
         .run(ROUNDS)
         .expect("every operation fits")
 }
@@ -28,6 +28,7 @@ fn last(replay: &Replay) -> Elapsed {
         out: sum(|elapsed| elapsed.out),
         back: sum(|elapsed| elapsed.back),
         host: sum(|elapsed| elapsed.host),
+        disk: sum(|elapsed| elapsed.disk),
     }
 }
 

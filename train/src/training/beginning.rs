@@ -1,0 +1,88 @@
+//! The state that a run's first step begins with, and whether anything is computed at all.
+
+use std::env;
+
+use backend_offload::{Offload, Offloadable};
+use burn::tensor::backend::Backend;
+use models::{ConfigError, Gpt};
+use runs::config::Config;
+use runs::directory::RunDirectory;
+
+use super::{Progress, Tape, restore, take_own};
+use crate::optimizer::{Optimizer, Owners};
+use crate::plan::StatesOnDisk;
+use crate::ranks::Ranks;
+
+/// Whether the device only records what the program asks for, which needs none of the memory.
+pub(crate) fn computes_nothing() -> bool {
+    env::var("OFFLOAD_DRY_RUN").is_ok_and(|value| value == "1")
+}
+
+/// The state a step begins with: weights, moments, and where the run stands.
+pub(crate) type State<I> = (Gpt<Tape<I>>, Optimizer<Offload<I>>, Progress);
+
+/// The state of the run's next step: a checkpoint's, or that of a new run with another run's weights or its own. Some states of an
+/// optimizer on the host may be on the disk below it.
+pub(crate) fn first_state<I: Offloadable>(
+    directory: &RunDirectory,
+    device: &I::Device,
+    ranks: &mut Ranks,
+    on_disk: StatesOnDisk,
+) -> anyhow::Result<State<I>> {
+    let config = &directory.config;
+    if let Some(checkpoint) = &directory.from {
+        if ranks.leads() {
+            eprintln!("resuming after step {} of {}", checkpoint.step, checkpoint.path.display());
+            for change in &directory.changes {
+                eprintln!("changed {change}");
+            }
+        }
+        let gpt = runs::weights::load(&checkpoint.path, &config.model, device)?;
+        let owners = owners(config, &gpt, ranks);
+        let (progress, mut optimizer) = restore(&checkpoint.path, config, device, owners)?;
+        take_own(&checkpoint.path, &progress, ranks, &mut optimizer, device)?;
+        return Ok((optimizer.adopt(gpt, on_disk)?, optimizer, progress));
+    }
+    let gpt = match &directory.pretrained {
+        Some(pretrained) => pretrained.weights(&config.model, device)?,
+        None => fresh(config, computes_nothing(), device)?,
+    };
+    let mut optimizer = Optimizer::placed(config, device);
+    optimizer.owners = owners(config, &gpt, ranks);
+    Ok((optimizer.adopt(gpt, on_disk)?, optimizer, Progress::start(config.train.seed)))
+}
+
+/// The weights of a run that begins with none. Where nothing is computed, none are drawn: nobody reads them, and billions of them
+/// take minutes.
+fn fresh<B: Backend>(
+    config: &Config,
+    computes_nothing: bool,
+    device: &B::Device,
+) -> Result<Gpt<B>, ConfigError> {
+    if computes_nothing {
+        return Gpt::zeroed(&config.model, device);
+    }
+    Gpt::new(&config.model, config.train.seed, device)
+}
+
+/// The rank that steps each parameter.
+fn owners<I: Backend>(config: &Config, gpt: &Gpt<I>, ranks: &Ranks) -> Owners {
+    if config.memory.shard { Owners::divided(gpt, ranks) } else { Owners::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::{Flex, flex::FlexDevice};
+
+    use super::*;
+
+    #[test]
+    fn no_first_weights_are_drawn_where_nothing_is_computed() {
+        let config = Config::load("toy", &[]).expect("a preset");
+        let largest = |computes_nothing| {
+            let gpt: Gpt<Flex> = fresh(&config, computes_nothing, &FlexDevice).expect("a valid shape");
+            gpt.blocks[0].attention.query.weight.val().abs().max().into_scalar()
+        };
+        assert!(largest(true) == 0.0 && largest(false) > 0.0);
+    }
+}
