@@ -32,7 +32,7 @@ pub(super) struct StateBytes {
     pub(super) in_memory: u64,
     /// On the disk, if they are there.
     pub(super) on_disk: u64,
-    /// In host memory then: chunks on their way, and the new weights that they give.
+    /// In host memory then, for a while: chunks on their way and new weights.
     pub(super) passing: u64,
 }
 
@@ -41,9 +41,8 @@ impl StateBytes {
     fn of(format: Format, [rows, columns]: [usize; 2], narrow: bool, velocity: bool) -> Self {
         let len = (rows as u64).saturating_mul(columns as u64);
         let in_memory = if velocity { format.velocity_bytes(len) } else { format.host_bytes(len, narrow) };
-        let [on_disk, chunks] = format.disk_bytes(len, narrow, velocity);
-        let weights = len.saturating_mul(if narrow { NARROW } else { WIDE });
-        Self { in_memory, on_disk, passing: chunks.saturating_add(weights) }
+        let [on_disk, passing] = format.disk_bytes(len, narrow, velocity);
+        Self { in_memory, on_disk, passing }
     }
 
     /// These and others, one of which is stepped at a time.
@@ -108,14 +107,20 @@ impl StatesOnDisk {
     fn candidates(config: &Config) -> [StateBytes; 2] {
         let (model, velocity) = (&config.model, config.train.optimizer == OptimizerKind::Sgd);
         let (state, narrow) = (format(config.memory.optimizer_state), model.compute == Compute::Bf16);
-        let of = |sides: [usize; 2], narrow| StateBytes::of(state, sides, narrow, velocity);
-        let of_block = model.block_matrices().into_iter().map(|sides| of(sides, narrow));
         let outer = model.outer_matrices().into_iter();
         let outer = outer.filter(|(name, _)| *name != "wte" || !come_by_rows(config));
-        let others = outer.map(|(name, sides)| of(sides, narrow && name == "lm_head"));
-        [
-            of_block.fold(StateBytes::default(), StateBytes::and),
-            others.fold(StateBytes::default(), StateBytes::and),
-        ]
+        let outer: Vec<_> = outer.map(|(name, sides)| (sides, narrow && name == "lm_head")).collect();
+        let of_block: Vec<_> = model.block_matrices().into_iter().map(|sides| (sides, narrow)).collect();
+        // The first step has new weights beside all gradients, wherever its state is.
+        let weights = |([rows, columns], narrow): &([usize; 2], bool)| {
+            (*rows as u64).saturating_mul(*columns as u64).saturating_mul(if *narrow { NARROW } else { WIDE })
+        };
+        let weights = of_block.iter().chain(&outer).map(weights).max().unwrap_or_default();
+        [of_block, outer].map(|matrices| {
+            let each =
+                matrices.iter().map(|(sides, narrow)| StateBytes::of(state, *sides, *narrow, velocity));
+            let all = each.fold(StateBytes::default(), StateBytes::and);
+            StateBytes { passing: all.passing.saturating_add(weights), ..all }
+        })
     }
 }

@@ -143,6 +143,8 @@ impl<I: Backend> Learner<Autodiff<I>> {
         losses: Vec<Tensor<I, 1>>,
         sum: &mut Sum<'_, I>,
     ) -> anyhow::Result<(Vec<f32>, f32)> {
+        // Those of a parameter whose state is lost have come to no sum.
+        ensure!(sum.failure.is_none(), "gradients could not be added up");
         let count = losses.len();
         let mut numbers = losses;
         numbers.extend(sum.norms.take_global(&self.gpt));

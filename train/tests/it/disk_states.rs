@@ -163,7 +163,7 @@ fn bytes_that_change_on_the_disk_end_the_run_with_their_place_and_leave_whole_ch
 
     let tiny = Tiny::new();
     fs::create_dir(tiny.join("drive")).expect("a folder");
-    let settings = [HOST, TWO];
+    let settings = [HOST, TWO, NARROW];
     let host = short(&tiny, &settings, 12);
     let long = ["train.steps=4000", "checkpoint.every=2", &*host];
     let said = fs::File::create(tiny.join("said")).expect("a file");
