@@ -108,6 +108,19 @@ fn a_replayed_plan_says_the_bytes_that_a_run_moves() {
 }
 
 #[test]
+fn a_step_whose_embedding_comes_by_rows_is_replayed_whatever_batches_name() {
+    let tiny = Tiny::new();
+    let asked = ["plan", "--replay", "--config", "tiny.json", "--on", "64MiB,1GiB", "--json"];
+    // Rows of this width are large enough to be counted.
+    let settings =
+        ["model.n_embd=1024", "memory.optimizer=host", "train.optimizer=adamw", "memory.device_budget=auto"];
+    let set: Vec<&str> = settings.iter().flat_map(|setting| ["--set", *setting]).collect();
+    let output = tiny.train(&[&asked[..], &set].concat());
+    assert_success(&output);
+    assert!(json(&output)["replayed"]["bytes_in"].as_u64().is_some_and(|bytes| bytes > 0));
+}
+
+#[test]
 fn a_plan_says_which_of_its_figures_are_replayed() {
     let tiny = Tiny::new();
     let told = |more: &[&str]| {
