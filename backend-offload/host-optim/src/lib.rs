@@ -59,6 +59,7 @@ mod adamw;
 mod arrivals;
 mod codes;
 mod compact;
+mod elsewhere;
 mod error;
 mod format;
 mod gradient;

@@ -41,6 +41,8 @@ pub(crate) enum Moments {
     Two,
     /// The first of them; of the second there is nothing.
     Velocity,
+    /// Nothing: the parameter is stepped by somebody else. No rule finds its state here.
+    Elsewhere,
 }
 
 #[derive(Debug)]
@@ -140,7 +142,7 @@ impl HostState {
             match kept {
                 Moments::Two => Ok([zeros("the first moments", bytes)?, zeros("the second moments", bytes)?]),
                 // A driver locks no pages of nothing.
-                Moments::Velocity => {
+                Moments::Velocity | Moments::Elsewhere => {
                     Ok([zeros("the velocity", bytes)?, HostMemory::unlimited().take(0, "nothing")?])
                 }
             }
@@ -364,11 +366,13 @@ impl HostState {
         encode(code, bytemuck::cast_slice(masters), codes, bytemuck::cast_slice_mut(scales));
     }
 
-    /// Moments that it keeps of each number of its parameter: 2, or 1 where it has a velocity.
+    /// Moments that it keeps of each number of its parameter: 2, 1 where it has a velocity, or none where it takes
+    /// [gradients alone](Self::of_gradients).
     pub fn moments(&self) -> usize {
         match self.moments {
             Moments::Two => 2,
             Moments::Velocity => 1,
+            Moments::Elsewhere => 0,
         }
     }
 
