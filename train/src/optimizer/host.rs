@@ -6,18 +6,21 @@
 //! in the order in which that comes to them, and it waits only for the weights that it comes to. With products in bf16 the
 //! device holds the matrices in bf16, and f32 is kept here alone.
 
+mod divided;
+
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use anyhow::{anyhow, ensure};
 use backend_offload::{HostMemory, Managed, host_memory};
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{
-    DType, FloatDType, Tensor,
+    DType, FloatDType, Tensor, TensorData,
     backend::{AutodiffBackend, Backend},
 };
 use host_optim::{
     AdamW, Arrivals, Arrived, Arriving, Format, HostOptimError, HostState, Saved, Sgd, Update, Updated,
-    Updates, Values,
+    Updates,
 };
 use models::rows::RowsOnDemand;
 use models::{Compute, Gpt, OnDemand};
@@ -25,7 +28,7 @@ use runs::config::{Config, OptimizerKind, PlacementKind, StateKind, TrainSection
 
 use super::rows::{Table, come_by_rows};
 use super::streamed::{Crossing, on_demand, placeholder};
-use super::{Rule, Stride, decay, rule};
+use super::{Owners, Rule, Stride, decay, rule};
 
 /// States by parameter.
 #[derive(Debug)]
@@ -47,8 +50,12 @@ pub(crate) struct HostPart {
     failure: Option<String>,
     /// In the model's order, in which sums are the same in every run.
     order: Vec<ParamId>,
+    /// Weights that this process is making and other ranks wait for.
+    to_tell: HashMap<ParamId, Updated<Arc<TensorData>>>,
     /// Moments of a checkpoint, by name, before the model is there.
     pub(crate) restored: HashMap<String, (usize, [Vec<f32>; 2])>,
+    /// Steps that parameters of other ranks had taken at a checkpoint, by name, before the model is there.
+    pub(crate) times_elsewhere: HashMap<String, usize>,
 }
 
 /// Parameters on their way from one step to the next.
@@ -104,18 +111,22 @@ impl HostPart {
             stepping: None,
             failure: None,
             order: Vec::new(),
+            to_tell: HashMap::new(),
             restored: HashMap::new(),
+            times_elsewhere: HashMap::new(),
         })
     }
 
-    /// Takes over the parameters of `gpt` that are stepped here, with their moments where a checkpoint had any. The model
-    /// that comes back computes with them in the type the device is to have.
+    /// Takes over the parameters of `gpt` that are stepped here, with their moments where a checkpoint had any, and the gradients
+    /// of those that another of their `owners` steps on its host. The model that comes back computes with all of them in the type
+    /// the device is to have.
     pub(crate) fn adopt<B: AutodiffBackend<InnerBackend: Managed>>(
         &mut self,
         gpt: Gpt<B>,
+        owners: &Owners,
     ) -> anyhow::Result<Gpt<B>> {
-        let mut adopt =
-            Adopt { part: self, path: Vec::new(), on_demand: HashMap::new(), rows: None, failure: None };
+        let (path, on_demand) = (Vec::new(), HashMap::new());
+        let mut adopt = Adopt { part: self, owners, path, on_demand, rows: None, failure: None };
         let gpt = gpt.map(&mut adopt);
         let gpt =
             gpt.with_weights_on_demand(|id| adopt.on_demand.remove(&id)).with_rows_on_demand(adopt.rows);
@@ -193,35 +204,23 @@ impl HostPart {
         self.table.iter().for_each(|table| table.rows().number_shares_from(first));
     }
 
-    /// Puts what `sum` makes of a parameter's gradients here and elsewhere in their place.
-    pub(crate) fn meet(
-        &mut self,
-        id: ParamId,
-        sum: impl FnOnce(usize, Vec<Vec<f32>>) -> anyhow::Result<Vec<f32>>,
-    ) -> anyhow::Result<()> {
-        if let Some(table) = self.table.as_ref().filter(|table| table.is(id)) {
-            let mut rows = table.rows();
-            let sum = sum(rows.len(), rows.shares())?;
-            return Ok(rows.replace_gradient(&sum)?);
-        }
-        let Some(state) = self.state(id)? else { return Ok(()) };
-        let own = state.shares().into_iter().map(|share| match share {
-            Values::F32(share) => share.to_vec(),
-            Values::Bf16(share) => share.iter().map(|x| x.to_f32()).collect(),
-        });
-        let sum = sum(state.len(), own.collect())?;
-        Ok(state.replace_gradient(Values::F32(&sum))?)
-    }
-
     /// The sum of squares of everything that has arrived.
     pub(crate) fn squares(&mut self) -> Result<f64, HostOptimError> {
+        Ok(self.squares_of_each()?.into_iter().map(|(_, squares)| squares).sum())
+    }
+
+    /// The same of each parameter, in the model's order.
+    pub(crate) fn squares_of_each(&mut self) -> Result<Vec<(ParamId, f64)>, HostOptimError> {
         self.gather()?;
-        let squares = self.order.iter().map(|id| match (self.states.get_mut(id), &self.table) {
-            (Some(state), _) => state.squares(),
-            (None, Some(table)) if table.is(*id) => table.rows().squares(),
-            (None, _) => Ok(0.0),
+        let squares = self.order.iter().map(|id| {
+            let squares = match (self.states.get_mut(id), &self.table) {
+                (Some(state), _) => state.squares(),
+                (None, Some(table)) if table.is(*id) => table.rows().squares(),
+                (None, _) => Ok(0.0),
+            };
+            squares.map(|squares| (*id, squares))
         });
-        squares.sum()
+        squares.collect()
     }
 
     /// Forgets what has arrived, once it was [gathered](Self::gather).
@@ -292,12 +291,14 @@ impl HostPart {
         table + self.states.values().map(|state| bytes(state.moments(), state.len())).sum::<u64>()
     }
 
-    /// States by the names of their parameters, the table left out, once all are [settled](Self::settle).
+    /// States by the names of their parameters, the table left out, once all are [settled](Self::settle). Parameters that another
+    /// rank steps have none.
     pub(crate) fn by_name(&self) -> anyhow::Result<HashMap<&str, &HostState>> {
         ensure!(self.stepping.is_none(), "parameters that are being stepped have no state to save");
         ensure!(self.arriving.is_empty(), "parameters that take a gradient in have no state to save");
         ensure!(self.failure.is_none(), "the last update could not run, so there is nothing to save");
-        Ok(self.states.values().map(|state| (state.name(), state)).collect())
+        let own = self.states.values().filter(|state| !state.is_elsewhere());
+        Ok(own.map(|state| (state.name(), state)).collect())
     }
 }
 
@@ -328,6 +329,7 @@ impl HostPart {
 
 struct Adopt<'a> {
     part: &'a mut HostPart,
+    owners: &'a Owners,
     path: Vec<String>,
     on_demand: HashMap<ParamId, OnDemand>,
     rows: Option<RowsOnDemand>,
@@ -396,8 +398,13 @@ impl<B: AutodiffBackend<InnerBackend: Managed>> ModuleMapper<B> for Adopt<'_> {
             return param;
         }
         let (id, weights, mapper) = param.consume();
-        let adopted = self.part.adopted(&name, weights.clone().inner());
-        match adopted.and_then(|(state, weights)| self.placed(id, state, weights)) {
+        let adopted = if self.owners.has(&name) {
+            let adopted = self.part.adopted(&name, weights.clone().inner());
+            adopted.and_then(|(state, weights)| self.placed(id, state, weights))
+        } else {
+            self.part.left_to_its_owner(id, &name, weights.clone().inner())
+        };
+        match adopted {
             Ok(weights) => {
                 self.part.order.push(id);
                 Param::from_mapped_value(id, Tensor::from_inner(weights).require_grad(), mapper)
@@ -423,7 +430,7 @@ mod tests {
         let config = Config::from_text(text, "a tiny run", &[]).expect("valid");
         let gpt: Gpt<Autodiff<Offload<Flex>>> = Gpt::new(&config.model, 1, &FlexDevice).expect("valid");
         let mut part = HostPart::new::<Offload<Flex>>(&config, &FlexDevice).expect("it is on the host");
-        let gpt = part.adopt(gpt).expect("there is room");
+        let gpt = part.adopt(gpt, &Owners::default()).expect("there is room");
         (part, gpt)
     }
 

@@ -177,7 +177,7 @@ impl Plan {
         let weights = demand.parts.iter().zip(&spilled).filter(|(part, _)| part.what.starts_with("weights"));
         let copies: u64 = weights.map(|(part, &spills)| spills.min(part.bytes() - spills)).sum();
         // One that has such a copy is read from it: that takes neither the link nor more memory.
-        let read = demand.read(config, streamed_in.saturating_sub(copies));
+        let read = demand.read(config, ranks, streamed_in.saturating_sub(copies));
         let bytes_out = moved(&|part| part.leaves).saturating_add(streamed_out).saturating_add(read);
         let bytes_out = bytes_out.saturating_add(exchanged.link_out);
         let optimizer_host_bytes = demand.placement.host_bytes(config, ranks).saturating_add(read);
@@ -247,7 +247,7 @@ impl Plan {
             break_even_tokens: link_share.map(|share| (share * tokens_per_step as f64) as u64),
             device_blocks: config.memory.device_blocks,
             optimizer_host_bytes,
-            optimizer_step_bytes: demand.placement.step_bytes(config),
+            optimizer_step_bytes: demand.placement.step_bytes(config, ranks),
             sinks,
             disk_written_per_step: disk.written,
             disk_read_per_step: disk.read,

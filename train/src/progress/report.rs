@@ -53,6 +53,9 @@ pub(crate) struct Report {
     pub(crate) ranks_heard: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_ms: Option<f64>,
+    /// The most bytes of gradients outside the host optimizer that this rank held at once: sums that wait, are under way or complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gradients_held: Option<u64>,
     /// Time since step 1, interruptions left out.
     pub(crate) seconds: f64,
     /// Reason why there are no numbers.

@@ -1,6 +1,8 @@
 //! The run itself, behind Burn's training interface.
 
 mod apart;
+#[cfg(test)]
+mod divided;
 mod evaluation;
 mod gradients;
 mod learner;
