@@ -46,7 +46,7 @@ pub(crate) struct Report {
     pub(crate) evictions: u64,
     pub(crate) restores: u64,
     pub(crate) stall_ms: f64,
-    /// Bytes that this rank sent to others and heard from them, and how long it waited for them; within `ms`.
+    /// Bytes that this rank sent to others and heard from them, and the time in such calls; within `ms`, sums beside the pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_sent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

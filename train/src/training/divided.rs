@@ -130,7 +130,7 @@ fn files(folder: &Path) -> Vec<Vec<u8>> {
     [WEIGHTS, MOMENTS, STATE].map(|file| fs::read(folder.join(file)).expect("it was saved")).into()
 }
 
-/// What every rank has seen of a run.
+/// A run as every rank has seen it.
 struct Trained {
     /// Bits of each step's loss and norm.
     steps: Vec<Vec<[u32; 2]>>,

@@ -1,5 +1,5 @@
-//! What other ranks keep of a checkpoint: moments, and master weights where the device has fewer bits. Fetched one after another,
-//! in the order of its files.
+//! Parts of a checkpoint that other ranks keep: moments, and master weights where the device has fewer bits. They are fetched one
+//! after another, in the order of its files.
 //!
 //! Every rank takes part in every fetch. So whatever becomes of the files, rank 0 fetches all of them.
 

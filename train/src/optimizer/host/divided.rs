@@ -1,7 +1,7 @@
 //! The optimizer on the host among ranks: gradients that meet those of other ranks, and parameters that another rank steps.
 //!
-//! Of a parameter that another rank owns there is no state here: its gradients arrive as all do, leave for their sum, and its new
-//! weights come as its owner has them, in the type that the device computes with.
+//! A parameter that another rank owns has no state here: its gradients arrive as all do and leave for their sum, and its new weights
+//! come as its owner has them, in the type that the device computes with.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl HostPart {
         Ok(self.adopted(name, weights)?.1)
     }
 
-    /// What has arrived of a parameter's gradient, sums of neighbouring shares; none of it is kept.
+    /// A parameter's gradient as far as it has arrived, sums of neighbouring shares; none of it is kept.
     pub(crate) fn leave(&mut self, id: ParamId) -> Result<Vec<Vec<f32>>, HostOptimError> {
         if let Some(table) = self.table.as_ref().filter(|table| table.is(id)) {
             let mut rows = table.rows();

@@ -154,7 +154,7 @@ impl<I: Backend> Sum<'_, I> {
         departing.under_way.push_back(UnderWay { id, shape, device, returns, bytes, land: land::<I, D> });
     }
 
-    /// What a rank that has failed contributes, so that no other waits for it: they hear of the failure in the vote.
+    /// Zeros, which a rank that has failed contributes, so that no other waits for it: they hear of the failure in the vote.
     fn nothing(&self, len: usize) -> Pairwise {
         let range = self.share.range();
         let zeros = vec![vec![0.0; len]; self.share.held(range.end - range.start)];
