@@ -32,6 +32,8 @@ pub(crate) enum Moments {
     Two,
     /// The first of them; of the second there is nothing.
     Velocity,
+    /// Nothing: the parameter is stepped by somebody else. No rule finds its state here.
+    Elsewhere,
 }
 
 /// Which parts a state has.

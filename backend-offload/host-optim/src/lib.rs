@@ -65,6 +65,7 @@ mod arrivals;
 mod chunks;
 mod codes;
 mod compact;
+mod elsewhere;
 mod error;
 mod format;
 mod gradient;

@@ -261,11 +261,13 @@ impl HostState {
         })
     }
 
-    /// Moments that it keeps of each number of its parameter: 2, or 1 where it has a velocity.
+    /// Moments that it keeps of each number of its parameter: 2, 1 where it has a velocity, or none where it takes
+    /// [gradients alone](Self::of_gradients).
     pub fn moments(&self) -> usize {
         match self.layout.moments {
             Moments::Two => 2,
             Moments::Velocity => 1,
+            Moments::Elsewhere => 0,
         }
     }
 

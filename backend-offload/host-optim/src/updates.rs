@@ -1,8 +1,9 @@
 //! Steps that are taken beside the program: on a thread of their own, one after another, each waited for where its result is
 //! needed.
 
+use std::fmt;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use backend_offload::HostBuffer;
@@ -151,7 +152,31 @@ impl HostState {
         stride: Stride,
         weights: Tensor<B, D>,
     ) -> Result<(Update, Updated<Tensor<B, D>>), HostOptimError> {
-        let (shape, kind, device) = (weights.shape(), weights.dtype(), weights.device());
+        let device = weights.device();
+        self.begin_numbers(rule.into(), stride, weights, move |data| made(data, &device))
+    }
+
+    /// The same, with the numbers of the new weights, of which other processes make tensors, too.
+    ///
+    /// # Errors
+    /// As [`begin_tensor`](Self::begin_tensor).
+    pub fn begin_data<B: Backend, const D: usize>(
+        self,
+        rule: impl Into<Rule>,
+        stride: Stride,
+        weights: Tensor<B, D>,
+    ) -> Result<(Update, Updated<Arc<TensorData>>), HostOptimError> {
+        self.begin_numbers(rule.into(), stride, weights, Arc::new)
+    }
+
+    fn begin_numbers<B: Backend, const D: usize, T>(
+        self,
+        rule: Rule,
+        stride: Stride,
+        weights: Tensor<B, D>,
+        make: impl FnOnce(TensorData) -> T + Send + 'static,
+    ) -> Result<(Update, Updated<T>), HostOptimError> {
+        let (shape, kind) = (weights.shape(), weights.dtype());
         supported(&self.name, kind)?;
         let form = Form::Numbers(kind);
         let weights = if self.reads_weights() {
@@ -165,13 +190,12 @@ impl HostState {
             None
         };
         let make = move |done: Option<HostBuffer>| {
-            let data = match kind {
+            make(match kind {
                 DType::BF16 => data(done, bf16::NAN, &shape),
                 _ => data(done, f32::NAN, &shape),
-            };
-            made(data, &device)
+            })
         };
-        Ok(self.begin(rule.into(), stride, weights, form, make))
+        Ok(self.begin(rule, stride, weights, form, make))
     }
 
     /// The same of a parameter that the device has in tiles of eight bits.
@@ -222,6 +246,12 @@ enum Made<T> {
     /// Waits for the step; `None` only after a panic in it.
     NotYet(Option<Box<dyn FnOnce() -> T + Send>>),
     Ready(T),
+}
+
+impl<T> fmt::Debug for Updated<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Updated").finish_non_exhaustive()
+    }
 }
 
 impl<T: Clone> Updated<T> {

@@ -15,10 +15,10 @@ use models::weights::TensorFile;
 use models::{Gpt, OnDemand};
 use runs::BadInput;
 
-use super::HostPart;
 use super::host::{block_of, is_narrow};
 use super::rows::Table;
 use super::streamed::{on_demand, placeholder};
+use super::{HostPart, Owners};
 use crate::plan::StatesOnDisk;
 use crate::training::PARTS;
 
@@ -46,14 +46,16 @@ impl Restored {
 
 impl HostPart {
     /// Takes over the parameters of `gpt` that are stepped here, with their moments where a checkpoint had any, and puts their states
-    /// where they are to be. The model that comes back computes with them in the type the device is to have.
+    /// where they are to be; and the gradients of those that another of their `owners` steps on its host. The model that comes back
+    /// computes with all of them in the type the device is to have.
     pub(crate) fn adopt<B: AutodiffBackend<InnerBackend: Managed>>(
         &mut self,
         gpt: Gpt<B>,
+        owners: &Owners,
         on_disk: StatesOnDisk,
     ) -> anyhow::Result<Gpt<B>> {
         let (path, on_demand) = (Vec::new(), HashMap::new());
-        let mut adopt = Adopt { part: self, on_disk, path, on_demand, rows: None, failure: None };
+        let mut adopt = Adopt { part: self, owners, on_disk, path, on_demand, rows: None, failure: None };
         let gpt = gpt.map(&mut adopt);
         let gpt =
             gpt.with_weights_on_demand(|id| adopt.on_demand.remove(&id)).with_rows_on_demand(adopt.rows);
@@ -76,7 +78,7 @@ impl HostPart {
         disk.as_ref().map_or_else(|| (&self.memory).into(), StateMemory::from)
     }
 
-    fn adopted<I: Backend, const D: usize>(
+    pub(super) fn adopted<I: Backend, const D: usize>(
         &mut self,
         name: &str,
         weights: Tensor<I, D>,
@@ -108,6 +110,7 @@ impl HostPart {
 
 struct Adopt<'a> {
     part: &'a mut HostPart,
+    owners: &'a Owners,
     on_disk: StatesOnDisk,
     path: Vec<String>,
     on_demand: HashMap<ParamId, OnDemand>,
@@ -177,8 +180,13 @@ impl<B: AutodiffBackend<InnerBackend: Managed>> ModuleMapper<B> for Adopt<'_> {
             return param;
         }
         let (id, weights, mapper) = param.consume();
-        let adopted = self.part.adopted(&name, weights.clone().inner(), self.on_disk);
-        match adopted.and_then(|(state, weights)| Ok(self.placed(id, state, weights)?)) {
+        let adopted = if self.owners.has(&name) {
+            let adopted = self.part.adopted(&name, weights.clone().inner(), self.on_disk);
+            adopted.and_then(|(state, weights)| Ok(self.placed(id, state, weights)?))
+        } else {
+            self.part.left_to_its_owner(id, &name, weights.clone().inner())
+        };
+        match adopted {
             Ok(weights) => {
                 self.part.order.push(id);
                 Param::from_mapped_value(id, Tensor::from_inner(weights).require_grad(), mapper)

@@ -6,15 +6,17 @@
 //! in the order in which that comes to them, and it waits only for the weights that it comes to. With products in bf16 the
 //! device holds the matrices in bf16, and f32 is kept here alone.
 
+mod divided;
+
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use anyhow::{anyhow, ensure};
 use backend_offload::{HostMemory, Managed, host_memory};
 use burn::module::ParamId;
-use burn::tensor::{DType, FloatDType, Tensor, backend::Backend};
+use burn::tensor::{DType, FloatDType, Tensor, TensorData, backend::Backend};
 use host_optim::{
     AdamW, Arrivals, Arrived, Arriving, Format, HostOptimError, HostState, Sgd, Update, Updated, Updates,
-    Values,
 };
 use models::Compute;
 use runs::config::{Config, OptimizerKind, PlacementKind, StateKind, TrainSection};
@@ -44,8 +46,12 @@ pub(crate) struct HostPart {
     failure: Option<String>,
     /// In the model's order, in which sums are the same in every run.
     pub(super) order: Vec<ParamId>,
+    /// Weights that this process is making and other ranks wait for.
+    to_tell: HashMap<ParamId, Updated<Arc<TensorData>>>,
     /// Where a checkpoint's moments are, before the model is there.
     pub(crate) restored: Option<Restored>,
+    /// Steps that parameters of other ranks had taken at a checkpoint, by name, before the model is there.
+    pub(crate) times_elsewhere: HashMap<String, usize>,
 }
 
 /// Parameters on their way from one step to the next.
@@ -105,7 +111,9 @@ impl HostPart {
             stepping: None,
             failure: None,
             order: Vec::new(),
+            to_tell: HashMap::new(),
             restored: None,
+            times_elsewhere: HashMap::new(),
         })
     }
 
@@ -172,35 +180,23 @@ impl HostPart {
         self.table.iter().for_each(|table| table.rows().number_shares_from(first));
     }
 
-    /// Puts what `sum` makes of a parameter's gradients here and elsewhere in their place.
-    pub(crate) fn meet(
-        &mut self,
-        id: ParamId,
-        sum: impl FnOnce(usize, Vec<Vec<f32>>) -> anyhow::Result<Vec<f32>>,
-    ) -> anyhow::Result<()> {
-        if let Some(table) = self.table.as_ref().filter(|table| table.is(id)) {
-            let mut rows = table.rows();
-            let sum = sum(rows.len(), rows.shares())?;
-            return Ok(rows.replace_gradient(&sum)?);
-        }
-        let Some(state) = self.state(id)? else { return Ok(()) };
-        let own = state.shares().into_iter().map(|share| match share {
-            Values::F32(share) => share.to_vec(),
-            Values::Bf16(share) => share.iter().map(|x| x.to_f32()).collect(),
-        });
-        let sum = sum(state.len(), own.collect())?;
-        Ok(state.replace_gradient(Values::F32(&sum))?)
-    }
-
     /// The sum of squares of everything that has arrived.
     pub(crate) fn squares(&mut self) -> Result<f64, HostOptimError> {
+        Ok(self.squares_of_each()?.into_iter().map(|(_, squares)| squares).sum())
+    }
+
+    /// The same of each parameter, in the model's order.
+    pub(crate) fn squares_of_each(&mut self) -> Result<Vec<(ParamId, f64)>, HostOptimError> {
         self.gather()?;
-        let squares = self.order.iter().map(|id| match (self.states.get_mut(id), &self.table) {
-            (Some(state), _) => state.squares(),
-            (None, Some(table)) if table.is(*id) => table.rows().squares(),
-            (None, _) => Ok(0.0),
+        let squares = self.order.iter().map(|id| {
+            let squares = match (self.states.get_mut(id), &self.table) {
+                (Some(state), _) => state.squares(),
+                (None, Some(table)) if table.is(*id) => table.rows().squares(),
+                (None, _) => Ok(0.0),
+            };
+            squares.map(|squares| (*id, squares))
         });
-        squares.sum()
+        squares.collect()
     }
 
     /// Forgets what has arrived, once it was [gathered](Self::gather).
@@ -271,12 +267,14 @@ impl HostPart {
         table + self.states.values().map(|state| bytes(state.moments(), state.len())).sum::<u64>()
     }
 
-    /// States by the names of their parameters, the table left out, once all are [settled](Self::settle).
+    /// States by the names of their parameters, the table left out, once all are [settled](Self::settle). Parameters that another
+    /// rank steps have none.
     pub(crate) fn by_name(&self) -> anyhow::Result<HashMap<&str, &HostState>> {
         ensure!(self.stepping.is_none(), "parameters that are being stepped have no state to save");
         ensure!(self.arriving.is_empty(), "parameters that take a gradient in have no state to save");
         ensure!(self.failure.is_none(), "the last update could not run, so there is nothing to save");
-        Ok(self.states.values().map(|state| (state.name(), state)).collect())
+        let own = self.states.values().filter(|state| !state.is_elsewhere());
+        Ok(own.map(|state| (state.name(), state)).collect())
     }
 }
 
@@ -287,6 +285,7 @@ mod tests {
     use models::Gpt;
 
     use super::*;
+    use crate::optimizer::Owners;
     use crate::plan::StatesOnDisk;
 
     fn tiny() -> (HostPart, Gpt<Autodiff<Offload<Flex>>>) {
@@ -295,7 +294,7 @@ mod tests {
         let config = Config::from_text(text, "a tiny run", &[]).expect("valid");
         let gpt: Gpt<Autodiff<Offload<Flex>>> = Gpt::new(&config.model, 1, &FlexDevice).expect("valid");
         let mut part = HostPart::new::<Offload<Flex>>(&config, &FlexDevice).expect("it is on the host");
-        let gpt = part.adopt(gpt, StatesOnDisk::none()).expect("there is room");
+        let gpt = part.adopt(gpt, &Owners::default(), StatesOnDisk::none()).expect("there is room");
         (part, gpt)
     }
 

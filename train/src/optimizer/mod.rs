@@ -47,7 +47,7 @@ use models::{Compute, Gpt, OnDemand};
 use runs::config::{Config, OptimizerKind, TrainSection};
 
 use crate::plan::StatesOnDisk;
-use crate::ranks::Pair;
+use crate::ranks::{Pair, Ranks};
 
 /// The optimizer of a run: its settings, and the moments of every parameter stepped so far, by name.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl<I: Managed> Optimizer<I> {
         on_disk: StatesOnDisk,
     ) -> anyhow::Result<Gpt<B>> {
         match &mut self.host {
-            Some(host) => host.adopt(model, on_disk),
+            Some(host) => host.adopt(model, &self.owners, on_disk),
             None => Ok(model),
         }
     }
@@ -114,6 +114,11 @@ impl<I: Managed> Optimizer<I> {
     pub(crate) fn bytes(&self) -> u64 {
         let on_host = self.host.as_ref().map_or(0, HostPart::saved_bytes);
         on_host + self.moments.values().map(Moments::bytes).sum::<u64>()
+    }
+
+    /// Bytes of host memory that moments, master weights and waiting gradients take there.
+    pub(crate) fn host_bytes(&self) -> u64 {
+        self.host.as_ref().map_or(0, HostPart::host_bytes)
     }
 
     /// The same moments with the numbers of `pairs`, in the order of their names.
@@ -168,6 +173,18 @@ impl<I: Managed> Optimizer<I> {
             }
         };
         (model, begun)
+    }
+
+    /// The model with every parameter as its owner has it, once all are stepped.
+    pub(crate) fn gathered<B: AutodiffBackend<InnerBackend = I>>(
+        &mut self,
+        model: Gpt<B>,
+        ranks: &mut Ranks,
+    ) -> (Gpt<B>, anyhow::Result<()>) {
+        let (model, told) = owners::gathered(&self.owners, self.host.as_mut(), model, ranks);
+        // All of them have been waited for.
+        let settled = if self.owners.are_divided() { self.settle() } else { Ok(()) };
+        (model, told.and(settled))
     }
 
     fn updated<const D: usize>(
@@ -283,6 +300,18 @@ impl<I: Managed> Stepper<'_, I> {
         }
     }
 
+    /// Prepares the step of a parameter whose new weights other ranks wait for. Until they are told, the old ones stay.
+    fn prepare_to_tell<const D: usize>(&mut self, id: ParamId, weights: Tensor<I, D>) {
+        let host = self.optimizer.host.as_mut().expect("its parameter is due");
+        match host.prepare_to_tell(id, weights, self.stride) {
+            Ok(update) if D > 1 => self.matrices.push((id, update)),
+            Ok(update) => self.vectors.push((id, update)),
+            Err(failure) => {
+                self.failure.get_or_insert(failure);
+            }
+        }
+    }
+
     /// The parameter after its step on the host, which is waited for where it is first used.
     fn on_host<B: AutodiffBackend<InnerBackend = I>, const D: usize>(
         &mut self,
@@ -330,7 +359,15 @@ impl<B: AutodiffBackend<InnerBackend = I>, I: Managed> ModuleMapper<B> for Stepp
             self.failure = self.failure.take().or(stepped.err());
             return Param::from_mapped_value(id, weight, mapper);
         }
+        if let Some(host) = self.optimizer.host.as_mut().filter(|host| host.is_elsewhere(id)) {
+            host.pass_step(id);
+            return Param::from_mapped_value(id, weight, mapper);
+        }
         if let Some(host) = self.optimizer.host.as_ref().filter(|host| host.is_due(id)) {
+            if self.optimizer.owners.are_divided() {
+                self.prepare_to_tell(id, weight.clone().inner());
+                return Param::from_mapped_value(id, weight, mapper);
+            }
             if host.comes_in_tiles(id, D) {
                 self.by_tiles(id, weight.shape(), &weight.clone().inner().device());
                 return Param::from_mapped_value(id, weight, mapper);

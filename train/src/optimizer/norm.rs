@@ -41,20 +41,28 @@ impl<I: Backend> SquaredNorms<I> {
         &mut self,
         model: &Gpt<B>,
     ) -> Option<Tensor<I, 1>> {
+        let of_each: Vec<_> = self.take_each(model).into_iter().map(|(_, squares)| squares).collect();
+        (!of_each.is_empty()).then(|| Tensor::cat(of_each, 0).sum().sqrt())
+    }
+
+    /// The squares of each gradient, shape `[1]`, in the order of the model's parameters.
+    pub(crate) fn take_each<B: AutodiffBackend<InnerBackend = I>>(
+        &mut self,
+        model: &Gpt<B>,
+    ) -> Vec<(ParamId, Tensor<I, 1>)> {
         let mut in_order = InOrder { squares: std::mem::take(&mut self.squares), of_each: Vec::new() };
         model.visit(&mut in_order);
-        let of_each = in_order.of_each;
-        (!of_each.is_empty()).then(|| Tensor::cat(of_each, 0).sum().sqrt())
+        in_order.of_each
     }
 }
 
 struct InOrder<I: Backend> {
     squares: HashMap<ParamId, Tensor<I, 1>>,
-    of_each: Vec<Tensor<I, 1>>,
+    of_each: Vec<(ParamId, Tensor<I, 1>)>,
 }
 
 impl<B: AutodiffBackend<InnerBackend = I>, I: Backend> ModuleVisitor<B> for InOrder<I> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        self.of_each.extend(self.squares.remove(&param.id));
+        self.of_each.extend(self.squares.remove_entry(&param.id));
     }
 }

@@ -1,14 +1,17 @@
 //! Which rank keeps a parameter's moments and steps it, where ranks divide them: whole parameters, balanced by bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use anyhow::Context;
+use backend_offload::Managed;
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{
     Shape, Tensor, TensorData,
     backend::{AutodiffBackend, Backend},
 };
 use models::Gpt;
 
+use super::HostPart;
 use crate::ranks::Ranks;
 
 /// Owners by parameter. Without any, this process has all.
@@ -16,6 +19,7 @@ use crate::ranks::Ranks;
 pub(crate) struct Owners {
     rank: usize,
     by_name: BTreeMap<String, Owned>,
+    by_id: HashMap<ParamId, usize>,
 }
 
 #[derive(Debug, Clone)]
@@ -33,11 +37,12 @@ impl Owners {
         }
         let mut shapes = Shapes::default();
         gpt.visit(&mut shapes);
-        let sizes: Vec<u64> = shapes.found.iter().map(|(_, shape)| shape.num_elements() as u64).collect();
+        let sizes: Vec<u64> = shapes.found.iter().map(|(.., shape)| shape.num_elements() as u64).collect();
         let owners = exchange::shards(&sizes, ranks.world());
+        let by_id = shapes.found.iter().zip(&owners).map(|((_, id, _), rank)| (*id, *rank)).collect();
         let owned = shapes.found.into_iter().zip(owners);
-        let by_name = owned.map(|((name, shape), rank)| (name, Owned { rank, shape })).collect();
-        Self { rank: ranks.rank(), by_name }
+        let by_name = owned.map(|((name, _, shape), rank)| (name, Owned { rank, shape })).collect();
+        Self { rank: ranks.rank(), by_name, by_id }
     }
 
     pub(crate) fn are_divided(&self) -> bool {
@@ -49,29 +54,35 @@ impl Owners {
         self.by_name.get(name).is_none_or(|owned| owned.rank == self.rank)
     }
 
+    /// The rank that steps a parameter, where ranks divide them.
+    pub(crate) fn owner(&self, id: ParamId) -> Option<usize> {
+        self.by_id.get(&id).copied()
+    }
+
     pub(crate) fn get(&self, name: &str) -> Option<&Owned> {
         self.by_name.get(name)
     }
+}
 
-    /// The model with every parameter as its owner has it.
-    pub(crate) fn gathered<B: AutodiffBackend>(
-        &self,
-        gpt: Gpt<B>,
-        ranks: &mut Ranks,
-    ) -> (Gpt<B>, anyhow::Result<()>) {
-        if !self.are_divided() {
-            return (gpt, Ok(()));
-        }
-        let mut gather = Gather { owners: self, ranks, path: Vec::new(), outcome: Ok(()) };
-        let gpt = gpt.map(&mut gather);
-        (gpt, gather.outcome)
+/// The model with every parameter as its owner has it. New weights that are on a host leave from there.
+pub(super) fn gathered<B: AutodiffBackend<InnerBackend: Managed>>(
+    owners: &Owners,
+    host: Option<&mut HostPart>,
+    gpt: Gpt<B>,
+    ranks: &mut Ranks,
+) -> (Gpt<B>, anyhow::Result<()>) {
+    if !owners.are_divided() {
+        return (gpt, Ok(()));
     }
+    let mut gather = Gather { owners, host, ranks, path: Vec::new(), outcome: Ok(()) };
+    let gpt = gpt.map(&mut gather);
+    (gpt, gather.outcome)
 }
 
 #[derive(Default)]
 struct Shapes {
     path: Vec<String>,
-    found: Vec<(String, Shape)>,
+    found: Vec<(String, ParamId, Shape)>,
 }
 
 impl<B: Backend> ModuleVisitor<B> for Shapes {
@@ -84,39 +95,53 @@ impl<B: Backend> ModuleVisitor<B> for Shapes {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        self.found.push((self.path.join("."), param.lazy_shape()));
+        self.found.push((self.path.join("."), param.id, param.lazy_shape()));
     }
 }
 
 /// Lets each owner tell the others its parameters.
 struct Gather<'a> {
     owners: &'a Owners,
+    host: Option<&'a mut HostPart>,
     ranks: &'a mut Ranks,
     path: Vec<String>,
     outcome: anyhow::Result<()>,
 }
 
 impl Gather<'_> {
-    fn tell<I: Backend, const D: usize>(
+    fn tell<I: Managed, const D: usize>(
         &mut self,
+        id: ParamId,
         weight: Tensor<I, D>,
         owner: usize,
     ) -> anyhow::Result<Tensor<I, D>> {
-        let (shape, device) = (weight.shape(), weight.device());
-        let mut numbers = vec![0.0_f32; shape.num_elements()];
-        if owner == self.ranks.rank() {
-            numbers = super::numbers(weight.clone())?;
-        }
-        self.ranks.hear(owner, bytemuck::cast_slice_mut(&mut numbers))?;
-        if owner == self.ranks.rank() {
-            return Ok(weight);
-        }
+        let (shape, kind, device) = (weight.shape(), weight.dtype(), weight.device());
+        let owns = owner == self.ranks.rank();
+        let host = self.host.as_mut().filter(|host| host.tells(id));
+        let Some(host) = host else {
+            let mut numbers = vec![0.0_f32; shape.num_elements()];
+            if owns {
+                numbers = super::numbers(weight.clone())?;
+            }
+            self.ranks.hear(owner, bytemuck::cast_slice_mut(&mut numbers))?;
+            if owns {
+                return Ok(weight);
+            }
+            drop(weight);
+            return Ok(Tensor::from_data(TensorData::new(numbers, shape), &device));
+        };
         drop(weight);
-        Ok(Tensor::from_data(TensorData::new(numbers, shape), &device))
+        let mut weights = if owns {
+            host.stepped(id).context("a parameter without a gradient takes no step")?
+        } else {
+            TensorData::from_bytes_vec(vec![0; kind.size() * shape.num_elements()], shape, kind)
+        };
+        self.ranks.hear(owner, &mut weights.bytes)?;
+        Ok(host.place(weights, &device))
     }
 }
 
-impl<B: AutodiffBackend> ModuleMapper<B> for Gather<'_> {
+impl<B: AutodiffBackend<InnerBackend: Managed>> ModuleMapper<B> for Gather<'_> {
     fn enter_module(&mut self, name: &str, _container: &str) {
         self.path.push(name.to_owned());
     }
@@ -131,7 +156,7 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Gather<'_> {
         let Some(owner) = owner.filter(|_| self.outcome.is_ok()) else {
             return Param::from_mapped_value(id, weight, mapper);
         };
-        let weight = match self.tell(weight.clone().inner(), owner) {
+        let weight = match self.tell(id, weight.clone().inner(), owner) {
             Ok(told) => Tensor::from_inner(told).require_grad(),
             Err(error) => {
                 self.outcome = Err(error);

@@ -1,6 +1,6 @@
 //! The embedding by rows: the table stays on the host, and only rows that a batch names travel, both ways.
 //!
-//! That is where the embedding is stepped on the host and no head is tied to it. Its parameter keeps name and shape on the
+//! That is where the embedding is stepped on the host, by every rank if there are several, and no head is tied to it. Its parameter keeps name and shape on the
 //! device, and NaN for numbers. A forward pass gathers its rows from the table, which lets them take the steps that they have
 //! missed; their gradient comes back for them alone. The step itself is taken at once: the next forward pass begins with
 //! the embedding anyway. Rows that nobody names take theirs in turns, beside that pass.
@@ -18,7 +18,9 @@ use super::{HostPart, Stride};
 
 /// Whether the embedding comes to the device by rows.
 pub(crate) fn come_by_rows(config: &Config) -> bool {
-    config.memory.optimizer == PlacementKind::Host && !config.model.tie_word_embeddings
+    let memory = &config.memory;
+    // Who does not own the table has no rows to look up, and the owner does not know who reads which.
+    memory.optimizer == PlacementKind::Host && !config.model.tie_word_embeddings && !memory.shard
 }
 
 /// The embedding on the host. The model reads rows of it, too.

@@ -68,15 +68,16 @@ pub(super) struct Exchanged {
 }
 
 impl Exchanged {
-    fn of(config: &Config, placement: &Placement, ranks: usize, sums: u64) -> Self {
+    /// Where a rank holds so many `sums` of neighbouring micro-batches; `window` parameters are under way to an exact sum at once.
+    fn of(config: &Config, placement: &Placement, ranks: usize, sums: u64, window: u64) -> Self {
         let others = ranks as u64 - 1;
         let share = |all: u64| all.div_ceil(ranks as u64);
         let on_device = placement.on_device * WIDE;
         // Everybody adds up a share of every gradient and tells it to the others.
         let all = placement.on_device + placement.on_host();
         let (part, residuals) = match config.ranks.exchange {
-            ExchangeKind::Exact => (share(all * WIDE), 0),
             // What is summed, and what the sums become.
+            ExchangeKind::Exact => (share(all * WIDE), (sums + 1) * WIDE * window),
             ExchangeKind::Late => (share(all * WIDE), (sums + 1) * WIDE * all),
             // As if all parameters were one buffer. Each residual is there twice until its step is made.
             ExchangeKind::OneBit => {
@@ -98,10 +99,12 @@ impl Exchanged {
         if !config.memory.shard {
             return gradients;
         }
+        // New weights that come from a host take the link on their way to the device, as they do without other ranks.
         let told = share(on_device);
         Self {
-            sent: gradients.sent + others * told,
-            link_in: gradients.link_in + others * told,
+            // A sum is for one rank alone.
+            sent: gradients.sent / 2 + others * share(on_device + placement.computed_bytes()),
+            link_in: told + others * told,
             link_out: gradients.link_out + told,
             residuals,
         }
@@ -177,6 +180,11 @@ impl Demand {
         // Without recomputation a micro-batch's gradients exist as a whole before they are added up.
         let apart = if train.recompute.is_none() { accumulated } else { 0 };
 
+        // Ranks that divide moments keep only sums of gradients that they step.
+        let summed =
+            if config.memory.shard { gradients.div_ceil(ranks as u64).max(stepped) } else { gradients };
+        let of_segment = train.recompute.map_or(0, |every| every.min(config.model.n_layer) as u64);
+        let window = footprint.largest_tensor.max(of_segment * footprint.per_block);
         let [scores, logits] = footprint.chunk_bytes(batch, sequence, Chunks::default());
         let [of_scores, of_logits] = operations.of_chunk();
         let in_pass = hidden
@@ -197,7 +205,7 @@ impl Demand {
             part(STREAMED, [streamed; 2], 2 * rounds, 0),
             part("rows of the embedding", [named, 0], rounds, 0),
             part("gradients leaving", [0, leaving.saturating_add(named)], 1, 1),
-            part("gradients", [accumulated, gradients], rounds, rounds),
+            part("gradients", [accumulated, summed], rounds, rounds),
             part("partial sums of gradients", [waiting, waiting.min(apart)], 1, 1),
             part("a micro-batch's gradients", [0, apart], rounds - 1, rounds - 1),
             part("activations", [kept, 0], rounds, rounds),
@@ -212,7 +220,7 @@ impl Demand {
             placement,
             rounds,
             exchanged: if ranks > 1 {
-                Exchanged::of(config, &placement, ranks, sums)
+                Exchanged::of(config, &placement, ranks, sums, window)
             } else {
                 Exchanged::default()
             },
@@ -247,8 +255,8 @@ impl Demand {
     }
 
     /// Bytes of weights that are read for their steps, of `streamed` ones that come in and have no copy on the host.
-    pub(super) fn read(&self, config: &Config, streamed: u64) -> u64 {
-        self.placement.read_bytes(config).min(streamed.saturating_sub(self.named()))
+    pub(super) fn read(&self, config: &Config, ranks: usize, streamed: u64) -> u64 {
+        self.placement.read_bytes(config, ranks).min(streamed.saturating_sub(self.named()))
     }
 
     /// Bytes of each part that have no place under `budget` at one of the moments.

@@ -219,7 +219,7 @@ impl Plan {
         let weights = demand.parts.iter().zip(&spilled).filter(|(part, _)| part.what.starts_with("weights"));
         let copies: u64 = weights.map(|(part, &spills)| spills.min(part.bytes() - spills)).sum();
         // One that has such a copy is read from it: that takes neither the link nor more memory.
-        let read = demand.read(config, streamed_in.saturating_sub(copies));
+        let read = demand.read(config, ranks, streamed_in.saturating_sub(copies));
         let bytes_out = leaves.saturating_add(streamed_out).saturating_add(read);
         let bytes_out = bytes_out.saturating_add(exchanged.link_out);
         let all_on_host = demand.placement.host_bytes(config, ranks).saturating_add(read);
@@ -288,7 +288,7 @@ impl Plan {
             optimizer_host_bytes,
             optimizer_disk_bytes,
             states_on_disk,
-            optimizer_step_bytes: demand.placement.step_bytes(config),
+            optimizer_step_bytes: demand.placement.step_bytes(config, ranks),
             sinks,
             disk_written_per_step: disk.written,
             disk_read_per_step: disk.read,

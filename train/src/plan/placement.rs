@@ -2,7 +2,7 @@
 
 use models::tiles::{AT_ONCE, DECODED_AT_ONCE, TILE};
 use models::{Compute, Footprint};
-use runs::config::{Config, CrossingKind, OptimizerKind, PlacementKind, StateKind, StreamKind};
+use runs::config::{Config, CrossingKind, ExchangeKind, OptimizerKind, PlacementKind, StateKind, StreamKind};
 
 use super::demand::partial_sums;
 use crate::optimizer::{come_by_rows, format};
@@ -190,45 +190,73 @@ impl Placement {
         (all * NARROW).max((rows * model.n_embd as u64).min(all) * WIDE)
     }
 
+    /// Numbers in the largest parameter that may be stepped on the host: a table of embeddings, or a matrix of a block.
+    fn largest_on_host(&self, config: &Config) -> u64 {
+        let rows = config.model.vocab_size.max(config.model.n_positions) as u64;
+        self.on_host().min(in_blocks(config).max(rows * config.model.n_embd as u64))
+    }
+
     /// Bytes of host memory: the states, and one gradient of each parameter that waits for its step. Blocks that share bases
     /// end with a tensor, which this leaves out.
     pub(super) fn host_bytes(&self, config: &Config, ranks: usize) -> u64 {
         let format = format(config.memory.optimizer_state);
         let micro_batches = config.train.accumulate.div_ceil(ranks);
         let waiting = partial_sums(micro_batches as u64);
-        // A single gradient is as wide as its weights; a sum is in f32.
-        let single =
-            if waiting > 1 || micro_batches == 1 { self.computed_bytes() + self.row_bytes() } else { 0 };
+        let largest = self.largest_on_host(config);
+        // A single gradient is as wide as its weights; a sum is in f32. The last micro-batch's leave for other ranks as they come.
+        let leaves = ranks > 1 && config.ranks.exchange == ExchangeKind::Exact;
+        let single = match micro_batches {
+            1 if leaves => WIDE * largest,
+            _ if waiting > 1 || micro_batches == 1 => self.computed_bytes() + self.row_bytes(),
+            _ => 0,
+        };
         let own_sums = if micro_batches > 1 { waiting.saturating_sub(1).max(1) } else { 0 };
-        // The sum of all ranks is in f32, too.
-        let sums = if ranks > 1 { own_sums.max(1) } else { own_sums };
         // What ranks make of their gradients names no rows.
         let of_rows = if ranks > 1 { self.table } else { self.rows[1] };
-        let gradients = single + sums * (self.on_host() - self.table + of_rows) * WIDE;
-        let states = if self.velocity {
-            format.velocity_bytes(self.on_host())
-        } else {
-            format.host_bytes(self.wide, false) + format.host_bytes(self.narrow, true)
+        let sum = (self.on_host() - self.table + of_rows) * WIDE;
+        // The sum of all ranks is in f32, too. Who owns a parameter alone keeps it.
+        let of_all = match (ranks, config.memory.shard) {
+            (1, _) => 0,
+            (_, false) => sum,
+            (_, true) => sum.div_ceil(owners(config, ranks)).max(WIDE * largest),
         };
-        states + gradients
+        let gradients = single + (own_sums * sum).max(of_all);
+        let states = |wide, narrow| {
+            if self.velocity {
+                format.velocity_bytes(wide + narrow)
+            } else {
+                format.host_bytes(wide, false) + format.host_bytes(narrow, true)
+            }
+        };
+        let all = states(self.wide, self.narrow);
+        // Whole parameters are divided, so somebody has the largest one's.
+        all.div_ceil(owners(config, ranks)).max(states(largest, 0)) + gradients
     }
+}
+
+/// Ranks that divide the parameters.
+fn owners(config: &Config, ranks: usize) -> u64 {
+    if config.memory.shard { ranks as u64 } else { 1 }
 }
 
 impl Placement {
     /// Bytes of weights that are read to the host for their step, and stay there until they are new.
-    pub(super) fn read_bytes(&self, config: &Config) -> u64 {
-        if config.memory.optimizer_state == StateKind::Compact { self.narrow * NARROW } else { 0 }
+    pub(super) fn read_bytes(&self, config: &Config, ranks: usize) -> u64 {
+        let read = config.memory.optimizer_state == StateKind::Compact;
+        if read { (self.narrow * NARROW).div_ceil(owners(config, ranks)) } else { 0 }
     }
 
     /// Bytes of host memory that the steps on the host read and write.
-    pub(super) fn step_bytes(&self, config: &Config) -> u64 {
+    pub(super) fn step_bytes(&self, config: &Config, ranks: usize) -> u64 {
         let format = format(config.memory.optimizer_state);
         // Rows that a step names, and those whose turn it is.
         let wide = self.wide - self.table + self.table.min(self.rows[1] + self.table.div_ceil(TURNS));
-        if self.velocity {
+        let all = if self.velocity {
             let computed = wide * WIDE + self.narrow * NARROW;
-            return 2 * (computed + format.velocity_bytes(wide + self.narrow));
-        }
-        format.step_bytes(wide, false) + format.step_bytes(self.narrow, true)
+            2 * (computed + format.velocity_bytes(wide + self.narrow))
+        } else {
+            format.step_bytes(wide, false) + format.step_bytes(self.narrow, true)
+        };
+        all.div_ceil(owners(config, ranks))
     }
 }

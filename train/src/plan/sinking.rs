@@ -3,7 +3,8 @@
 //! They go by blocks, the last ones first, as their matrices: vectors are small, and an embedding that comes by rows is read by
 //! its rows' numbers. Heads and embeddings follow when all blocks are there. As few go as leave room for everything that spills;
 //! and none where the host holds them all with what passes it on its way to the disk: a state on the disk is read and written
-//! in every step. Numbers do not depend on where a state is, so this may be chosen anew whenever a run goes on.
+//! in every step. States that ranks divide stay in host memory. Numbers do not depend on where a state is, so this may be chosen
+//! anew whenever a run goes on.
 
 use host_optim::Format;
 use models::Compute;
@@ -84,7 +85,7 @@ impl StatesOnDisk {
         let Some(host) = machine.host_budget.filter(|_| machine.disk_budget > 0 && all > 0) else {
             return none;
         };
-        if all.saturating_add(spills.min(way)) <= host {
+        if config.memory.shard || all.saturating_add(spills.min(way)) <= host {
             return none;
         }
         let model = &config.model;

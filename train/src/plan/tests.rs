@@ -102,8 +102,34 @@ fn each_of_several_ranks_holds_its_share_and_tells_the_others() {
     assert_eq!(state(&shared), state(&alone));
     let divided = plan("gpt-1.5b", &["train.accumulate=8", "memory.shard=true"], &four);
     assert_eq!(state(&divided), state(&alone).div_ceil(4));
-    assert_eq!(divided.bytes_sent_per_step, 6 * XL + 3 * XL);
+    // A gradient is sent to its owner alone, and the new weight from there.
+    assert_eq!(divided.bytes_sent_per_step, 3 * XL + 3 * XL);
+    // With several micro-batches sums of all parameters wait, with one each those of a rank's own.
+    let gradients = |plan: &Plan| held(plan, "gradients").bytes;
+    assert_eq!((gradients(&shared), gradients(&divided)), (4 * XL, 4 * XL));
+    let once = plan("gpt-1.5b", &["train.accumulate=4", "memory.shard=true"], &four);
+    assert_eq!(gradients(&once), XL);
     assert!(divided.to_string().contains("4, each with at most 2 of 8 micro-batches"), "{divided}");
+}
+
+#[test]
+fn ranks_that_divide_an_optimizer_on_the_host_take_a_share_of_its_memory() {
+    let four = Machine { other_ranks: 3, host_free: Some(200 * GIB), ..card(8 * GIB) };
+    let of = |more: &[&str]| {
+        let set = ["train.accumulate=4", "memory.optimizer=host", "train.recompute=1", "model.compute=f32"];
+        plan("gpt-1.5b", &[&set, more].concat(), &four)
+    };
+    let (whole, divided) = (of(&[]), of(&["memory.shard=true"]));
+    // Master weights and two moments in f32, the sums, and the largest gradient on its way to one.
+    let leaving = 4 * 50_304 * 1600;
+    assert_eq!(whole.optimizer_host_bytes, 12 * XL + 4 * XL + leaving);
+    assert_eq!(divided.optimizer_host_bytes, (12 * XL + 4 * XL) / 4 + leaving);
+    assert_eq!(divided.optimizer_step_bytes, whole.optimizer_step_bytes.div_ceil(4));
+    assert_eq!((whole.bytes_sent_per_step, divided.bytes_sent_per_step), (6 * XL, 3 * XL + 3 * XL));
+    // In a type of 2 bytes half as many weights are sent, but for tables and vectors.
+    let narrow = of(&["memory.shard=true", "model.compute=bf16"]).bytes_sent_per_step;
+    let wide = divided.bytes_sent_per_step;
+    assert!(narrow < wide - XL && narrow > wide - 3 * XL / 2, "{narrow} {wide}");
 }
 
 #[test]
@@ -114,8 +140,9 @@ fn one_bit_ranks_send_less_than_a_thirtieth_and_owe_each_other() {
     let one_bit = plan("gpt-1.5b", &set, &four);
     assert!(one_bit.bytes_sent_per_step * 30 <= exact.bytes_sent_per_step, "{one_bit}");
     assert!(one_bit.bytes_sent_per_step * 32 > exact.bytes_sent_per_step, "{one_bit}");
-    assert_eq!((exact.residual_bytes, one_bit.residual_bytes), (0, 8 * XL + 2 * XL));
-    assert_eq!(one_bit.host_bytes, exact.host_bytes + one_bit.residual_bytes);
+    // The largest parameter is under way at a time, as a rank's sum and as what it becomes.
+    assert_eq!((exact.residual_bytes, one_bit.residual_bytes), (8 * 50_304 * 1600, 8 * XL + 2 * XL));
+    assert_eq!(one_bit.host_bytes - one_bit.residual_bytes, exact.host_bytes - exact.residual_bytes);
     assert!(
         one_bit
             .to_string()
@@ -639,6 +666,10 @@ fn auto_puts_the_optimizer_where_the_fewest_bytes_move() {
     let some = choose(&["train.recompute=1"], &card(20 * GIB));
     assert_eq!(some.optimizer, PlacementKind::Host);
     assert!((1..48).contains(&some.device_blocks), "{some:?}");
+    // Ranks that divide the parameters do so on the host as well.
+    let four = Machine { other_ranks: 3, ..card(8 * GIB) };
+    let shared = choose(&["train.recompute=1", "train.accumulate=4", "memory.shard=true"], &four);
+    assert!(shared.shard && shared.optimizer == PlacementKind::Host, "{shared:?}");
     let blocks = format!("memory.device_blocks={}", some.device_blocks);
     let chosen = moved(&["train.recompute=1", host, &blocks], &card(20 * GIB));
     for other in [&["train.recompute=1"][..], &["train.recompute=1", host]] {

@@ -46,13 +46,16 @@ pub(crate) struct Report {
     pub(crate) evictions: u64,
     pub(crate) restores: u64,
     pub(crate) stall_ms: f64,
-    /// Bytes that this rank sent to others and heard from them, and how long it waited for them; within `ms`.
+    /// Bytes that this rank sent to others and heard from them, and the time in such calls; within `ms`, sums beside the pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_sent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_heard: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_ms: Option<f64>,
+    /// The most bytes of gradients outside the host optimizer that this rank held at once: sums that wait, are under way or complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gradients_held: Option<u64>,
     /// Time since step 1, interruptions left out.
     pub(crate) seconds: f64,
     /// Reason why there are no numbers.

@@ -6,11 +6,11 @@ use anyhow::{Context, anyhow, bail};
 use exchange::Pairwise;
 use runs::config::{ExchangeKind, RanksSection};
 
-use super::Ranks;
 use super::late::{Late, Sums};
 use super::one_bit::OneBits;
 use super::outer::OuterSteps;
 use super::own::{self, Kept, Pair, Pairs, SavedAt};
+use super::{LEFT, Ranks};
 
 /// The outcome of taking over numbers that ranks had saved of their own.
 #[derive(Debug, PartialEq)]
@@ -41,7 +41,7 @@ impl Ranks {
     pub(crate) fn start_late(&mut self, own: Vec<Pairwise>) -> anyhow::Result<()> {
         self.engine()?;
         let late = self.late.as_mut().context("these ranks do not sum late")?;
-        let engine = self.engine.take().context("these ranks have been left")?;
+        let engine = self.engine.take().context(LEFT)?;
         self.costs = engine.costs();
         late.start(engine, own)
     }

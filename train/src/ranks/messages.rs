@@ -103,4 +103,25 @@ impl Ranks {
         self.heard(gathered).context("gathering the losses")?;
         Ok(all)
     }
+
+    /// A number of each parameter, from the rank that owns it. `own` are this rank's, in the parameters' order.
+    pub(crate) fn of_owners(&mut self, own: &[f64], owners: &[usize]) -> anyhow::Result<Vec<f64>> {
+        let counts: Vec<usize> =
+            (0..self.world()).map(|rank| owners.iter().filter(|owner| **owner == rank).count()).collect();
+        let begin = |rank: usize| counts[..rank].iter().sum::<usize>();
+        let (rank, found) = (self.rank(), own.len());
+        ensure!(counts[rank] == found, "this rank owns {} parameters, not {found}", counts[rank]);
+        let mut by_owner = vec![0.0; owners.len()];
+        by_owner[begin(rank)..][..found].copy_from_slice(own);
+        let bytes: Vec<usize> = counts.iter().map(|count| count * size_of::<f64>()).collect();
+        let mut exact = self.exact;
+        let gathered = exact.all_gather(self.engine()?, bytemuck::cast_slice_mut(&mut by_owner), &bytes);
+        self.heard(gathered).context("gathering what each rank has of its own")?;
+        let mut next: Vec<usize> = (0..counts.len()).map(begin).collect();
+        let in_order = owners.iter().map(|owner| {
+            next[*owner] += 1;
+            by_owner[next[*owner] - 1]
+        });
+        Ok(in_order.collect())
+    }
 }

@@ -4,6 +4,7 @@
 //! gradients, losses and the wish to stop needs to be agreed on. Rank 0 leads: it alone evaluates, samples, saves and prints.
 //! Ranks that step apart have weights of their own between two outer steps, and agree on losses and verdicts all the same.
 
+mod beside;
 mod exchanges;
 mod late;
 mod launch;
@@ -13,6 +14,7 @@ mod outer;
 mod own;
 mod survival;
 
+pub(crate) use beside::Beside;
 pub(crate) use exchanges::Restored;
 pub(crate) use launch::{RankArgs, launch};
 pub(crate) use own::{Pair, Pairs, SavedAt};
@@ -23,7 +25,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use exchange::launch::Place;
-use exchange::{Alone, Costs, Counted, Engine, Exact, Exchange, Pairwise, Share, Watchdog};
+use exchange::{Alone, Costs, Counted, Engine, Exact, Share, Watchdog};
 use runs::BadInput;
 use runs::config::{Config, ExchangeKind};
 use runs::directory::RunDirectory;
@@ -32,6 +34,8 @@ use late::Late;
 use one_bit::OneBits;
 use outer::OuterSteps;
 use survival::FailedCall;
+
+const LEFT: &str = "these ranks have been left";
 
 /// An engine that can be watched for ranks that do not arrive, where another process can fail to.
 trait Watched: Engine {
@@ -125,7 +129,7 @@ impl Ranks {
             *self.engine = Some(engine);
             outcome?;
         }
-        let engine = self.engine.as_deref_mut().context("these ranks have been left")?;
+        let engine = self.engine.as_deref_mut().context(LEFT)?;
         Ok(engine)
     }
 
@@ -261,24 +265,13 @@ impl Ranks {
     pub(crate) fn share(&self, count: usize) -> Share {
         Share { count: count as u64, world: self.world(), rank: self.rank() }
     }
-
-    /// The sum over all micro-batches, of this rank's sums of neighbours and those of the others.
-    pub(crate) fn sum(&mut self, share: Share, len: usize, own: Vec<Vec<f32>>) -> anyhow::Result<Vec<f32>> {
-        let own = Pairwise::of_sums(share, len, own)?;
-        self.engine()?;
-        let engine = self.engine.as_deref_mut().context("these ranks have been left")?;
-        let summed = match self.one_bit.as_mut().and_then(|one_bit| one_bit.next(len)) {
-            Some(one_bit) => one_bit.sum(engine, own),
-            None => self.exact.sum(engine, own),
-        };
-        self.heard(summed).context("summing gradients over the ranks")
-    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+    use exchange::Pairwise;
     use exchange::threads::{self, Threads};
 
     use runs::config::RanksSection;

@@ -54,10 +54,10 @@ pub(super) fn charts(history: &History) -> Vec<Chart> {
     }
     if steps.iter().any(|step| step.ranks_sent.is_some()) {
         charts.push(exchanged(steps));
-        let waited = share(steps, |step| step.ranks_ms);
+        let called = share(steps, |step| step.ranks_ms);
         charts.push(Chart {
             from_zero: true,
-            ..chart("Waiting for ranks", "percent of the step", smoothed("waiting", waited))
+            ..chart("Time in calls to ranks", "percent of the step", smoothed("in calls", called))
         });
     }
     charts.push(norm);

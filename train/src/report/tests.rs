@@ -135,7 +135,7 @@ fn a_page_tells_what_happened() {
         "Waiting for copies",
         "Disk tier per step",
         "Exchanged per step",
-        "Waiting for ranks",
+        "Time in calls to ranks",
         "Gradient norm",
     ];
     assert_eq!(titles, expected);

@@ -3,11 +3,13 @@
 //! Micro-batches are numbered, and their gradients added pairwise by that number: 2k and 2k + 1 first, then neighbouring pairs, as
 //! a binary counter carries. So one process that computes them all and several that share them end with the same bits.
 
+mod departing;
+mod divided;
 mod sum;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::ensure;
 use burn::backend::Autodiff;
@@ -20,14 +22,31 @@ use models::{Batch, Chunks, Lean, PassOptions, recompute, rows};
 
 use super::Learner;
 use crate::data::{MicroBatch, StepData, counted};
-use crate::optimizer::{self, HostPart, Passes};
+use crate::optimizer::{self, HostPart, Owners, Passes};
 use crate::progress::Report;
 use crate::ranks::Ranks;
+use departing::{Departing, Turns};
 use sum::Sum;
 
 /// Lock on building a tape and walking it back. After each walk Burn sweeps the tapes of all threads, and takes nodes
 /// that another thread is just adding for left-overs: its gradients are then missing, without an error.
 static TAPE: Mutex<()> = Mutex::new(());
+
+/// The lock while it is held.
+struct TapeLock(Option<MutexGuard<'static, ()>>);
+
+impl TapeLock {
+    fn hold() -> Self {
+        Self(Some(TAPE.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Runs `work` between two tapes without the lock: it may wait for another thread's.
+    fn without(&mut self, work: impl FnOnce()) {
+        self.0 = None;
+        work();
+        *self = Self::hold();
+    }
+}
 
 const ANOTHER_FAILED: &str = "another rank could not compute its micro-batches; its own messages say why";
 
@@ -37,18 +56,20 @@ impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
 
     /// The step of Burn's own training loop. Our loop calls `gradients` itself, with gradients on the host and other ranks.
     fn step(&self, data: StepData) -> TrainOutput<Report> {
-        let (grads, item) = self.gradients(&data, None, Passes::none(), &mut Ranks::alone());
+        let owners = Owners::default();
+        let (grads, item) = self.gradients(&data, None, &owners, Passes::none(), &mut Ranks::alone());
         TrainOutput { grads, item }
     }
 }
 
 impl<I: Backend> Learner<Autodiff<I>> {
-    /// Gradients of all micro-batches of all ranks. Those of parameters that are stepped on the host are there when this
-    /// returns, the others are returned.
+    /// Gradients of all micro-batches of all ranks, as far as this rank steps their parameters. Those of parameters that are stepped on
+    /// the host are there when this returns, the others are returned.
     pub(super) fn gradients(
         &self,
         data: &StepData,
         host: Option<&mut HostPart>,
+        owners: &Owners,
         passes: Passes<I>,
         ranks: &mut Ranks,
     ) -> (GradientsParams, Report) {
@@ -64,7 +85,14 @@ impl<I: Backend> Learner<Autodiff<I>> {
         } else {
             (share, data.counted())
         };
-        let mut sum = Sum::new(share, host, passes);
+        let mut sum = Sum::new(share, host, owners, passes);
+        if summed
+            && !ranks.sum_late()
+            && let Err(error) = self.begin_sums(data.step, &mut sum, ranks)
+        {
+            report.failure = Some(format!("{error:#}"));
+            return (sum.grads, report);
+        }
         let losses = self.own_losses(data.step, (first, own), divisor, &mut sum);
         let numbers = if ranks.step_apart() {
             let part = divisor / data.counted();
@@ -72,7 +100,7 @@ impl<I: Backend> Learner<Autodiff<I>> {
         } else if ranks.sum_late() {
             self.numbers_late(losses, &mut sum, ranks)
         } else if summed {
-            self.numbers_together(data.step, losses, &mut sum, ranks)
+            self.numbers_together(losses, &mut sum, ranks)
         } else {
             self.numbers_alone(losses, &mut sum)
         };
@@ -80,9 +108,22 @@ impl<I: Backend> Learner<Autodiff<I>> {
             Ok((loss, norm)) => (report.loss, report.gnorm) = (loss, norm),
             Err(error) => report.failure = Some(format!("{error:#}")),
         }
+        report.gradients_held = (!ranks.is_alone()).then_some(sum.held.peak);
         // Of two failures the first is told: the second follows from it.
         report.failure = sum.failure.or(report.failure);
         (sum.grads, report)
+    }
+
+    /// Begins the exchange of a step, whose gradients leave as they come.
+    fn begin_sums(&self, step: u64, sum: &mut Sum<'_, I>, ranks: &mut Ranks) -> anyhow::Result<()> {
+        ranks.begin_step(step);
+        let turns = if ranks.have_own() {
+            Turns::of_model(&self.gpt)
+        } else {
+            Turns::of_pass(&self.gpt, self.pass.recompute)
+        };
+        sum.departing = Some(Departing::begin(ranks.begin_sums()?, turns));
+        Ok(())
     }
 
     /// Each loss of this rank's micro-batches, which are numbered from the first's on, by `divisor` targets. Their gradients are
@@ -94,7 +135,6 @@ impl<I: Backend> Learner<Autodiff<I>> {
         divisor: f64,
         sum: &mut Sum<'_, I>,
     ) -> Vec<Tensor<I, 1>> {
-        let _alone = TAPE.lock().unwrap_or_else(PoisonError::into_inner);
         let device = self.gpt.wte.lazy_device();
         let mut losses = Vec::new();
         for (n, micro_batch) in (first..).zip(own) {
@@ -116,10 +156,11 @@ impl<I: Backend> Learner<Autodiff<I>> {
     /// Adds a micro-batch's gradients to `sum`; returns its share of the loss.
     fn forward_backward(&self, batch: Batch<I>, options: &PassOptions, sum: &mut Sum<'_, I>) -> Tensor<I, 1> {
         let kernels = Lean(Chunks::default());
+        let mut tape = TapeLock::hold();
         if let Some(every) = self.pass.recompute {
             let (_, loss) =
                 recompute::sweep(self.gpt.clone(), batch, options, kernels, every, |gpt, segment| {
-                    sum.add(&gpt, segment);
+                    tape.without(|| sum.add(&gpt, segment));
                     gpt
                 });
             return loss;
@@ -128,7 +169,8 @@ impl<I: Backend> Learner<Autodiff<I>> {
         let named = batch.inputs.rows.clone();
         let loss = self.gpt.loss(batch, options, &kernels);
         let value = loss.clone().inner();
-        sum.add(&self.gpt, rows::gradients(loss.backward(), &self.gpt, self.gpt.wte.id, named.as_ref()));
+        let arrived = rows::gradients(loss.backward(), &self.gpt, self.gpt.wte.id, named.as_ref());
+        tape.without(|| sum.add(&self.gpt, arrived));
         value
     }
 
@@ -176,27 +218,34 @@ impl<I: Backend> Learner<Autodiff<I>> {
         Ok((loss, if ranks.all(usable)? { norm } else { f32::NAN }))
     }
 
-    /// The same, of all ranks. A rank that could not compute its share keeps the others from waiting for it.
+    /// The same, of all ranks. A rank that could not compute its share has taken part in all sums nevertheless, so that no other waits for
+    /// it.
     fn numbers_together(
         &self,
-        step: u64,
         losses: Vec<Tensor<I, 1>>,
         sum: &mut Sum<'_, I>,
         ranks: &mut Ranks,
     ) -> anyhow::Result<(f32, f32)> {
         // A rank without a micro-batch has not waited for its updates yet.
         sum.settle();
-        ranks.begin_step(step);
-        let own = if losses.is_empty() { Ok(Vec::new()) } else { read(losses) };
+        sum.depart_all(&self.gpt);
         sum.gather();
+        if let Some(departing) = sum.departing.take() {
+            ranks.end_sums(departing.sums)?;
+        }
+        let own = if losses.is_empty() { Ok(Vec::new()) } else { read(losses) };
         let all_computed = ranks.all(own.is_ok() && sum.failure.is_none())?;
         let losses = own?;
         ensure!(all_computed, ANOTHER_FAILED);
         let losses = ranks.losses(losses, sum.share.count as usize)?;
-        sum.meet(&self.gpt, ranks)?;
-        let norm = sum.norms.take_global(&self.gpt).map(|norm| read(vec![norm])).transpose()?;
+        let norm = if sum.owners.are_divided() {
+            sum.divided_norm(&self.gpt, ranks)?
+        } else {
+            let norm = sum.norms.take_global(&self.gpt).map(|norm| read(vec![norm])).transpose()?;
+            sum.norm(norm.map(|norm| norm[0]))?
+        };
         // One verdict and one factor for all, however each device adds up squares.
-        let norm = ranks.number(sum.norm(norm.map(|norm| norm[0]))?)?;
+        let norm = ranks.number(norm)?;
         ranks.commit_step()?;
         Ok((losses.iter().sum(), norm))
     }
@@ -235,7 +284,8 @@ impl<I: Backend> Learner<Autodiff<I>> {
         passes: Passes<I>,
         ranks: &mut Ranks,
     ) -> anyhow::Result<Option<(GradientsParams, f32)>> {
-        let mut sum = Sum::new(ranks.share(0), None, passes);
+        let owners = Owners::default();
+        let mut sum = Sum::new(ranks.share(0), None, &owners, passes);
         let norm = self.landed(&mut sum, ranks)?;
         Ok(norm.map(|norm| (sum.grads, norm)))
     }

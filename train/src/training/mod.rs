@@ -2,6 +2,8 @@
 
 mod apart;
 mod beginning;
+#[cfg(test)]
+mod divided;
 mod evaluation;
 mod gradients;
 mod learner;

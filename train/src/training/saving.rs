@@ -81,9 +81,8 @@ impl<I: Offloadable> Run<I> {
             None
         };
         let session = &self.session;
-        let moments =
-            lending.as_ref().map_or_else(|| self.optimizer.bytes(), |lending| lending.borrow().bytes());
-        let bytes = moments + session.parameters * size_of::<f32>() as u64;
+        let lent = lending.as_ref().map_or(0, |lending| lending.borrow().bytes());
+        let bytes = self.optimizer.bytes() + lent + session.parameters * size_of::<f32>() as u64;
         let write = |folder: &Path| {
             let (config, progress) = (&session.config, &session.progress);
             let (gpt, tokenizer) = (&model.gpt, &session.data.tokenizer);
@@ -162,14 +161,15 @@ impl<I: Offloadable> Run<I> {
         }
     }
 
-    /// This rank's part of a save by rank 0: what it has of its own is saved, and its moments sent where they are divided among ranks.
-    pub(super) fn lend(&mut self) -> anyhow::Result<()> {
+    /// This rank's part of a save by rank 0: what it has of its own is saved, and what it alone keeps is sent where ranks divide the
+    /// moments.
+    pub(super) fn lend(&mut self, model: &Learner<Tape<I>>) -> anyhow::Result<()> {
         self.save_own();
         if !self.optimizer.owners.are_divided() {
             return Ok(());
         }
         self.optimizer.settle()?;
-        Lending::begin(&self.optimizer, &mut self.ranks)?.serve(&self.optimizer)
+        Lending::begin(&self.optimizer, &mut self.ranks)?.serve(&self.optimizer, &model.gpt)
     }
 
     /// As [`save`](Self::save), where the run ends: the checkpoint is there, or an error says why not.

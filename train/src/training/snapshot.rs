@@ -18,7 +18,7 @@ use backend_offload::Managed;
 use burn::backend::{Flex, flex::FlexDevice};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorData, TensorMetadata, backend::Backend, ops::FloatTensor, try_read_sync};
-use host_optim::HostState;
+use host_optim::{HostOptimError, HostState};
 use models::{
     Gpt,
     weights::{self, Fetch, Outgoing, Stored, TensorFile, WeightsError},
@@ -62,12 +62,18 @@ pub(crate) fn save<I: Backend, B: Backend>(
         let whole = table.whole();
         on_host.insert(whole.name(), whole);
     }
+    let fetched = move |key: &str, shape: &[usize]| {
+        let fetched = lending.map(|lending| lending.borrow_mut().fetch(key)).expect("it was lent");
+        let numbers = fetched.map_err(|error| unread(key, &format!("{error:#}")))?;
+        Ok(TensorData::new(numbers, shape.to_vec()))
+    };
     let complete = |name: &str, shape: &[usize], read: weights::Read<'_>| match on_host.get(name) {
         Some(state) if !state.reads_weights() => {
             let masters = state.own_masters().map_err(|error| unread(name, &error))?;
             Ok(TensorData::new(masters, shape.to_vec()))
         }
         Some(state) => state.complete(read()?).map_err(|error| unread(name, &error)),
+        None if lending.is_some_and(|lending| lending.borrow().has_masters_of(name)) => fetched(name, shape),
         None => read(),
     };
     weights::save_completed(gpt, &folder.join(WEIGHTS), complete)?;
@@ -83,14 +89,9 @@ pub(crate) fn save<I: Backend, B: Backend>(
             }
         }
     }
-    for lent in lending.iter().flat_map(|lending| lending.borrow().lent().to_vec()) {
+    for lent in lending.iter().flat_map(|lending| lending.borrow().moments()) {
         let (key, shape) = (lent.key.clone(), lent.shape.clone());
-        let fetch: Fetch<'_> = Box::new(move || {
-            let fetched = lending.map(|lending| lending.borrow_mut().fetch(&key));
-            let numbers =
-                fetched.expect("it was lent").map_err(|error| unread(&key, &format!("{error:#}")))?;
-            Ok(TensorData::new(numbers, shape.clone()))
-        });
+        let fetch: Fetch<'_> = Box::new(move || fetched(&key, &shape));
         moments.insert(lent.key, Outgoing { shape: lent.shape, fetch });
     }
     gpt.visit(&mut HostMoments { on_host: &on_host, path: Vec::new(), moments: &mut moments });
@@ -188,6 +189,9 @@ pub(crate) fn restore<I: Managed>(
     let mut on_host = HashMap::new();
     for (name, time) in state.times {
         if !optimizer.owners.has(&name) {
+            if let Some(host) = &mut optimizer.host {
+                host.times_elsewhere.insert(name, time);
+            }
             continue;
         }
         let [first, second] = PARTS.map(|part| format!("{name}.{part}"));
@@ -246,10 +250,55 @@ pub(super) fn moment<I: Backend>(
     parameter: &str,
     part: usize,
 ) -> anyhow::Result<Vec<f32>> {
+    let on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();
+    if let Some(state) = on_host.get(parameter) {
+        return Ok([HostState::first_moments, HostState::second_moments][part](state)?);
+    }
     let kept = optimizer.moments.get(parameter);
     let tensor = kept.and_then(|kept| [Some(&kept.first), kept.second.as_ref()][part]);
     let tensor = tensor.with_context(|| format!("the moments of `{parameter}` are not here"))?;
     Ok(read::<I>(parameter, tensor)?.iter::<f32>().collect())
+}
+
+/// The master weights of a parameter that this process steps on the host.
+pub(super) fn masters<I: Managed, B: Backend>(
+    optimizer: &Optimizer<I>,
+    gpt: &Gpt<B>,
+    parameter: &str,
+) -> anyhow::Result<Vec<f32>> {
+    let on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();
+    let state = on_host.get(parameter);
+    let state = state.with_context(|| format!("the master weights of `{parameter}` are not here"))?;
+    if !state.reads_weights() {
+        return Ok(state.own_masters()?);
+    }
+    let mut named = Named { parameter, path: Vec::new(), read: None };
+    gpt.visit(&mut named);
+    let read = named.read.with_context(|| format!("`{parameter}` is no parameter"))??;
+    Ok(state.complete(read)?.iter::<f32>().collect())
+}
+
+/// Reads one parameter's weights from the device.
+struct Named<'n> {
+    parameter: &'n str,
+    path: Vec<String>,
+    read: Option<Result<TensorData, HostOptimError>>,
+}
+
+impl<B: Backend> ModuleVisitor<B> for Named<'_> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        if self.path.join(".") == self.parameter {
+            self.read = Some(host_optim::read(self.parameter, param.val()));
+        }
+    }
 }
 
 fn read<I: Backend>(name: &str, tensor: &FloatTensor<I>) -> Result<TensorData, WeightsError> {

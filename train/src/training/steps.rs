@@ -22,7 +22,7 @@ use super::watching::{self, Timeline};
 use super::{Learner, Run};
 use crate::data::StepData;
 use crate::exit::Ending;
-use crate::optimizer::{Stride, rate_share};
+use crate::optimizer::{Optimizer, Stride, rate_share};
 use crate::progress::Report;
 
 impl<I: Offloadable> Run<I> {
@@ -59,8 +59,9 @@ impl<I: Offloadable> Run<I> {
             let told = self.ranks.costs();
             let step = data.step;
             let (grads, mut report) = loop {
-                let (host, passes) = (self.optimizer.host.as_mut(), self.optimizer.passes.clone());
-                let (grads, mut report) = model.gradients(&data, host, passes, &mut self.ranks);
+                let Optimizer { host, owners, passes, .. } = &mut self.optimizer;
+                let (host, passes) = (host.as_mut(), passes.clone());
+                let (grads, mut report) = model.gradients(&data, host, owners, passes, &mut self.ranks);
                 let Some(failure) = report.failure.take() else { break (grads, report) };
                 let failure = anyhow!("step {step} could not run: {failure}");
                 drop(grads);
@@ -125,7 +126,8 @@ impl<I: Offloadable> Run<I> {
         let ending = self.finish(&model, events);
         if self.optimizer.owners.are_divided() {
             let (step, bytes) = (self.session.progress.step, self.optimizer.bytes());
-            self.tell("moments", &json!({ "step": step, "bytes": bytes }));
+            let on_host = self.optimizer.host_bytes();
+            self.tell("moments", &json!({ "step": step, "bytes": bytes, "host_bytes": on_host }));
         }
         (model, ending)
     }
@@ -139,7 +141,7 @@ impl<I: Offloadable> Run<I> {
     ) -> (Gpt<Tape<I>>, anyhow::Result<()>) {
         let (gpt, stepped) = self.optimizer.step(gpt, grads, stride);
         match stepped {
-            Ok(()) => self.optimizer.owners.gathered(gpt, &mut self.ranks),
+            Ok(()) => self.optimizer.gathered(gpt, &mut self.ranks),
             Err(error) => (gpt, Err(error.into())),
         }
     }
@@ -222,7 +224,7 @@ impl<I: Offloadable> Run<I> {
         if !self.ranks.leads() {
             let told = diverged || stops || common && self.rank_0_saves(false)?;
             if told {
-                self.lend()?;
+                self.lend(model)?;
             }
             let ending = if stops { Some(Ending::Interrupted) } else { None };
             return Ok(if diverged { Some(Ending::Diverged) } else { ending });
@@ -260,7 +262,7 @@ impl<I: Offloadable> Run<I> {
         if !self.ranks.leads() {
             self.optimizer.settle()?;
             if self.session.config.checkpoint.last {
-                self.lend()?;
+                self.lend(model)?;
             }
             return Ok(Ending::Done);
         }

@@ -23,7 +23,7 @@ type Tape = Autodiff<Device>;
 
 const STEPS: u64 = 24;
 
-fn config(settings: &[&str]) -> Config {
+pub(super) fn config(settings: &[&str]) -> Config {
     let text = r#"{
         "model": {"preset": "llama-160m", "n_layer": 2, "n_head": 2, "n_embd": 24, "n_inner": 40, "n_positions": 16,
                   "vocab_size": 264},
@@ -35,7 +35,7 @@ fn config(settings: &[&str]) -> Config {
 }
 
 /// Rows of other tokens in every step, a few of them in many.
-fn micro_batch(step: u64, n: u64) -> MicroBatch {
+pub(super) fn micro_batch(step: u64, n: u64) -> MicroBatch {
     let token = |at: u64| {
         let drawn = (step * 31 + n * 17 + at).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         (drawn % if at.is_multiple_of(3) { 264 } else { 11 }) as i32
@@ -70,7 +70,8 @@ impl Training {
         let data = StepData { step, micro_batches: (0..count).map(|n| micro_batch(step, n)).collect() };
         let passes = self.optimizer.passes.clone();
         let host = self.optimizer.host.as_mut();
-        let (grads, report) = self.learner.gradients(&data, host, passes, &mut Ranks::alone());
+        let owners = Owners::default();
+        let (grads, report) = self.learner.gradients(&data, host, &owners, passes, &mut Ranks::alone());
         assert_eq!(report.failure, None);
         if is_withheld {
             self.optimizer.withhold();

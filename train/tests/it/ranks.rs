@@ -297,6 +297,62 @@ fn divided_moments_change_no_bit_and_take_a_share_of_the_bytes() {
 }
 
 #[test]
+fn divided_states_on_the_host_change_no_bit_and_take_a_share_of_the_bytes() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let cases: [(&str, &[&str]); 3] = [
+        ("f32", &["train.recompute=1", TIGHT]),
+        ("bf16", &["model.compute=bf16", "train.optimizer=muon"]),
+        ("compact", &["model.compute=bf16", TIGHT]),
+    ];
+    for (n, (state, more)) in cases.into_iter().enumerate() {
+        let state = format!("memory.optimizer_state={state}");
+        let settings = [&SHARED[..], &["memory.optimizer=host", &state], more].concat();
+        let whole = tiny.run(&format!("whole-{n}"), &[&settings[..], &["train.steps=6"]].concat());
+        let (run, divided) = (format!("run-{n}"), [&settings[..], &["memory.shard=true"]].concat());
+        let saving = [&divided[..], &["train.steps=2", "checkpoint.every=1"]].concat();
+        tiny.run_on("4", &run, &saving);
+        let each: Vec<u64> = ["", "/ranks/1", "/ranks/2", "/ranks/3"]
+            .map(|rank| tiny.records(&format!("{run}{rank}"), "moments")[0]["host_bytes"].as_u64())
+            .map(|bytes| bytes.expect("a number"))
+            .to_vec();
+        let parameters = whole["parameters"].as_u64().expect("a number");
+        if n == 0 {
+            assert_eq!(each.iter().sum::<u64>(), 12 * parameters, "{each:?}");
+            // The embedding and the head, a matrix each, are as large as a whole share.
+            assert!(each.iter().all(|bytes| bytes * 3 < 12 * parameters), "{each:?}");
+        }
+        tiny.resume_on("2", &run, &["train.steps=4"]);
+        let one = tiny.resume(&run, &["train.steps=6", "memory.shard=false"]);
+        assert_eq!(bits(&one), bits(&whole), "{settings:?}");
+    }
+}
+
+#[test]
+fn a_divided_gradient_is_sent_to_its_owner_alone_and_its_weight_back() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    for place in ["memory.optimizer=device", "memory.optimizer=host"] {
+        let settings = [&SHARED[..], &["memory.shard=true", place]].concat();
+        let output = tiny.attempt_on("2", place, &settings);
+        assert_success(&output);
+        let weights = 4 * json(&output)["parameters"].as_u64().expect("a number");
+        assert_eq!(tiny.planned_on_two(&settings)["bytes_sent_per_step"], weights);
+        let steps = [place.to_owned(), format!("{place}/ranks/1")].map(|run| tiny.records(&run, "step"));
+        for (one, other) in steps[0].iter().zip(&steps[1]) {
+            let sent = [one, other].map(|step| step["ranks_sent"].as_u64().expect("a number"));
+            // What one owns the other sends the gradient of.
+            let both: u64 = sent.iter().sum();
+            assert!((2 * weights..2 * weights + 2048).contains(&both), "{sent:?} for {weights}");
+        }
+    }
+}
+
+#[test]
 fn a_step_that_diverges_is_withheld_by_all() {
     if has_mpi() {
         Tiny::new().diverges_on_two(&[]);

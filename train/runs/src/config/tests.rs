@@ -231,8 +231,7 @@ fn exchanges_refuse_what_they_do_not_go_with() {
         r#""ranks": {"exchange": "rarely", "local_steps": 0, "outer_rate": 1.5, "outer_momentum": 1},
            "memory": {"shard": true, "optimizer": "host"}"#
     ), @r#"
-    run.json has 6 problems:
-      `memory.shard` divides moments on the device; set `memory.optimizer` to "device"
+    run.json has 5 problems:
       `ranks.local_steps` = 0 must be at least 1
       `ranks.outer_rate` = 1.5 must be above 0 and at most 1
       `ranks.outer_momentum` = 1 must be at least 0 and below 1
@@ -242,10 +241,23 @@ fn exchanges_refuse_what_they_do_not_go_with() {
     assert_snapshot!(refused(
         r#""ranks": {"exchange": "late"}, "memory": {"shard": true, "optimizer": "host"}"#
     ), @r#"
-    run.json has 3 problems:
-      `memory.shard` divides moments on the device; set `memory.optimizer` to "device"
+    run.json has 2 problems:
       `memory.shard` = true waits for the other ranks in every step, and `ranks.exchange` = "late" is for steps that do not; set `memory.shard` to false, or `ranks.exchange` to "exact"
       `memory.optimizer` = "host" waits for the other ranks in every step, and `ranks.exchange` = "late" is for steps that do not; set `memory.optimizer` to "device", or `ranks.exchange` to "exact"
+    "#);
+}
+
+#[test]
+fn moments_are_divided_wherever_they_are_and_tiles_are_not_sent() {
+    for optimizer in ["device", "host", "auto"] {
+        let place = format!("memory.optimizer={optimizer}");
+        assert!(preset("toy", &["memory.shard=true", &place]).memory.shard);
+    }
+    assert_snapshot!(refused(
+        r#""memory": {"shard": true, "optimizer": "host", "stream": "fp8"}"#
+    ), @r#"
+    run.json has 1 problem:
+      `memory.shard` sends weights as they are computed with, and with `memory.stream` = "fp8" nobody has these; set `memory.stream` to "computed", or `memory.shard` to false
     "#);
 }
 

@@ -9,8 +9,8 @@ use burn::tensor::{Shape, Tensor, TensorData, backend::Backend};
 use exchange::{Pairwise, Share};
 use models::Gpt;
 
-use crate::optimizer::{HostPart, Passes, SquaredNorms, numbers};
-use crate::ranks::Ranks;
+use super::departing::Departing;
+use crate::optimizer::{HostPart, Owners, Passes, SquaredNorms, numbers};
 
 /// The gradients of all micro-batches together, as they arrive: each parameter once in every micro-batch.
 pub(super) struct Sum<'a, I: Backend> {
@@ -22,7 +22,13 @@ pub(super) struct Sum<'a, I: Backend> {
     /// Complete gradients of parameters that are stepped on the device, and their norms.
     pub(super) grads: GradientsParams,
     pub(super) norms: SquaredNorms<I>,
-    host: Option<&'a mut HostPart>,
+    pub(super) host: Option<&'a mut HostPart>,
+    /// Rank that steps each parameter, where ranks divide them.
+    pub(super) owners: &'a Owners,
+    /// Where gradients leave as soon as they are complete here.
+    pub(super) departing: Option<Departing<I>>,
+    /// Bytes of gradients that are summed outside the host part: waiting, under way or complete.
+    pub(super) held: Held,
     /// Rows of the embedding that the present micro-batch names, where it comes by rows.
     pub(super) named: Option<Arc<[u32]>>,
     /// The first gradient that could not be taken to the host.
@@ -30,7 +36,12 @@ pub(super) struct Sum<'a, I: Backend> {
 }
 
 impl<'a, I: Backend> Sum<'a, I> {
-    pub(super) fn new(share: Share, host: Option<&'a mut HostPart>, passes: Passes<I>) -> Self {
+    pub(super) fn new(
+        share: Share,
+        host: Option<&'a mut HostPart>,
+        owners: &'a Owners,
+        passes: Passes<I>,
+    ) -> Self {
         Self {
             share,
             added: 0,
@@ -38,6 +49,9 @@ impl<'a, I: Backend> Sum<'a, I> {
             grads: GradientsParams::new(),
             norms: SquaredNorms::new(passes),
             host,
+            owners,
+            departing: None,
+            held: Held::default(),
             named: None,
             failure: None,
         }
@@ -69,8 +83,18 @@ impl<'a, I: Backend> Sum<'a, I> {
 
     /// Whether no other micro-batch's gradients are added to those that arrive now.
     fn is_last(&self) -> bool {
+        self.share.world == 1 && self.ends()
+    }
+
+    /// Whether the micro-batch whose gradients arrive now is the last one of this process.
+    fn ends(&self) -> bool {
         let range = self.share.range();
-        self.share.world == 1 && self.added + 1 == range.end - range.start
+        self.added + 1 == range.end - range.start
+    }
+
+    /// The host part, where a parameter's gradients wait there.
+    pub(super) fn host_of(&mut self, id: ParamId) -> Option<&mut HostPart> {
+        self.host.as_deref_mut().filter(|host| host.has(id))
     }
 
     /// Adds one parameter's gradient of the present micro-batch to what neighbours left.
@@ -79,8 +103,10 @@ impl<'a, I: Backend> Sum<'a, I> {
         let is_last = self.is_last();
         // What is left over at the end is added from the right.
         let place = if is_last { 0 } else { after - 1 };
+        let bytes = bytes_of(&arrived);
         let left = (place..before).rev().map(|part| self.parts[part].remove::<I, D>(id));
         let sum = left.fold(arrived, |sum, left| left.expect("each micro-batch has every gradient") + sum);
+        self.held.remove(bytes * before.saturating_sub(place) as u64);
         if is_last {
             return self.complete(id, sum);
         }
@@ -88,18 +114,21 @@ impl<'a, I: Backend> Sum<'a, I> {
             self.parts.push(GradientsParams::new());
         }
         self.parts[place].register(id, sum);
+        self.held.add(bytes);
     }
 
     fn complete<const D: usize>(&mut self, id: ParamId, sum: Tensor<I, D>) {
+        self.held.add(bytes_of(&sum));
         let sum = self.norms.add(id, sum);
         self.grads.register(id, sum);
     }
 
-    /// Adds up what all ranks have.
-    pub(super) fn meet(&mut self, gpt: &Gpt<Autodiff<I>>, ranks: &mut Ranks) -> anyhow::Result<()> {
-        let mut meeting = Meeting { sum: self, ranks, outcome: Ok(()) };
-        gpt.visit(&mut meeting);
-        meeting.outcome
+    /// This rank's sums of neighbours of one parameter, which are not kept here.
+    pub(super) fn take_rows<const D: usize>(&mut self, id: ParamId) -> anyhow::Result<Vec<Vec<f32>>> {
+        match self.host_of(id) {
+            Some(host) => Ok(host.leave(id)?),
+            None => self.rows_of::<D>(id),
+        }
     }
 
     /// This rank's sums of neighbours of one parameter, read from the device.
@@ -108,6 +137,7 @@ impl<'a, I: Backend> Sum<'a, I> {
         let parts = self.parts[..self.share.held(range.end - range.start)].iter_mut();
         let own = parts.map(|part| {
             let part = part.remove::<I, D>(id).expect("each micro-batch has every gradient");
+            self.held.remove(bytes_of(&part));
             numbers(part)
         });
         own.collect()
@@ -125,7 +155,7 @@ impl<'a, I: Backend> Sum<'a, I> {
         gpt.visit(&mut Landing { sum: self, sums: sums.into_iter() });
     }
 
-    fn complete_with<const D: usize>(
+    pub(super) fn complete_with<const D: usize>(
         &mut self,
         id: ParamId,
         sum: Vec<f32>,
@@ -134,15 +164,44 @@ impl<'a, I: Backend> Sum<'a, I> {
     ) {
         self.complete(id, Tensor::<I, D>::from_data(TensorData::new(sum, shape), device));
     }
+}
 
+impl<I: Backend> Sum<'_, I> {
     /// The norm of all gradients, those on the host included, as one vector.
     pub(super) fn norm(&mut self, on_device: Option<f32>) -> anyhow::Result<f32> {
-        let on_device = on_device.unwrap_or_default();
         match &mut self.host {
-            None => Ok(on_device),
-            Some(host) => Ok((f64::from(on_device) * f64::from(on_device) + host.squares()?).sqrt() as f32),
+            None => Ok(on_device.unwrap_or_default()),
+            Some(host) => Ok(together(on_device, host.squares()?)),
         }
     }
+}
+
+/// A norm on the device and squares on the host as one norm.
+pub(super) fn together(on_device: Option<f32>, on_host: f64) -> f32 {
+    let on_device = f64::from(on_device.unwrap_or_default());
+    (on_device * on_device + on_host).sqrt() as f32
+}
+
+/// Bytes of gradients, and the most of them at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    now: u64,
+    pub(super) peak: u64,
+}
+
+impl Held {
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.now += bytes;
+        self.peak = self.peak.max(self.now);
+    }
+
+    pub(super) fn remove(&mut self, bytes: u64) {
+        self.now -= bytes;
+    }
+}
+
+fn bytes_of<I: Backend, const D: usize>(gradient: &Tensor<I, D>) -> u64 {
+    (size_of::<f32>() * gradient.shape().num_elements()) as u64
 }
 
 struct Arrival<'a, 's, I: Backend> {
@@ -162,36 +221,11 @@ impl<I: Backend> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
                 };
                 self.sum.failure = taken.err().map(|error| error.to_string());
             }
-            return;
+        } else {
+            self.sum.add_one(param.id, arrived);
         }
-        self.sum.add_one(param.id, arrived);
-    }
-}
-
-/// Gradients of all ranks, parameter by parameter, in the model's order.
-struct Meeting<'m, 's, I: Backend> {
-    sum: &'m mut Sum<'s, I>,
-    ranks: &'m mut Ranks,
-    outcome: anyhow::Result<()>,
-}
-
-impl<I: Backend> Meeting<'_, '_, I> {
-    fn meet<const D: usize>(&mut self, id: ParamId, shape: Shape, device: &I::Device) -> anyhow::Result<()> {
-        let share = self.sum.share;
-        if let Some(host) = self.sum.host.as_mut().filter(|host| host.has(id)) {
-            return host.meet(id, |len, own| self.ranks.sum(share, len, own));
-        }
-        let own = self.sum.rows_of::<D>(id)?;
-        let sum = self.ranks.sum(share, shape.num_elements(), own)?;
-        self.sum.complete_with::<D>(id, sum, shape, device);
-        Ok(())
-    }
-}
-
-impl<I: Backend> ModuleVisitor<Autodiff<I>> for Meeting<'_, '_, I> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
-        if self.outcome.is_ok() {
-            self.outcome = self.meet::<D>(param.id, param.lazy_shape(), &param.lazy_device());
+        if self.sum.ends() {
+            self.sum.depart::<D>(param.id, param.lazy_shape(), param.lazy_device());
         }
     }
 }

@@ -1,0 +1,297 @@
+//! Ranks that divide an optimizer on the host, beside one process that has all of it: the same bits, and a share of the memory.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::Path;
+
+use backend_offload::{HostMemory, Offload};
+use burn::backend::{Autodiff, Flex, flex::FlexDevice};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{DType, Tensor};
+use models::{Gpt, weights};
+use runs::checkpoint::{MOMENTS, STATE, WEIGHTS};
+use runs::config::Config;
+use tokenizer::Tokenizer;
+
+use super::lending::Lending;
+use super::whole_and_by_rows::{config, micro_batch};
+use super::{Learner, Progress, restore, save};
+use crate::data::StepData;
+use crate::optimizer::{Optimizer, Owners, Stride, rate_share};
+use crate::plan::StatesOnDisk;
+use crate::progress::Report;
+use crate::ranks::Ranks;
+use crate::ranks::tests::on_each;
+
+type Device = Offload<Flex>;
+type Tape = Autodiff<Device>;
+
+const STEPS: u64 = 4;
+
+struct Training<'r> {
+    config: Config,
+    learner: Learner<Tape>,
+    optimizer: Optimizer<Device>,
+    ranks: &'r mut Ranks,
+    memory: HostMemory,
+}
+
+impl<'r> Training<'r> {
+    fn begin(
+        config: &Config,
+        gpt: Gpt<Tape>,
+        ranks: &'r mut Ranks,
+        optimizer: impl FnOnce(Owners) -> Optimizer<Device>,
+    ) -> Self {
+        let owners = if config.memory.shard { Owners::divided(&gpt, ranks) } else { Owners::default() };
+        let (mut optimizer, memory) = (optimizer(owners), HostMemory::unlimited());
+        if let Some(host) = &mut optimizer.host {
+            host.take_memory_from(memory.clone());
+        }
+        let gpt = optimizer.adopt(gpt, StatesOnDisk::none()).expect("there is room");
+        if let Some(host) = &mut optimizer.host {
+            host.number_shares_from(ranks.share(config.train.accumulate).range().start);
+        }
+        Self { config: config.clone(), learner: Learner::new(gpt, config), optimizer, ranks, memory }
+    }
+
+    fn new(config: &Config, ranks: &'r mut Ranks) -> Self {
+        let gpt = Gpt::new(&config.model, 3, &FlexDevice).expect("valid");
+        Self::begin(config, gpt, ranks, |owners| {
+            let mut optimizer = Optimizer::placed(config, &FlexDevice);
+            optimizer.owners = owners;
+            optimizer
+        })
+    }
+
+    fn resume(folder: &Path, config: &Config, ranks: &'r mut Ranks) -> Self {
+        let gpt = weights::load_native(&folder.join(WEIGHTS), &FlexDevice).expect("it was saved");
+        Self::begin(config, gpt, ranks, |owners| {
+            restore::<Device>(folder, config, &FlexDevice, owners).expect("restored").1
+        })
+    }
+
+    fn gradients(&mut self, step: u64) -> (GradientsParams, Report) {
+        let count = self.config.train.accumulate as u64;
+        let data = StepData { step, micro_batches: (0..count).map(|n| micro_batch(step, n)).collect() };
+        let Self { learner, optimizer: Optimizer { host, owners, passes, .. }, ranks, .. } = self;
+        learner.gradients(&data, host.as_mut(), owners, passes.clone(), ranks)
+    }
+
+    /// The bits of loss and norm.
+    fn step(mut self, step: u64) -> (Self, [u32; 2]) {
+        let (grads, report) = self.gradients(step);
+        assert_eq!(report.failure, None);
+        let settings = &self.config.train;
+        let share = rate_share(&settings.schedule, step, 2 * STEPS);
+        let stride = Stride::clipped(share, f64::from(report.gnorm), settings.grad_clip);
+        let (learner, told) = self.learner.map_gpt(|gpt| {
+            let (gpt, stepped) = self.optimizer.step(gpt, grads, stride);
+            stepped.expect("there is room");
+            self.optimizer.gathered(gpt, self.ranks)
+        });
+        told.expect("no rank fails");
+        self.learner = learner;
+        (self, [report.loss.to_bits(), report.gnorm.to_bits()])
+    }
+
+    fn steps(mut self, steps: std::ops::Range<u64>) -> (Self, Vec<[u32; 2]>) {
+        let mut bits = Vec::new();
+        for step in steps {
+            let of_step;
+            (self, of_step) = self.step(step);
+            bits.push(of_step);
+        }
+        self.optimizer.settle().expect("it was stepped");
+        (self, bits)
+    }
+
+    /// Writes a checkpoint into `folder`, which is rank 0's to do.
+    fn save(&mut self, folder: &Path) {
+        let Self { config, learner, optimizer, ranks, .. } = self;
+        let (gpt, divided) = (&learner.gpt, optimizer.owners.are_divided());
+        if !ranks.leads() {
+            if divided {
+                let lending = Lending::begin(optimizer, ranks).expect("no rank fails");
+                lending.serve(optimizer, gpt).expect("no rank fails");
+            }
+            return;
+        }
+        let lending = divided.then(|| RefCell::new(Lending::begin(optimizer, ranks).expect("no rank fails")));
+        let (words, progress) = (Tokenizer::bytes(&tokenizer::CHAT_SPECIALS), Progress::start(1));
+        save(folder, gpt, optimizer, lending.as_ref(), config, &progress, &words).expect("saved");
+        if let Some(lending) = lending {
+            lending.into_inner().end().expect("no rank fails");
+        }
+    }
+}
+
+fn files(folder: &Path) -> Vec<Vec<u8>> {
+    [WEIGHTS, MOMENTS, STATE].map(|file| fs::read(folder.join(file)).expect("it was saved")).into()
+}
+
+/// A run as every rank has seen it.
+struct Trained {
+    /// Bits of each step's loss and norm.
+    steps: Vec<Vec<[u32; 2]>>,
+    /// Files of the checkpoints in the middle and at the end.
+    saved: [Vec<Vec<u8>>; 2],
+}
+
+/// Some steps on one world, and as many after a resume on another.
+fn trained(settings: &[&str], worlds: [usize; 2], later: &[&str]) -> Trained {
+    let [middle, end] = [(), ()].map(|()| tempfile::tempdir().expect("a folder"));
+    let (first, second) = (config(settings), config(&[settings, later].concat()));
+    let begun = on_each(worlds[0], |ranks| {
+        let (mut training, bits) = Training::new(&first, ranks).steps(1..1 + STEPS);
+        training.save(middle.path());
+        bits
+    });
+    let resumed = on_each(worlds[1], |ranks| {
+        let training = Training::resume(middle.path(), &second, ranks);
+        let (mut training, bits) = training.steps(1 + STEPS..1 + 2 * STEPS);
+        training.save(end.path());
+        bits
+    });
+    Trained { steps: [begun, resumed].concat(), saved: [files(middle.path()), files(end.path())] }
+}
+
+#[test]
+fn ranks_that_divide_the_hosts_optimizer_have_the_bits_of_one_that_has_all_of_it() {
+    let cases: [&[&str]; 6] = [
+        &["train.grad_clip=null"],
+        &["memory.optimizer_state=bf16", "model.compute=bf16", "train.recompute=1"],
+        &["memory.optimizer_state=compact", "model.compute=bf16"],
+        &["memory.optimizer_state=bf16", "memory.gradients=int8", "train.recompute=1", "train.accumulate=6"],
+        &["train.optimizer=muon", "memory.device_blocks=1"],
+        &["train.optimizer=sgd", "memory.optimizer_state=bf16", "model.tie_word_embeddings=true"],
+    ];
+    for settings in cases {
+        let settings = [&["train.accumulate=4"], settings].concat();
+        let one = trained(&settings, [1, 1], &[]);
+        let divided = [&settings[..], &["memory.shard=true"]].concat();
+        for worlds in [[1, 2], [2, 4], [4, 1]] {
+            let several = trained(&divided, worlds, &[]);
+            let (before, after) = several.steps.split_at(worlds[0]);
+            assert!(before.iter().all(|bits| *bits == one.steps[0]), "{settings:?} on {worlds:?}");
+            assert!(after.iter().all(|bits| *bits == one.steps[1]), "{settings:?} resumed on {worlds:?}");
+            assert!(several.saved == one.saved, "{settings:?}: other files on {worlds:?}");
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_of_a_divided_optimizer_resumes_wherever_it_is_kept() {
+    // In f32 and without clipping the host has the device's bits.
+    let settings = ["train.accumulate=4", "train.grad_clip=null", "memory.shard=true"];
+    let on_host = trained(&settings, [4, 2], &[]);
+    let moved = trained(&settings, [2, 2], &["memory.optimizer=device"]);
+    assert!(on_host.saved == moved.saved);
+    let [on_device, device] = [&["memory.optimizer=device"][..], &settings].map(<[_]>::to_vec);
+    let moved = trained(&[device, on_device].concat(), [2, 4], &["memory.optimizer=host"]);
+    assert!(on_host.saved == moved.saved);
+}
+
+/// Elements of each parameter, in the model's order, and those that a step's gradients have.
+struct Sizes<'g> {
+    gradients: &'g GradientsParams,
+    all: Vec<u64>,
+    with_gradient: u64,
+}
+
+impl<'g> Sizes<'g> {
+    fn of(gpt: &Gpt<Tape>, gradients: &'g GradientsParams) -> Self {
+        let mut sizes = Self { gradients, all: Vec::new(), with_gradient: 0 };
+        gpt.visit(&mut sizes);
+        sizes
+    }
+
+    /// Elements that each of some ranks owns.
+    fn owned(&self, world: usize) -> Vec<u64> {
+        let mut owned = vec![0; world];
+        for (size, owner) in self.all.iter().zip(exchange::shards(&self.all, world)) {
+            owned[owner] += size;
+        }
+        owned
+    }
+}
+
+impl ModuleVisitor<Tape> for Sizes<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Tape, D>>) {
+        self.all.push(param.lazy_shape().num_elements() as u64);
+        let gradient = self.gradients.get::<Device, D>(param.id);
+        self.with_gradient += gradient.map_or(0, |gradient| gradient.shape().num_elements() as u64);
+    }
+}
+
+#[test]
+fn a_rank_takes_host_memory_for_what_it_owns_and_no_more() {
+    let config = config(&["train.accumulate=4", "memory.shard=true"]);
+    for world in [2, 4] {
+        let each = on_each(world, |ranks| {
+            let (mut training, _) = Training::new(&config, ranks).steps(1..3);
+            let bytes = |training: &Training<'_>| {
+                let in_use = training.memory.usage().in_use;
+                assert_eq!(in_use, training.optimizer.host_bytes());
+                in_use
+            };
+            let states = bytes(&training);
+            let (gradients, _) = training.gradients(3);
+            let sizes = Sizes::of(&training.learner.gpt, &gradients);
+            (states, bytes(&training), sizes.owned(world)[training.ranks.rank()], sizes.all)
+        });
+        let parameters: u64 = each[0].3.iter().sum();
+        let largest = each[0].3.iter().max().expect("parameters");
+        for (rank, (states, with_gradients, owned, _)) in each.iter().enumerate() {
+            // Master weights and two moments in f32, and then what they are stepped along.
+            assert_eq!([*states, *with_gradients], [12 * owned, 16 * owned], "rank {rank} of {world}");
+            assert!(*owned <= parameters / world as u64 + largest, "{owned} of {parameters}");
+        }
+        assert_eq!(each.iter().map(|(_, _, owned, _)| owned).sum::<u64>(), parameters);
+    }
+}
+
+#[test]
+fn a_rank_keeps_summed_gradients_of_what_it_owns_alone() {
+    let settings = ["train.accumulate=4", "train.recompute=1", "memory.optimizer=device"];
+    let held = |settings: &[&str]| {
+        let config = config(settings);
+        on_each(4, |ranks| {
+            let mut training = Training::new(&config, ranks);
+            let (gradients, report) = training.gradients(1);
+            let sizes = Sizes::of(&training.learner.gpt, &gradients);
+            let owned = sizes.owned(4)[training.ranks.rank()];
+            (4 * sizes.with_gradient, report.gradients_held.expect("four ranks"), 4 * owned)
+        })
+    };
+    let whole = held(&settings);
+    let all = whole[0].0;
+    let divided = held(&[&settings[..], &["memory.shard=true"]].concat());
+    for (rank, (summed, _, owned)) in divided.iter().enumerate() {
+        assert_eq!(summed, owned, "rank {rank}");
+    }
+    assert_eq!(divided.iter().map(|(_, _, owned)| owned).sum::<u64>(), all);
+    // Beside its own sums: the largest parameter, of which a gradient comes while another is under way.
+    let peaks: Vec<u64> = divided.iter().map(|(_, peak, _)| *peak).collect();
+    assert_eq!(peaks, [46_272, 71_616, 46_368, 46_272]);
+    let largest = 4 * 264 * 24;
+    assert!(divided.iter().all(|(_, peak, owned)| *peak <= owned + 2 * largest), "{divided:?}");
+    assert!(whole.iter().all(|(summed, peak, _)| *summed == all && *peak == all), "{whole:?}");
+}
+
+#[test]
+fn a_rank_that_fails_keeps_no_other_waiting() {
+    let config = config(&["train.accumulate=4", "memory.shard=true"]);
+    let told = on_each(2, |ranks| {
+        let mut training = Training::new(&config, ranks);
+        if training.ranks.rank() == 1 {
+            let host = training.optimizer.host.as_mut().expect("it is on the host");
+            let short = Tensor::<Device, 1>::ones([3], &FlexDevice);
+            host.arrive(training.learner.gpt.wte.id, short, DType::F32, false).expect("it can be read");
+        }
+        training.gradients(1).1.failure.expect("no rank can go on")
+    });
+    assert!(told[0].contains("another rank could not compute"), "{told:?}");
+    assert!(told[1].contains("the gradient has 3 elements"), "{told:?}");
+}

@@ -1,0 +1,211 @@
+//! Gradients that leave for their sum over the ranks while the rest of the backward pass goes on.
+//!
+//! All ranks hand parameters in one order, that in which a pass comes to them. A parameter's turn comes when its gradients of this
+//! rank's last micro-batch are there; what the pass leaves over, and everything of a rank that has no micro-batch, follows
+//! behind it. How many elements are under way at once, and so when each sum is waited for, follows from the model
+//! alone and from no time.
+
+use std::collections::{HashMap, VecDeque};
+
+use burn::backend::Autodiff;
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::backend::{Backend, BackendTypes};
+use burn::tensor::{Shape, Tensor};
+use exchange::Pairwise;
+use models::Gpt;
+
+use super::sum::Sum;
+use crate::ranks::Beside;
+
+/// Parameters on their way out and back.
+pub(super) struct Departing<I: Backend> {
+    pub(super) sums: Beside,
+    pub(super) turns: Turns,
+    next: usize,
+    under_way: VecDeque<UnderWay<I>>,
+}
+
+/// The order in which parameters leave, and the most elements that are under way at once.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Turns {
+    pub(super) order: Vec<ParamId>,
+    window: usize,
+}
+
+/// A parameter whose sum has not come back yet.
+struct UnderWay<I: Backend> {
+    id: ParamId,
+    shape: Shape,
+    device: I::Device,
+    /// Whether the sum is for this rank, too.
+    returns: bool,
+    bytes: u64,
+    land: Land<I>,
+}
+
+type Land<I> = fn(&mut Sum<'_, I>, ParamId, Vec<f32>, Shape, &<I as BackendTypes>::Device);
+
+impl Turns {
+    /// As a pass that recomputes `every` so many blocks comes to them: the head, then segments from the last to the first, the
+    /// embeddings with that. Without recomputation all come at once, in the model's order.
+    pub(super) fn of_pass<B: Backend>(gpt: &Gpt<B>, every: Option<usize>) -> Self {
+        let named = Named::of(gpt);
+        let largest = named.iter().map(|(_, _, len)| *len).max().unwrap_or_default();
+        let Some(every) = every else { return Self { order: ids(&named), window: largest } };
+        let segment = |name: &str| {
+            let block = name.strip_prefix("blocks.")?.split('.').next()?.parse::<usize>().ok()?;
+            Some(block / every.max(1))
+        };
+        let is_head = |name: &str| name.starts_with("final_norm") || name.starts_with("lm_head");
+        let mut in_turn = named.clone();
+        in_turn.sort_by_key(|(name, ..)| (!is_head(name), std::cmp::Reverse(segment(name).unwrap_or(0))));
+        let mut segments = HashMap::<usize, usize>::new();
+        for (name, _, len) in &named {
+            if let Some(segment) = segment(name) {
+                *segments.entry(segment).or_default() += len;
+            }
+        }
+        let window = segments.into_values().max().unwrap_or_default().max(largest);
+        Self { order: ids(&in_turn), window }
+    }
+
+    /// In the model's order, as exchanges with a memory know parameters by their place.
+    pub(super) fn of_model<B: Backend>(gpt: &Gpt<B>) -> Self {
+        Self::of_pass(gpt, None)
+    }
+}
+
+fn ids(named: &[(String, ParamId, usize)]) -> Vec<ParamId> {
+    named.iter().map(|(_, id, _)| *id).collect()
+}
+
+/// Names, ids and elements of parameters, in the model's order.
+#[derive(Default)]
+struct Named {
+    path: Vec<String>,
+    found: Vec<(String, ParamId, usize)>,
+}
+
+impl Named {
+    fn of<B: Backend>(gpt: &Gpt<B>) -> Vec<(String, ParamId, usize)> {
+        let mut named = Self::default();
+        gpt.visit(&mut named);
+        named.found
+    }
+}
+
+impl<B: Backend> ModuleVisitor<B> for Named {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        self.found.push((self.path.join("."), param.id, param.lazy_shape().num_elements()));
+    }
+}
+
+impl<I: Backend> Departing<I> {
+    pub(super) fn begin(sums: Beside, turns: Turns) -> Self {
+        Self { sums, turns, next: 0, under_way: VecDeque::new() }
+    }
+
+    /// Whether it is the turn of this parameter.
+    fn is_next(&self, id: ParamId) -> bool {
+        self.turns.order.get(self.next) == Some(&id)
+    }
+
+    /// Whether all have left.
+    pub(super) fn are_out(&self) -> bool {
+        self.next == self.turns.order.len()
+    }
+
+    /// The parameter that has to be back before `elements` more may leave.
+    fn next_to_land(&mut self, elements: usize) -> Option<UnderWay<I>> {
+        let under_way: usize = self.under_way.iter().map(|one| one.shape.num_elements()).sum();
+        if under_way.saturating_add(elements) > self.turns.window { self.under_way.pop_front() } else { None }
+    }
+}
+
+impl<I: Backend> Sum<'_, I> {
+    /// Lets a parameter leave if it is its turn, all of whose gradients of this rank are there.
+    pub(super) fn depart<const D: usize>(&mut self, id: ParamId, shape: Shape, device: I::Device) {
+        if self.departing.as_ref().is_none_or(|departing| !departing.is_next(id)) {
+            return;
+        }
+        let len = shape.num_elements();
+        self.land_until(len);
+        let own = self.take_rows::<D>(id).and_then(|own| Ok(Pairwise::of_sums(self.share, len, own)?));
+        let own = own.unwrap_or_else(|error| {
+            self.failure.get_or_insert(format!("{error:#}"));
+            self.nothing(len)
+        });
+        let range = self.share.range();
+        let bytes = (size_of::<f32>() * len * self.share.held(range.end - range.start)) as u64;
+        self.held.add(bytes);
+        let owner = self.owners.owner(id);
+        let returns = owner.is_none_or(|owner| owner == self.share.rank);
+        let departing = self.departing.as_mut().expect("it was there before");
+        departing.sums.hand_in(own, owner);
+        departing.next += 1;
+        departing.under_way.push_back(UnderWay { id, shape, device, returns, bytes, land: land::<I, D> });
+    }
+
+    /// Zeros, which a rank that has failed contributes, so that no other waits for it: they hear of the failure in the vote.
+    fn nothing(&self, len: usize) -> Pairwise {
+        let range = self.share.range();
+        let zeros = vec![vec![0.0; len]; self.share.held(range.end - range.start)];
+        Pairwise::of_sums(self.share, len, zeros).expect("as many as are held")
+    }
+
+    /// Lets everything leave that has not, and waits until all of it is back.
+    pub(super) fn depart_all(&mut self, gpt: &Gpt<Autodiff<I>>) {
+        while self.departing.as_ref().is_some_and(|departing| !departing.are_out()) {
+            gpt.visit(&mut Departures { sum: self });
+        }
+        self.land_until(usize::MAX);
+    }
+
+    fn land_until(&mut self, elements: usize) {
+        while let Some(landing) =
+            self.departing.as_mut().and_then(|departing| departing.next_to_land(elements))
+        {
+            let UnderWay { id, shape, device, returns, bytes, land } = landing;
+            let sum = self.departing.as_ref().and_then(|departing| departing.sums.take());
+            self.held.remove(bytes);
+            if let Some(sum) = sum.filter(|_| returns) {
+                land(self, id, sum, shape, &device);
+            }
+        }
+    }
+}
+
+/// Puts a sum where the parameter is stepped.
+fn land<I: Backend, const D: usize>(
+    sum: &mut Sum<'_, I>,
+    id: ParamId,
+    numbers: Vec<f32>,
+    shape: Shape,
+    device: &I::Device,
+) {
+    if let Some(host) = sum.host_of(id) {
+        if let Err(error) = host.land(id, &numbers) {
+            sum.failure.get_or_insert(error.to_string());
+        }
+        return;
+    }
+    sum.complete_with::<D>(id, numbers, shape, device);
+}
+
+struct Departures<'d, 's, I: Backend> {
+    sum: &'d mut Sum<'s, I>,
+}
+
+impl<I: Backend> ModuleVisitor<Autodiff<I>> for Departures<'_, '_, I> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
+        self.sum.depart::<D>(param.id, param.lazy_shape(), param.lazy_device());
+    }
+}
