@@ -556,10 +556,10 @@ fn states_that_the_host_does_not_hold_go_to_the_disk_with_their_time_and_wear() 
     optimizer       on the host, 14.03 GiB with gradients that wait, and 49.23 GiB of its state on the disk; its step reads and writes 126.00 GiB there, beside the next forward pass
     device budget   7.20 GiB, 8.00 GiB free, 8.00 GiB in all
     its floor       about 6.72 GiB, the largest operation; a smaller budget may not work
-    link            45.18 GiB in and 32.38 GiB out per step, at 25.0 GB/s
+    link            45.18 GiB in and 32.38 GiB out per step, at 25.0 GB/s (estimated)
     slowdown        2.3× (copies behind arithmetic) to 3.5× (copies waited for)
-    time            at best 54 s to 81 s per step, 3 h 01 min to 4 h 30 min in all
-    disk tier       49.23 GiB of the optimizer's state and 25.86 GiB that spill of 160.00 GiB; about 65.55 GiB written and 86.47 GiB read per step, at 3.00 GB/s and 3.00 GB/s, at most 101.65 TiB written per day, which the drive's 545.70 TiB of endurance last for 5 d 8 h
+    time            at best 54 s to 81 s per step, 3 h 01 min to 4 h 30 min in all (estimated)
+    disk tier       49.23 GiB of the optimizer's state and 25.86 GiB that spill of 160.00 GiB; about 65.55 GiB written and 86.47 GiB read per step (estimated), at 3.00 GB/s and 3.00 GB/s, at most 101.65 TiB written per day, which the drive's 545.70 TiB of endurance last for 5 d 8 h
     host memory     19.20 GiB, 24.00 GiB free
     disk            150.62 GiB for 2 checkpoints of 75.31 GiB
     ");
