@@ -71,15 +71,29 @@ impl HostMemory {
         Ok(Self::without_device(Limit::NONE, Some(Disk::open(folder, bytes)?)))
     }
 
+    /// Host memory as a device has it that [computes nothing](Self::computes_nothing).
+    #[cfg(feature = "test-util")]
+    pub fn for_nothing() -> Self {
+        let memory = Self::unlimited();
+        memory.pool.run_dry();
+        memory
+    }
+
     fn without_device(limit: Limit, disk: Option<Arc<Disk>>) -> Self {
         let pool = HostPool::new(limit, Limit::NONE);
         Self::new(Below { pool, disk, traffic: Arc::default() }, Nowhere)
     }
 
+    /// Whether this is the memory of a device that [computes nothing](crate::OffloadConfig::dry_run): what is written to a buffer
+    /// appears in others, and nobody minds what is there, so arithmetic on them can be left out.
+    pub fn computes_nothing(&self) -> bool {
+        self.pool.is_dry()
+    }
+
     /// The disk below this memory, if there is one. A device that [computes nothing](crate::OffloadConfig::dry_run) has none:
     /// its host memory takes no room either.
     pub fn disk(&self) -> Option<DiskMemory> {
-        let (disk, traffic) = self.disk.clone().filter(|_| !self.pool.is_dry())?;
+        let (disk, traffic) = self.disk.clone().filter(|_| !self.computes_nothing())?;
         Some(DiskMemory::new(self.clone(), disk, traffic))
     }
 

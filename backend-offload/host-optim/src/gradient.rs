@@ -28,18 +28,22 @@ impl Part {
 
     /// Adds what follows these shares. One share is kept in the type it came in; the sum of several is in f32.
     fn add(&mut self, memory: &HostMemory, name: &str, more: Values<'_>) -> Result<(), OffloadError> {
+        let computes = !memory.computes_nothing();
+        self.level += 1;
         if let Values::Bf16(narrow) = self.values() {
             let len = size_of::<f32>() * narrow.len();
             let mut wide = memory.take(len, format_args!("the summed gradients of {name}"))?;
-            convert::<bf16, f32>(bytemuck::cast_slice_mut(&mut wide), narrow, |x| x);
+            if computes {
+                convert::<bf16, f32>(bytemuck::cast_slice_mut(&mut wide), narrow, |x| x);
+            }
             (self.buffer, self.is_narrow) = (wide, false);
         }
         let sum = bytemuck::cast_slice_mut(&mut self.buffer);
         match more {
-            Values::F32(more) => add(sum, more),
-            Values::Bf16(more) => add(sum, more),
+            Values::F32(more) if computes => add(sum, more),
+            Values::Bf16(more) if computes => add(sum, more),
+            _ => {}
         }
-        self.level += 1;
         Ok(())
     }
 }
@@ -75,7 +79,9 @@ impl Gradient {
             left.add(memory, name, share)?;
         } else {
             let mut buffer = memory.take(share.bytes().len(), format_args!("the gradient of {name}"))?;
-            copy(&mut buffer, share.bytes());
+            if !memory.computes_nothing() {
+                copy(&mut buffer, share.bytes());
+            }
             self.parts.push(Part { level: 0, buffer, is_narrow: share.is_narrow() });
         }
         while let [.., left, right] = &mut self.parts[..]

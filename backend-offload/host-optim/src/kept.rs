@@ -49,14 +49,19 @@ impl Kept {
         if let Some(disk) = &memory.disk {
             return Ok(Self::Disk(OnDisk::new(disk, name, layout, (len, memory.chunk), fill)?));
         }
+        let computes = !memory.host.computes_nothing();
         let mut parts = [const { None }; PARTS];
         for ((part, bytes), what) in parts.iter_mut().zip(layout.bytes(len)).zip(PURPOSES) {
             if bytes > 0 {
                 let buffer = part.insert(memory.host.take(bytes, format_args!("{what} of {name}"))?);
-                buffer.fill(0);
+                if computes {
+                    buffer.fill(0);
+                }
             }
         }
-        fill(0..len, &mut arrays(layout, &mut parts));
+        if computes {
+            fill(0..len, &mut arrays(layout, &mut parts));
+        }
         Ok(Self::Host(parts))
     }
 

@@ -317,6 +317,9 @@ impl HostRows {
 
     /// Lets `rows` take every step that they have missed, the last of them along `gradient` where there is one.
     fn take_steps(&mut self, rows: &[u32], gradient: Option<&[f32]>) {
+        if self.state.memory.computes_nothing() {
+            return;
+        }
         let Self { state, width, times, missed, .. } = self;
         let steps = Steps { width: *width, missed, time: state.time, gradient };
         let times = bytemuck::cast_slice_mut(times);

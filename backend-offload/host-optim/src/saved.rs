@@ -41,13 +41,15 @@ impl HostState {
         for (what, found) in lengths.into_iter().chain(second) {
             matching(name, what, weights.len(), found)?;
         }
+        let memory = memory.into();
         match weights {
+            _ if memory.host.computes_nothing() => {}
             ValuesMut::F32(weights) => weights.copy_from_slice(&saved.weights),
             ValuesMut::Bf16(weights) => convert(weights, &saved.weights, nearest),
         }
         let layout = Layout::of(format, kept, weights.values().is_narrow());
         let second = saved.moments[1].as_slice();
-        let mut state = Self::made(&memory.into(), name, layout, weights.len(), |range, arrays| {
+        let mut state = Self::made(&memory, name, layout, weights.len(), |range, arrays| {
             let second = if second.is_empty() { second } else { &second[range.clone()] };
             arrays.fill(&saved.weights[range.clone()], [&first[range], second]);
         })?;

@@ -137,7 +137,7 @@ impl HostState {
         }
         let Some(mut gradient) = self.gradient.take() else { return Ok(0.0) };
         gradient.complete(&self.memory, &self.name)?;
-        let squares = gradient.squares();
+        let squares = if self.memory.computes_nothing() { 0.0 } else { gradient.squares() };
         (self.gradient, self.squares) = (Some(gradient), Some(squares));
         Ok(squares)
     }
@@ -210,6 +210,9 @@ impl HostState {
     ) -> Result<(), HostOptimError> {
         let slabs = self.kept.slabs()?;
         let gradient = self.take_gradient()?;
+        if self.memory.computes_nothing() {
+            return Ok(());
+        }
         let noise = Noise::new(key(&self.name), self.time);
         let along = Along { rule, stride, time: self.time, noise };
         self.kept.change(slabs, self.layout, self.len, |range, arrays| {

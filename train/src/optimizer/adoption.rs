@@ -96,8 +96,11 @@ impl HostPart {
         if restored.is_none() && !narrow && !self.keeps_velocity() {
             return Ok((HostState::of_tensor(memory, name, self.format, &weights)?, weights));
         }
-        let masters = host_optim::read(name, weights.clone())?;
-        let masters: Vec<f32> = masters.iter::<f32>().collect();
+        let masters: Vec<f32> = if self.memory.computes_nothing() {
+            vec![0.0; weights.shape().num_elements()]
+        } else {
+            host_optim::read(name, weights.clone())?.iter::<f32>().collect()
+        };
         let (time, moments) = restored.unwrap_or_else(|| {
             let zeros = |keeps: bool| vec![0.0; if keeps { masters.len() } else { 0 }];
             (0, [zeros(true), zeros(!self.keeps_velocity())])
