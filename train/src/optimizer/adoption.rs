@@ -93,7 +93,7 @@ impl HostPart {
             Some(restored) => restored.take(name, has_velocity)?,
             None => None,
         };
-        if restored.is_none() && !narrow && !self.keeps_velocity() {
+        if restored.is_none() && !narrow && !has_velocity {
             return Ok((HostState::of_tensor(memory, name, self.format, &weights)?, weights));
         }
         let masters: Vec<f32> = if self.memory.computes_nothing() {
@@ -103,7 +103,7 @@ impl HostPart {
         };
         let (time, moments) = restored.unwrap_or_else(|| {
             let zeros = |keeps: bool| vec![0.0; if keeps { masters.len() } else { 0 }];
-            (0, [zeros(true), zeros(!self.keeps_velocity())])
+            (0, [zeros(true), zeros(!has_velocity)])
         });
         let saved = Saved { time: time as u32, weights: masters, moments };
         let kind = if narrow { DType::BF16 } else { DType::F32 };

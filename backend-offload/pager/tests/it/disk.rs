@@ -7,7 +7,7 @@ use pager::{Limit, Machine, Pace, Policy, Replay, disk_bound};
 use std::fmt::Write;
 
 /// Percent of the peak on the device and on the host, and bytes to and from the disk over the least that could move, in percent.
-/// What leaves the device is on the host first, where it pushes others out; small models have blocks of a tenth of a budget.
+/// Blocks that leave the device for the disk are on the host first and push others out of it, and a small model's block is a tenth of a budget.
 const STEPS: [(&str, [u64; 2], u64); 7] = [
     ("toy", [25, 25], 101),
     ("toy", [25, 50], 116),
