@@ -25,7 +25,7 @@ use std::sync::Arc;
 const READ: &str = "reading a tensor";
 const WRITE: &str = "writing a tensor";
 
-/// What a read comes to.
+/// Bytes of all tensors that are read.
 type Contents = DynFut<Result<Vec<Bytes>, ServerError>>;
 
 /// A tensor to be read that is on the device, and its place among those asked for.

@@ -5,7 +5,7 @@
 //! device. Until a copy is done its host memory is kept here, and the device memory of one that
 //! leaves, whatever becomes of the buffer.
 //!
-//! What the program reads is copied like a buffer that leaves, to memory that its reader keeps. The buffer stays; whoever
+//! A read of the program's is copied like a buffer that leaves, to memory that its reader keeps. The buffer stays; whoever
 //! uses it next waits for the copy on the device, and so does its stream before the memory serves others.
 
 use super::runtime::InnerRuntime;
@@ -124,7 +124,7 @@ pub(super) struct Copies<R: InnerRuntime> {
     /// Under way in each direction, oldest first: a direction is done in order.
     out: VecDeque<CopyId>,
     back: VecDeque<CopyId>,
-    /// Those for the program, which are off the device as well.
+    /// Copies for the program, which are off the device as well.
     read: VecDeque<CopyId>,
     /// Off the device and done, until the pager has said what becomes of the contents.
     landed: HashMap<Token, Draft>,

@@ -256,7 +256,7 @@ pub(super) fn moment_on_device<I: Backend>(
     Ok(read::<I>(parameter, tensor)?.iter::<f32>().collect())
 }
 
-/// What this process keeps of the parameters that it steps, read one at a time.
+/// States and moments that this process keeps, read one at a time.
 pub(super) struct Own<'o, I: Backend> {
     optimizer: &'o Optimizer<I>,
     on_host: HashMap<&'o str, &'o HostState>,
