@@ -2,13 +2,16 @@
 //! to be known whether the kernel writes to it.
 //!
 //! ```sh
-//! cargo bench -p backend-offload --features wgpu
+//! cargo bench -p backend-offload --features wgpu,cuda --bench launch_overhead
+//! cargo xtask stand-in cargo bench -p backend-offload --features wgpu,cuda --bench launch_overhead
 //! ```
 //!
-//! All three run in one process, one after the other in small turns, so that the machine's mood is shared. A
+//! On Vulkan, and on CUDA where there is a driver; the second command brings the stand-in for one. All three run in one
+//! process, one after the other in small turns, so that the machine's mood is shared, and batches of one turn are compared. A
 //! kernel over 64 KiB does next to nothing; what is timed is the road to it.
 
-use backend_offload::{Budget, OffloadRuntime, set_device_budget, stats};
+use backend_offload::{Budget, InnerRuntime, OffloadRuntime, set_device_budget, stats};
+use burn::tensor::backend::DeviceOps;
 use burn_cubecl::CubeBackend;
 use criterion::{Criterion, criterion_group, criterion_main};
 use cubecl_common::future::block_on;
@@ -16,7 +19,7 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 use cubecl_core::server::Handle;
 use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 /// Launches between two synchronisations: enough for a queue, not enough to fill it.
@@ -29,19 +32,17 @@ fn touch(input: &Array<f32>, output: &mut Array<f32>) {
     }
 }
 
-type Plain = CubeBackend<WgpuRuntime, f32, i32, u32>;
-
 /// Buffers that are read, and as many that are written to.
 const READ: usize = 4;
 
-struct Rig<R: Runtime<Device = WgpuDevice>> {
+struct Rig<R: Runtime> {
     client: ComputeClient<R>,
     buffers: Vec<Handle>,
 }
 
-impl<R: Runtime<Device = WgpuDevice>> Rig<R> {
-    fn new() -> Self {
-        let client = R::client(&WgpuDevice::default());
+impl<R: Runtime> Rig<R> {
+    fn new(device: &R::Device) -> Self {
+        let client = R::client(device);
         let zeros = vec![0; 64 << 10];
         let buffers = (0..2 * READ).map(|_| client.create_from_slice(&zeros)).collect();
         let rig = Self { client, buffers };
@@ -76,45 +77,65 @@ impl<R: Runtime<Device = WgpuDevice>> Rig<R> {
 }
 
 /// Sends every buffer to the host. True if some of them had been there and were not written to since.
-fn evict_all() -> bool {
-    let device = WgpuDevice::default();
-    let before = stats::<Plain>(&device).clean_drops;
-    set_device_budget::<Plain>(&device, Budget::Bytes(0)).expect("a budget");
-    set_device_budget::<Plain>(&device, Budget::Unlimited).expect("a budget");
-    stats::<Plain>(&device).clean_drops > before
+fn evict_all<R: InnerRuntime<Device: DeviceOps>>(device: &R::Device) -> bool {
+    let clean_drops = || stats::<CubeBackend<R, f32, i32, u32>>(device).clean_drops;
+    let before = clean_drops();
+    for budget in [Budget::Bytes(0), Budget::Unlimited] {
+        set_device_budget::<CubeBackend<R, f32, i32, u32>>(device, budget).expect("a budget");
+    }
+    clean_drops() > before
 }
 
-fn launches(criterion: &mut Criterion) {
-    let plain = Rig::<WgpuRuntime>::new();
-    let clean = Rig::<OffloadRuntime<WgpuRuntime>>::new();
-    assert!(!evict_all());
+const NAMES: [&str; 3] = ["plain", "offloaded", "offloaded, clean"];
+
+fn launches_on<R: InnerRuntime<Device: DeviceOps>>(
+    criterion: &mut Criterion,
+    runtime: &str,
+    device: &R::Device,
+) {
+    let plain = Rig::<R>::new(device);
+    let clean = Rig::<OffloadRuntime<R>>::new(device);
+    assert!(!evict_all::<R>(device));
     clean.batch();
-    let offloaded = Rig::<OffloadRuntime<WgpuRuntime>>::new();
-    let mut group = criterion.benchmark_group("launch");
-    group.throughput(criterion::Throughput::Elements(1));
+    let offloaded = Rig::<OffloadRuntime<R>>::new(device);
+    let rigs: [&dyn Fn() -> Duration; 3] = [&|| plain.batch(), &|| offloaded.batch(), &|| clean.batch()];
+    let rounds = RefCell::new(Vec::new());
     // Each sample of one is taken beside a sample of each other; only its own time counts.
-    let rigs: [(&str, &dyn Fn() -> Duration); 3] = [
-        ("plain", &|| plain.batch()),
-        ("offloaded", &|| offloaded.batch()),
-        ("offloaded, clean", &|| clean.batch()),
-    ];
-    // On a machine that others use too, the fastest batch says more than any average.
-    let fastest = Cell::new([Duration::MAX; 3]);
     let round = || {
-        let times = rigs.map(|(_, batch)| batch());
-        let kept = fastest.get();
-        fastest.set(std::array::from_fn(|rig| kept[rig].min(times[rig])));
+        let times = rigs.map(|batch| batch());
+        rounds.borrow_mut().push(times);
         times
     };
-    for (own, (name, _)) in rigs.iter().enumerate() {
-        let time = |rounds: u64| (0..rounds.div_ceil(BATCH)).map(|_| round()[own]).sum();
+    let mut group = criterion.benchmark_group(format!("launch on {runtime}"));
+    group.throughput(criterion::Throughput::Elements(1));
+    for (own, name) in NAMES.iter().enumerate() {
+        let time = |count: u64| (0..count.div_ceil(BATCH)).map(|_| round()[own]).sum();
         group.bench_function(*name, |bencher| bencher.iter_custom(time));
     }
     group.finish();
-    for ((name, _), time) in rigs.iter().zip(fastest.get()) {
-        println!("{name}: {:?} a launch in the fastest batch", time / BATCH as u32);
+    assert!(evict_all::<R>(device), "what was to be clean was");
+    let rounds = rounds.into_inner();
+    let micros = |time: Duration| time.as_secs_f64() * 1e6 / BATCH as f64;
+    for (own, name) in NAMES.iter().enumerate() {
+        // On a machine that others use too, the fastest batch says more than any average.
+        let fastest = rounds.iter().map(|times| micros(times[own])).fold(f64::INFINITY, f64::min);
+        let mut above: Vec<f64> = rounds.iter().map(|times| micros(times[own]) - micros(times[0])).collect();
+        above.sort_by(f64::total_cmp);
+        println!(
+            "{name} on {runtime}: {fastest:.2} µs a launch in the fastest batch, {:+.2} µs beside the plain batch of the \
+             same turn in the middle of {}",
+            above[above.len() / 2],
+            above.len()
+        );
     }
-    assert!(evict_all(), "what was to be clean was");
+}
+
+fn launches(criterion: &mut Criterion) {
+    launches_on::<WgpuRuntime>(criterion, "Vulkan", &WgpuDevice::default());
+    #[cfg(feature = "cuda")]
+    if backend_offload::cuda_driver_found() {
+        launches_on::<cubecl_cuda::CudaRuntime>(criterion, "CUDA", &cubecl_cuda::CudaDevice::default());
+    }
 }
 
 criterion_group!(benches, launches);

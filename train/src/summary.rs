@@ -59,6 +59,9 @@ pub(crate) struct Summary {
     left_ahead: u64,
     brought_ahead: u64,
     brought_in_vain: u64,
+    /// Operations that ran as an earlier step foretold, and times the program did something else.
+    foretold: u64,
+    diverged: u64,
     stall_seconds: f64,
     largest_launch: u64,
     /// Bytes per second and direction that this process measured before its first step, for the plan.
@@ -145,6 +148,8 @@ impl Summary {
             left_ahead: stats.left_ahead,
             brought_ahead: stats.brought_ahead,
             brought_in_vain: stats.brought_in_vain,
+            foretold: stats.predicted,
+            diverged: stats.diverged,
             stall_seconds: stats.stall.as_secs_f64(),
             largest_launch: outcome.peaks.largest_launch,
             link_bytes_per_second: None,

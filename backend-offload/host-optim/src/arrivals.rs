@@ -1,14 +1,14 @@
 //! Gradients that are taken in beside the program: on a thread of their own, in the order in which they were given to it.
 //!
-//! The program reads a gradient from the device, which only its own thread may do, and goes on. Widening, adding to earlier
-//! shares and squaring are done here meanwhile. Whoever needs the parameter's state again waits for it.
+//! The program begins to read a gradient from the device, which only its own thread may do, and goes on. The end of the read is
+//! waited for here; widening, adding to earlier shares and squaring follow. Whoever needs the parameter's state again waits for it.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 use crate::error::HostOptimError;
 use crate::state::HostState;
-use crate::tensors::Arrived;
+use crate::tensors::Incoming;
 
 /// Shares that wait while one is taken in. More would hold more memory that no budget counts.
 const WAITING: usize = 1;
@@ -23,7 +23,7 @@ pub struct Arrivals {
 
 struct Job {
     state: HostState,
-    share: Arrived,
+    share: Incoming,
     is_last: bool,
     done: SyncSender<Done>,
 }
@@ -50,7 +50,7 @@ impl Arrivals {
     }
 
     fn run(
-        take_in: impl Fn(&mut HostState, Arrived, bool) -> Result<(), HostOptimError> + Send + 'static,
+        take_in: impl Fn(&mut HostState, Incoming, bool) -> Result<(), HostOptimError> + Send + 'static,
     ) -> Result<Self, HostOptimError> {
         let (jobs, waiting) = sync_channel::<Job>(WAITING);
         let run = move || {
@@ -68,7 +68,7 @@ impl Arrivals {
 
     /// Has `state` take `share` in. Where `is_last`, the gradient's squares are added up at once, too. Waits only while another
     /// share already waits.
-    pub fn take_in(&self, state: HostState, share: Arrived, is_last: bool) -> Arriving {
+    pub fn take_in(&self, state: HostState, share: Incoming, is_last: bool) -> Arriving {
         // The result waits there for whoever asks.
         let (done, result) = sync_channel(1);
         let name = state.name().to_owned();
@@ -116,8 +116,8 @@ mod tests {
         HostState::new(memory, name, Format::F32, Values::F32(&[0.0; 3])).expect("memory")
     }
 
-    fn share(numbers: [f32; 3]) -> Arrived {
-        Arrived::read("w", Tensor::<Flex, 1>::from_floats(numbers, &FlexDevice)).expect("it can be read")
+    fn share(numbers: [f32; 3]) -> Incoming {
+        Incoming::begin("w", Tensor::<Flex, 1>::from_floats(numbers, &FlexDevice)).expect("it can be read")
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
     fn a_share_that_cannot_be_taken_in_gives_its_state_back_and_a_panic_does_not() {
         let memory = HostMemory::unlimited();
         let arrivals = Arrivals::begin().expect("a thread");
-        let short = Arrived::read("w", Tensor::<Flex, 1>::zeros([2], &FlexDevice)).expect("it can be read");
+        let short = Incoming::begin("w", Tensor::<Flex, 1>::zeros([2], &FlexDevice)).expect("it can be read");
         let (state, outcome) = arrivals.take_in(state(&memory, "w"), short, true).wait().expect("no panic");
         let told = outcome.expect_err("it is too short").to_string();
         assert_eq!(told, "w: the gradient has 2 elements where its parameter has 3");

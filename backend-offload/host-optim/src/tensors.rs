@@ -1,7 +1,14 @@
 //! A parameter's tensors on their device: read for its state, and made anew after a step.
 
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
 use backend_offload::{Decoding, Managed};
-use burn::tensor::{DType, DataError, Int, Shape, Tensor, TensorData, TensorPrimitive, backend::Backend};
+use burn::tensor::{
+    BasicOps, DType, DataError, Int, Shape, Tensor, TensorData, TensorPrimitive, backend::Backend,
+    try_read_sync,
+};
 use half::bf16;
 
 use crate::adamw::Stride;
@@ -15,23 +22,27 @@ use crate::saved::Saved;
 use crate::state::{HostState, matching};
 use crate::tiles::{Code, TILE, decode, encoded_bytes, tiles};
 
-/// A gradient as it came from the device, or a share of one.
+/// A gradient on its way from the device, or a share of one.
 #[derive(Debug)]
-pub struct Arrived(Form);
+pub struct Incoming(Form);
 
 #[derive(Debug)]
 enum Form {
-    Numbers(TensorData),
-    Tiles { codes: TensorData, scales: TensorData, narrow: bool },
+    Numbers(Reading),
+    Tiles { codes: Reading, scales: Reading, narrow: bool },
 }
 
-impl Arrived {
-    /// Reads a share of the gradient of the parameter `name`. The tensor's device memory is free when this returns.
+impl Incoming {
+    /// Begins to read a share of the gradient of the parameter `name`. On a device that copies beside its work it is under way
+    /// when this returns, and its memory serves others after the copy; elsewhere it has come.
     ///
     /// # Errors
     /// If the tensor cannot be read.
-    pub fn read<B: Backend, const D: usize>(name: &str, share: Tensor<B, D>) -> Result<Self, HostOptimError> {
-        Ok(Self(Form::Numbers(read(name, share)?)))
+    pub fn begin<B: Backend, const D: usize>(
+        name: &str,
+        share: Tensor<B, D>,
+    ) -> Result<Self, HostOptimError> {
+        Ok(Self(Form::Numbers(Reading::begin(name, share)?)))
     }
 
     /// The same of a gradient that the device has brought to tiles of whole numbers. It waits for its step as f32, or as bf16
@@ -39,13 +50,55 @@ impl Arrived {
     ///
     /// # Errors
     /// If a tensor cannot be read.
-    pub fn read_tiles<B: Backend>(
+    pub fn begin_tiles<B: Backend>(
         name: &str,
         (codes, scales): TileTensors<B>,
         narrow: bool,
     ) -> Result<Self, HostOptimError> {
-        let codes = codes.try_into_data().map_err(|error| unreadable(name, error.to_string()))?;
-        Ok(Self(Form::Tiles { codes, scales: read(name, scales)?, narrow }))
+        let codes = Reading::begin(name, codes)?;
+        Ok(Self(Form::Tiles { codes, scales: Reading::begin(name, scales)?, narrow }))
+    }
+}
+
+/// A tensor that is being read.
+enum Reading {
+    Here(TensorData),
+    UnderWay(Pin<Box<dyn Future<Output = Result<TensorData, HostOptimError>> + Send>>),
+}
+
+impl Reading {
+    fn begin<B: Backend, const D: usize, K: BasicOps<B> + 'static>(
+        name: &str,
+        tensor: Tensor<B, D, K>,
+    ) -> Result<Self, HostOptimError> {
+        let (name, kind) = (name.to_owned(), tensor.dtype());
+        let mut reading = Box::pin(async move {
+            let data = tensor.into_data_async().await;
+            let data = data.map_err(|error| unreadable(&name, error.to_string()))?;
+            // Burn's router widens what it reads to the backend's default type.
+            Ok(if data.dtype == kind { data } else { data.convert_dtype(kind) })
+        });
+        // A read is asked for when it is polled first.
+        match reading.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(data) => data.map(Self::Here),
+            Poll::Pending => Ok(Self::UnderWay(reading)),
+        }
+    }
+
+    fn wait(self) -> Result<TensorData, HostOptimError> {
+        match self {
+            Self::Here(data) => Ok(data),
+            Self::UnderWay(reading) => try_read_sync(reading).expect("this thread can wait"),
+        }
+    }
+}
+
+impl fmt::Debug for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Here(_) => "Here",
+            Self::UnderWay(_) => "UnderWay",
+        })
     }
 }
 
@@ -94,7 +147,7 @@ impl HostState {
         Ok((state, weights))
     }
 
-    /// Takes a gradient in, or a further share of it. The tensor's device memory is free when this returns.
+    /// Takes a gradient in, or a further share of it.
     ///
     /// # Errors
     /// If the host tier has no room, the length is another than the parameter's, or the tensor cannot be read.
@@ -102,22 +155,23 @@ impl HostState {
         &mut self,
         share: Tensor<B, D>,
     ) -> Result<(), HostOptimError> {
-        let share = Arrived::read(self.name(), share)?;
+        let share = Incoming::begin(self.name(), share)?;
         self.take_in(share)
     }
 
-    /// Takes in what was read of a gradient, or a further share of it.
+    /// Takes in a gradient once it has come, or a further share of it.
     ///
     /// # Errors
-    /// If the host tier has no room, or the length is another than the parameter's.
-    pub fn take_in(&mut self, share: Arrived) -> Result<(), HostOptimError> {
+    /// If it cannot be read, the host tier has no room, or the length is another than the parameter's.
+    pub fn take_in(&mut self, share: Incoming) -> Result<(), HostOptimError> {
         match share.0 {
-            Form::Numbers(data) => {
+            Form::Numbers(reading) => {
+                let data = reading.wait()?;
                 let data = if data.dtype == DType::BF16 { data } else { data.convert_dtype(DType::F32) };
                 let share = values(self.name(), &data)?;
                 self.arrive(share)
             }
-            Form::Tiles { codes, scales, narrow } => self.arrive_tiles(codes, scales, narrow),
+            Form::Tiles { codes, scales, narrow } => self.arrive_tiles(codes.wait()?, scales.wait()?, narrow),
         }
     }
 
@@ -189,10 +243,7 @@ pub fn read<B: Backend, const D: usize>(
     name: &str,
     tensor: Tensor<B, D>,
 ) -> Result<TensorData, HostOptimError> {
-    let kind = tensor.dtype();
-    let data = tensor.try_into_data().map_err(|error| unreadable(name, error.to_string()))?;
-    // Burn's router widens what it reads to the backend's default type.
-    Ok(if data.dtype == kind { data } else { data.convert_dtype(kind) })
+    Reading::begin(name, tensor)?.wait()
 }
 
 /// Memory for the parameter after a step. The tensor's own is free when this returns.

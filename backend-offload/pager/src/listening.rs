@@ -90,7 +90,7 @@ impl Pager {
             Named { block: *id, bytes: block.map_or(0, |block| block.bytes), is_new }
         };
         let course = planner.observe(&self.operation.operands().iter().map(named));
-        self.counters.predicted += u64::from(course == Course::Foretold);
+        self.counters.predicted += u64::from(matches!(course, Course::Foretold | Course::Larger));
         self.counters.diverged += u64::from(matches!(course, Course::Elsewhere { lost: true, .. }));
         let anew = matches!(course, Course::Elsewhere { found: true, .. });
         self.enter_operands(anew);

@@ -5,6 +5,9 @@
 //! assumed: where a step begins, which phases there are and what belongs together all follow from the repetition. A
 //! marked step only saves the operations it takes to be sure of a place.
 //!
+//! Operations that differ from the past in the sizes of their operands alone are followed: what identifies a block is where
+//! it was used last. Where several in a row look unlike the past and like some other time, that time is taken for the better one.
+//!
 //! When the program turns elsewhere, the cursor is lost at once and recency decides, until the latest operations
 //! look like some earlier ones again: another phase, or the same one after an interruption. What is expected of blocks not
 //! used since is then set anew: a block that lived in that earlier time is used next when it was used next then.
@@ -75,6 +78,8 @@ pub(crate) enum Course {
     Unknown,
     /// As an earlier time.
     Foretold,
+    /// As an earlier time, but with more bytes.
+    Larger,
     /// The place was `lost`, or another one was `found`; then what is expected of all blocks has changed.
     Elsewhere { lost: bool, found: bool },
 }
@@ -87,6 +92,10 @@ pub(crate) struct Planner {
     outlooks: Vec<Outlook>,
     /// The operation of the past that the program is at.
     cursor: Option<u64>,
+    /// Operations in a row that were followed although their operands have other sizes than in the past.
+    resized: u64,
+    /// The operation of another time that the latest of these look like.
+    rival: Option<u64>,
     /// Operations with which marked steps began, latest last.
     beginnings: [u64; BEGINNINGS],
     /// A step was marked and no operation has run since.
@@ -108,6 +117,8 @@ impl Planner {
             trace: Trace::new(),
             outlooks: Vec::new(),
             cursor: None,
+            resized: 0,
+            rival: None,
             // The first step may begin with the program.
             beginnings: std::array::from_fn(|n| u64::from(n == BEGINNINGS - 1)),
             marked: false,
@@ -246,20 +257,23 @@ impl Planner {
         self.credit = (self.credit + 2).min(number);
         let place = self.trace.uses_end();
         let context = self.trace.push(operands.clone());
+        let expected = self.cursor.map(|cursor| cursor + 1);
+        let begins = std::mem::take(&mut self.marked);
+        // Before what was expected of the operands is forgotten.
+        let found = self.find(number, expected, context, begins);
         for (n, Named { block: id, .. }) in operands.clone().enumerate() {
             let Some(outlook) = self.outlooks.get_mut(id.index as usize) else { continue };
+            let place = place + n as u64;
             if outlook.used > 0 {
                 self.trace.learn(outlook.place, Next::Used(number - outlook.used), n);
+                self.trace.used_before(place);
             }
-            (outlook.used, outlook.place) = (number, place + n as u64);
+            (outlook.used, outlook.place) = (number, place);
             if outlook.first <= self.began {
                 outlook.first = number;
             }
             (outlook.due, outlook.ends) = (0, false);
         }
-        let expected = self.cursor.map(|cursor| cursor + 1);
-        let begins = std::mem::take(&mut self.marked);
-        let found = self.find(number, expected, context, begins);
         self.cursor = found;
         let foretold = found == expected;
         if let Some(cursor) = found {
@@ -270,9 +284,17 @@ impl Planner {
         }
         match (expected, found) {
             (None, None) => Course::Unknown,
-            (_, Some(_)) if foretold => Course::Foretold,
+            (_, Some(past)) if foretold => {
+                let is_larger = self.resized > 0 && self.bytes(number) > self.bytes(past);
+                if is_larger { Course::Larger } else { Course::Foretold }
+            }
             (before, now) => Course::Elsewhere { lost: before.is_some(), found: now.is_some() },
         }
+    }
+
+    /// Bytes of an operation's operands.
+    fn bytes(&self, number: u64) -> u64 {
+        self.trace.uses(number).map(|place| self.trace.size(place).0).sum()
     }
 
     /// The past operation that corresponds to this one.
@@ -284,16 +306,69 @@ impl Planner {
         begins: bool,
     ) -> Option<u64> {
         let fits = |past: &u64| self.trace.look_alike(*past, number);
+        let mut begun = None;
         if begins {
             let known = expected.is_some_and(|expected| self.beginnings.contains(&expected));
-            let begun = self.beginnings.iter().rev().copied().filter(|begun| *begun > 0).find(fits);
+            let mut before = self.beginnings.iter().rev().copied().filter(|begun| *begun > 0);
+            let found = before.clone().find(fits);
+            begun = before.find(|past| self.has_such_operands(number, *past));
             self.beginnings.rotate_left(1);
             self.beginnings[BEGINNINGS - 1] = number;
-            if !known && begun.is_some() {
-                return begun;
+            if !known && found.is_some() {
+                (self.resized, self.rival) = (0, None);
+                return found;
             }
         }
-        expected.filter(fits).or(context)
+        let looks_right = expected.filter(fits);
+        let rival = self.rival.map(|rival| rival + 1).filter(fits).or(context);
+        let resized = expected.filter(|past| looks_right.is_none() && self.differs_in_sizes(number, *past));
+        // So many that look unlike the past are no accident, if they look like something else.
+        let is_elsewhere = rival.is_some() && self.resized + 1 >= CONTEXT;
+        match (looks_right, resized) {
+            (None, Some(_)) if !is_elsewhere => {
+                (self.resized, self.rival) = (self.resized + 1, rival);
+                resized
+            }
+            _ => {
+                (self.resized, self.rival) = (0, None);
+                looks_right.or(rival).or(begun)
+            }
+        }
+    }
+
+    /// Whether the operation that begins has as many operands as the `past` one, new or used before as those were.
+    fn has_such_operands(&self, number: u64, past: u64) -> bool {
+        let (here, there) = (self.trace.uses(number), self.trace.uses(past));
+        here.end - here.start == there.end - there.start
+            && here.zip(there).all(|(here, there)| {
+                let is_first = !self.is_used(here);
+                is_first == self.trace.is_first(there) && self.trace.size(here).1 == self.trace.size(there).1
+            })
+    }
+
+    /// Whether an operation before this one used the block at a place of it.
+    fn is_used(&self, place: u64) -> bool {
+        self.trace.block(place).and_then(|id| self.outlook(id)).is_some_and(|outlook| outlook.used > 0)
+    }
+
+    /// Whether the operation that begins names the blocks that are expected of it, some of them in other sizes than the `past`
+    /// one's: each comes from the same place, or has not been used before, as there.
+    fn differs_in_sizes(&self, number: u64, past: u64) -> bool {
+        let (here, there) = (self.trace.uses(number), self.trace.uses(past));
+        let as_many = here.end - here.start == there.end - there.start && !here.is_empty();
+        as_many
+            && here.zip(there).enumerate().all(|(n, (here, there))| {
+                let ((bytes, is_new), (bytes_then, was_new)) =
+                    (self.trace.size(here), self.trace.size(there));
+                let block = self.trace.block(here).and_then(|id| self.outlook(id));
+                match block.filter(|outlook| outlook.used > 0) {
+                    None => is_new == was_new && self.trace.is_first(there),
+                    Some(outlook) if outlook.due > 0 => {
+                        outlook.due == number && !outlook.ends && outlook.operand == n
+                    }
+                    Some(_) => bytes == bytes_then && !self.trace.is_first(there),
+                }
+            })
     }
 
     /// Expects of the operation's operands what came of those of the past one.

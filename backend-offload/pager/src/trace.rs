@@ -8,7 +8,8 @@
 //! the block there then is what will come of the block there now.
 //!
 //! Operations look alike if their operands have the same sizes. That is little, and a layer looks like the next
-//! one; where the program is follows from the operations before, [`CONTEXT`] of which have to agree.
+//! one; where the program is follows from the operations before, [`CONTEXT`] of which have to agree. Once it is known, sizes
+//! may differ: a batch names more rows of an embedding than the one before.
 //!
 //! Everything is in rings that grow to a limit and are then used again, so that recording allocates nothing.
 
@@ -86,11 +87,13 @@ struct Use {
     operand: u16,
     /// The operation changed it.
     written: bool,
+    /// No operation used it before.
+    first: bool,
 }
 
 impl Use {
     fn of(block: BlockId, size: PackedSize) -> Self {
-        Self { block, next: PackedNext::default(), size, operand: 0, written: false }
+        Self { block, next: PackedNext::default(), size, operand: 0, written: false, first: true }
     }
 }
 
@@ -233,6 +236,18 @@ impl Trace {
     /// Which operand of its next operation the block at a place is.
     pub fn operand(&self, place: u64) -> usize {
         self.uses.get(place).map_or(0, |used| usize::from(used.operand))
+    }
+
+    /// Notes that the block at a place was used before.
+    pub fn used_before(&mut self, place: u64) {
+        if let Some(used) = self.uses.get_mut(place) {
+            used.first = false;
+        }
+    }
+
+    /// Whether no operation had used the block before the one of this place.
+    pub fn is_first(&self, place: u64) -> bool {
+        self.uses.get(place).is_some_and(|used| used.first)
     }
 
     /// Notes that the operation of a place changed the block there.

@@ -88,7 +88,10 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
     }
 
     fn set_device_budget(device: &R::Device, budget: Limit) -> Limit {
-        on_server::<R, _>(device, move |server| drive::change_budget(server, budget))
+        on_server::<R, _>(device, move |server| {
+            R::keep_memory(server.device, budget);
+            drive::change_budget(server, budget)
+        })
     }
 
     fn trim(device: &R::Device) {
@@ -96,6 +99,7 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
             server.finish_copies();
             server.sweep();
             server.trim_device();
+            R::give_memory_back(server.device);
             server.tiers.pool().trim();
         });
     }

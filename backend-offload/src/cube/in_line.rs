@@ -1,6 +1,6 @@
 //! The stand-in for side copies on runtimes that have none: every copy runs in line with the work.
 
-use super::side::SideCopies;
+use super::side::{Rows, SideCopies};
 use cubecl_core::server::Handle;
 use std::convert::Infallible;
 
@@ -24,6 +24,7 @@ impl<S> SideCopies<S> for InLine {
         _: &mut S,
         _: Handle,
         _: usize,
+        _: Rows,
         _: &mut [u8],
     ) -> Result<Infallible, String> {
         Err("this runtime copies in line with its work".to_owned())
@@ -37,11 +38,11 @@ impl<S> SideCopies<S> for InLine {
         match *copy {}
     }
 
-    fn has_ended(&self, copy: &Infallible) -> Result<bool, String> {
+    fn has_ended(copy: &Infallible) -> Result<bool, String> {
         match *copy {}
     }
 
-    fn wait(&self, copy: &Infallible) -> Result<(), String> {
+    fn wait(copy: &Infallible) -> Result<(), String> {
         match *copy {}
     }
 }

@@ -3,16 +3,18 @@
 use super::failures::read_error;
 use super::runtime::{InnerRuntime, Resource};
 use super::server::OffloadServer;
+use super::side::{Rows, begun};
 use super::table::Named;
 use super::transfer::flat;
 use crate::error::OffloadError;
 use crate::host_memory::NewData;
 use crate::report::panic_message;
 use crate::tiers::Share;
+use cubecl_common::backtrace::BackTrace;
 use cubecl_common::bytes::Bytes;
 use cubecl_common::future::DynFut;
 use cubecl_common::stream_id::StreamId;
-use cubecl_core::server::{Binding, ComputeServer, CopyDescriptor, ServerError};
+use cubecl_core::server::{Binding, ComputeServer, CopyDescriptor, Handle, ServerError};
 use cubecl_runtime::memory_management::optimal_align;
 use cubecl_runtime::storage::ManagedResource;
 use pager::{BlockId, Place, TierIndex};
@@ -20,15 +22,14 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+const READ: &str = "reading a tensor";
 const WRITE: &str = "writing a tensor";
 
-/// Rows of a tensor inside a buffer: where the first starts, how long each is, how far apart they are.
-struct Rows {
-    start: usize,
-    row: usize,
-    pitch: usize,
-    count: usize,
-}
+/// Bytes of all tensors that are read.
+type Contents = DynFut<Result<Vec<Bytes>, ServerError>>;
+
+/// A tensor to be read that is on the device, and its place among those asked for.
+type OnDevice = (usize, CopyDescriptor, Named);
 
 impl Rows {
     /// Rows of a layout that the runtime itself can read: row-major, each row contiguous.
@@ -44,15 +45,6 @@ impl Rows {
         let start = descriptor.handle.offset_start.unwrap_or(0) as usize;
         let count = if row == 0 { 0 } else { count };
         Self { start, row, pitch, count }
-    }
-
-    fn ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
-        let Self { start, row, pitch, count } = *self;
-        (0..count).map(move |n| start + n * pitch..start + n * pitch + row)
-    }
-
-    fn bytes(&self) -> usize {
-        self.row * self.count
     }
 }
 
@@ -71,6 +63,10 @@ fn is_whole(descriptor: &CopyDescriptor, alignment: u64) -> bool {
     start == 0 && covered >= end && end.next_multiple_of(alignment.max(1)) >= handle.size
 }
 
+fn copy_error(reason: String) -> ServerError {
+    ServerError::Generic { reason: format!("{READ}: {reason}"), backtrace: BackTrace::default() }
+}
+
 fn runtime_panic(operation: &str, panic: &(dyn Any + Send)) -> OffloadError {
     OffloadError::RuntimePanic { operation: operation.to_owned(), message: panic_message(panic) }
 }
@@ -81,8 +77,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         &mut self,
         descriptors: Vec<CopyDescriptor>,
         stream: StreamId,
-    ) -> Result<DynFut<Result<Vec<Bytes>, ServerError>>, ServerError> {
-        const OPERATION: &str = "reading a tensor";
+    ) -> Result<Contents, ServerError> {
         self.enter(stream);
         self.errors_at_read(stream)?;
         let mut from_host = Vec::new();
@@ -90,7 +85,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let mut operands = Vec::new();
         for (n, descriptor) in descriptors.into_iter().enumerate() {
             let named = self.table.name(&descriptor.handle);
-            self.contents(named, &descriptor.handle, OPERATION).map_err(|error| read_error(&error))?;
+            self.contents(named, &descriptor.handle, READ).map_err(|error| read_error(&error))?;
             if let Some(id) = named.block() {
                 self.pager.reads(id, Rows::of(&descriptor).bytes() as u64);
             }
@@ -103,7 +98,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 None => from_device.push((n, descriptor, named)),
             }
         }
-        self.make_resident(&operands, OPERATION).map_err(|error| read_error(&error))?;
+        self.make_resident(&operands, READ).map_err(|error| read_error(&error))?;
         self.receive_visitors(stream, stream);
         self.order_operands(&operands, stream);
         for (_, descriptor, named) in &from_device {
@@ -116,16 +111,10 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let read = from_device.iter().map(|(_, descriptor, _)| Rows::of(descriptor).bytes() as u64);
         self.counts.bytes_read += read.sum::<u64>();
         let places: Vec<usize> = from_device.iter().map(|(n, ..)| *n).collect();
-        let descriptors = from_device
-            .into_iter()
-            .map(|(_, mut descriptor, named)| {
-                self.make_physical(&mut descriptor.handle, named);
-                descriptor
-            })
-            .collect();
-        let inner = &mut self.inner;
-        let reading = catch_unwind(AssertUnwindSafe(|| inner.read(descriptors, stream)))
-            .map_err(|panic| read_error(&runtime_panic(OPERATION, panic.as_ref())))?;
+        let reading = match self.read_beside(&from_device, stream) {
+            Some(reading) => reading?,
+            None => self.read_in_line(from_device, stream)?,
+        };
         if from_host.is_empty() {
             return Ok(reading);
         }
@@ -134,6 +123,61 @@ impl<R: InnerRuntime> OffloadServer<R> {
             from_host.extend(places.into_iter().zip(read));
             from_host.sort_by_key(|(n, _)| *n);
             Ok(from_host.into_iter().map(|(_, bytes)| bytes).collect())
+        }))
+    }
+
+    fn read_in_line(&mut self, tensors: Vec<OnDevice>, stream: StreamId) -> Result<Contents, ServerError> {
+        let physical = tensors.into_iter().map(|(_, mut descriptor, named)| {
+            self.make_physical(&mut descriptor.handle, named);
+            descriptor
+        });
+        let (descriptors, inner) = (physical.collect(), &mut self.inner);
+        catch_unwind(AssertUnwindSafe(|| inner.read(descriptors, stream)))
+            .map_err(|panic| read_error(&runtime_panic(READ, panic.as_ref())))
+    }
+
+    /// Reads tensors beside the work that the stream is given next, which does not wait for it; `None` where they are to be read
+    /// in line with it. The copies are under way when this returns, and are waited for once it is polled again.
+    fn read_beside(
+        &mut self,
+        tensors: &[OnDevice],
+        stream: StreamId,
+    ) -> Option<Result<Contents, ServerError>> {
+        let index = self.serves_beside(stream)?;
+        let are_rows = |(_, descriptor, named): &OnDevice| {
+            named.block().is_some()
+                && Rows::of(descriptor).bytes() > 0
+                && R::can_read_tensor(&descriptor.shape, &descriptor.strides)
+        };
+        tensors.iter().all(are_rows).then(|| self.start_reads(tensors, stream, index))
+    }
+
+    fn start_reads(
+        &mut self,
+        tensors: &[OnDevice],
+        stream: StreamId,
+        index: usize,
+    ) -> Result<Contents, ServerError> {
+        if let Some(error) = R::stream_error(&mut self.inner, stream) {
+            return Err(error);
+        }
+        let rows: Vec<_> = tensors.iter().map(|(_, descriptor, _)| Rows::of(descriptor)).collect();
+        let sizes: Vec<_> = rows.iter().map(Rows::bytes).collect();
+        let memory = self.inner.staging(&sizes, stream)?;
+        let mut readings = Vec::with_capacity(rows.len());
+        for (((_, _, named), rows), host) in tensors.iter().zip(rows).zip(memory) {
+            let Some(id) = named.block() else { continue };
+            let buffer = self.table.get(id);
+            let device = buffer.device.clone().expect("made resident before");
+            let device = Handle::from_memory(device, buffer.stream, buffer.size);
+            let started = self.copies.start_read(&mut self.inner, (device, rows, index), host);
+            let (copy, reading) = started.map_err(copy_error)?;
+            self.table.get_mut(id).copy = Some(copy);
+            readings.push(reading);
+        }
+        Ok(Box::pin(async move {
+            begun().await;
+            readings.into_iter().map(|reading| reading.wait().map_err(copy_error)).collect()
         }))
     }
 
@@ -216,7 +260,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         stream: StreamId,
     ) -> Result<(), OffloadError> {
         self.write_inside(descriptor, bytes, stream)?;
-        R::write_error(&mut self.inner, stream).map_or(Ok(()), |error| {
+        R::stream_error(&mut self.inner, stream).map_or(Ok(()), |error| {
             Err(OffloadError::LaunchFailed { operation: WRITE.to_owned(), message: error.to_string() })
         })
     }
@@ -300,11 +344,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     /// The bytes a binding covers, whatever tensor lies in them.
-    pub(super) fn read_raw(
-        &mut self,
-        binding: Binding,
-        stream: StreamId,
-    ) -> Result<DynFut<Result<Vec<Bytes>, ServerError>>, ServerError> {
+    pub(super) fn read_raw(&mut self, binding: Binding, stream: StreamId) -> Result<Contents, ServerError> {
         let len = binding.size_in_used();
         self.read_buffers(vec![flat(binding, len)], stream)
     }

@@ -101,7 +101,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     /// The stream's number, if its buffers are copied beside its work now. A sample of autotune's is of kernels alone.
-    fn serves_beside(&self, stream: StreamId) -> Option<usize> {
+    pub(super) fn serves_beside(&self, stream: StreamId) -> Option<usize> {
         let index = self.streams.index(stream);
         (self.settings.overlap && self.copies.serves(index) && !self.profile.is_sampling()).then_some(index)
     }
@@ -173,7 +173,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
         for stream in streams {
             self.let_go_of_uploads(stream);
         }
-        self.copies.let_go_of_sources();
+        self.copies.let_go_of_ended();
     }
 
     fn leave(&mut self, token: Token, id: BlockId, copy: Option<TierIndex>) -> Result<Progress, MoveFailure> {

@@ -19,6 +19,7 @@ use cubecl_core::ir::{MemoryDeviceProperties, TargetProperties};
 use cubecl_core::server::{ComputeServer, Handle, ServerError};
 use cubecl_core::zspace::{Shape, Strides};
 use cubecl_runtime::storage::ComputeStorage;
+use pager::Limit;
 use std::marker::PhantomData;
 
 pub(super) type Resource<R> =
@@ -60,11 +61,20 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
         read_in_pieces(server, &source, stream, target)
     }
 
-    /// Why the write queued last on `stream` failed, if the runtime can tell.
+    /// Takes the error of what was queued on `stream`, if the runtime can tell without waiting.
     #[doc(hidden)]
-    fn write_error(_server: &mut Self::Server, _stream: StreamId) -> Option<ServerError> {
+    fn stream_error(_server: &mut Self::Server, _stream: StreamId) -> Option<ServerError> {
         None
     }
+
+    /// Has the driver keep as much memory for this process as `budget` says, so that what was freed is there again without
+    /// being mapped anew. Called on the device's own thread.
+    #[doc(hidden)]
+    fn keep_memory(_device: DeviceId, _budget: Limit) {}
+
+    /// Has the driver give memory that nobody uses to other processes, once all work is done.
+    #[doc(hidden)]
+    fn give_memory_back(_device: DeviceId) {}
 
     /// Bytes of the largest buffer the device can use.
     #[doc(hidden)]

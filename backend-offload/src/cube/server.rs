@@ -144,6 +144,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             runtime_peaks: crate::RuntimePeaks::default(),
             settings,
         };
+        R::keep_memory(device, server.pager.ledger().budget());
         // A process that ended too early may have left some.
         server.strike();
         server

@@ -4,21 +4,54 @@
 //! onto the device starts once its memory is free of earlier work; whoever uses the buffer first waits for it on the
 //! device. Until a copy is done its host memory is kept here, and the device memory of one that
 //! leaves, whatever becomes of the buffer.
+//!
+//! A read of the program's is copied like a buffer that leaves, to memory that its reader keeps. The buffer stays; whoever
+//! uses it next waits for the copy on the device, and so does its stream before the memory serves others.
 
 use super::runtime::InnerRuntime;
 use crate::tiers::{Draft, Lease};
+use cubecl_common::bytes::Bytes;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::Handle;
 use cubecl_runtime::memory_management::ManagedMemoryHandle;
 use pager::Token;
 use std::collections::{HashMap, VecDeque};
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+/// Rows inside a buffer: where the first starts, how long each is, how far apart they are.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy)]
+pub struct Rows {
+    pub start: usize,
+    pub row: usize,
+    pub pitch: usize,
+    pub count: usize,
+}
+
+impl Rows {
+    /// A buffer as a whole.
+    pub(super) fn whole(bytes: usize) -> Self {
+        Self { start: 0, row: bytes, pitch: bytes, count: 1 }
+    }
+
+    pub(super) fn ranges(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
+        let Self { start, row, pitch, count } = *self;
+        (0..count).map(move |n| start + n * pitch..start + n * pitch + row)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.row * self.count
+    }
+}
 
 /// A runtime's way to copy beside its own work.
 #[doc(hidden)]
 pub trait SideCopies<S>: Debug + Default + Send {
     /// The end of one copy.
-    type End: Debug + Send;
+    type End: Debug + Send + Sync + 'static;
 
     /// Lets the server begin a stream of its own, by `begin`, and notes which it is.
     fn watch(&mut self, server: &mut S, index: usize, begin: &mut dyn FnMut(&mut S));
@@ -26,7 +59,7 @@ pub trait SideCopies<S>: Debug + Default + Send {
     /// Whether buffers of this stream can be copied beside its work.
     fn serves(&self, index: usize) -> bool;
 
-    /// Starts to copy the whole of `device` to `host`, after all that its stream was given.
+    /// Starts to copy `rows` of `device` to `host`, one behind the other, after all that the stream was given.
     ///
     /// # Safety
     /// Both memories stay until the end.
@@ -35,6 +68,7 @@ pub trait SideCopies<S>: Debug + Default + Send {
         server: &mut S,
         device: Handle,
         index: usize,
+        rows: Rows,
         host: &mut [u8],
     ) -> Result<Self::End, String>;
 
@@ -54,10 +88,10 @@ pub trait SideCopies<S>: Debug + Default + Send {
     fn order(&mut self, index: usize, copy: &Self::End) -> Result<(), String>;
 
     /// Whether the copy has ended.
-    fn has_ended(&self, copy: &Self::End) -> Result<bool, String>;
+    fn has_ended(copy: &Self::End) -> Result<bool, String>;
 
-    /// Waits for the end.
-    fn wait(&self, copy: &Self::End) -> Result<(), String>;
+    /// Waits for the end, on any thread.
+    fn wait(copy: &Self::End) -> Result<(), String>;
 }
 
 /// Names a copy for as long as anybody may ask for it.
@@ -66,7 +100,7 @@ pub(super) struct CopyId(u64);
 
 #[derive(Debug)]
 struct Copying<E> {
-    end: E,
+    end: Arc<E>,
     host: Host,
 }
 
@@ -76,6 +110,8 @@ enum Host {
     Target(Token, Draft, ManagedMemoryHandle),
     /// Copy from the host. Its device memory needs no hold: the next owner is ordered after the copy.
     Source { _copy: Lease },
+    /// Copy for the program, whose reader holds the host memory. Device memory as above.
+    Reader,
 }
 
 type Side<R> = <R as InnerRuntime>::Side;
@@ -88,6 +124,8 @@ pub(super) struct Copies<R: InnerRuntime> {
     /// Under way in each direction, oldest first: a direction is done in order.
     out: VecDeque<CopyId>,
     back: VecDeque<CopyId>,
+    /// Copies for the program, which are off the device as well.
+    read: VecDeque<CopyId>,
     /// Off the device and done, until the pager has said what becomes of the contents.
     landed: HashMap<Token, Draft>,
     started: u64,
@@ -100,6 +138,7 @@ impl<R: InnerRuntime> Default for Copies<R> {
             copying: HashMap::new(),
             out: VecDeque::new(),
             back: VecDeque::new(),
+            read: VecDeque::new(),
             landed: HashMap::new(),
             started: 0,
         }
@@ -125,8 +164,9 @@ impl<R: InnerRuntime> Copies<R> {
         let bytes = draft.len() as u64;
         let handle = Handle::from_memory(device.clone(), stream, bytes);
         // SAFETY: both memories are kept in `copying`.
-        let end = unsafe { self.side.start_out(server, handle, index, &mut draft) }?;
-        let id = self.keep(end, Host::Target(token, draft, device.clone()));
+        let end =
+            unsafe { self.side.start_out(server, handle, index, Rows::whole(draft.len()), &mut draft) }?;
+        let id = self.keep(Arc::new(end), Host::Target(token, draft, device.clone()));
         self.out.push_back(id);
         Ok(id)
     }
@@ -141,13 +181,29 @@ impl<R: InnerRuntime> Copies<R> {
         let handle = Handle::from_memory(device.clone(), stream, bytes);
         // SAFETY: both memories are kept in `copying`.
         let end = unsafe { self.side.start_back(server, handle, index, copy.bytes()) }?;
-        let id = self.keep(end, Host::Source { _copy: copy });
+        let id = self.keep(Arc::new(end), Host::Source { _copy: copy });
         self.back.push_back(id);
-        self.let_go_of_sources();
+        self.let_go_of_ended();
         Ok(id)
     }
 
-    fn keep(&mut self, end: End<R>, host: Host) -> CopyId {
+    /// Starts to read these rows for the program, into `host`, after all that the stream of this index was given.
+    pub fn start_read(
+        &mut self,
+        server: &mut R::Server,
+        (device, rows, index): (Handle, Rows, usize),
+        mut host: Bytes,
+    ) -> Result<(CopyId, Reading<R>), String> {
+        // SAFETY: the host memory is kept by what is returned. Device memory is used by others after the copy, on the device.
+        let end = unsafe { self.side.start_out(server, device, index, rows, &mut host) }?;
+        let end = Arc::new(end);
+        let id = self.keep(end.clone(), Host::Reader);
+        self.read.push_back(id);
+        self.let_go_of_ended();
+        Ok((id, Reading { end, host: Some(host) }))
+    }
+
+    fn keep(&mut self, end: Arc<End<R>>, host: Host) -> CopyId {
         self.started += 1;
         let id = CopyId(self.started);
         self.copying.insert(id, Copying { end, host });
@@ -162,9 +218,9 @@ impl<R: InnerRuntime> Copies<R> {
 
     /// A copy off the device that has ended since this was asked last.
     pub fn ended(&mut self) -> Option<(Token, Result<(), String>)> {
-        self.let_go_of_sources();
+        self.let_go_of_ended();
         let oldest = *self.out.front()?;
-        match self.side.has_ended(&self.copying.get(&oldest)?.end) {
+        match Side::<R>::has_ended(&self.copying.get(&oldest)?.end) {
             Ok(false) => None,
             Ok(true) => self.finish(0),
             Err(reason) => self.finish(0).map(|(token, _)| (token, Err(reason))),
@@ -184,7 +240,7 @@ impl<R: InnerRuntime> Copies<R> {
     fn finish(&mut self, position: usize) -> Option<(Token, Result<(), String>)> {
         let Copying { end, host } = self.copying.remove(&self.out.remove(position)?)?;
         let Host::Target(token, draft, _device) = host else { return None };
-        let end = self.side.wait(&end);
+        let end = Side::<R>::wait(&end);
         if end.is_ok() {
             self.landed.insert(token, draft);
         }
@@ -196,27 +252,73 @@ impl<R: InnerRuntime> Copies<R> {
         self.landed.remove(&token)
     }
 
-    /// Lets go of host memory that finished uploads still hold.
-    pub fn let_go_of_sources(&mut self) {
-        while let Some(oldest) = self.back.front()
-            && let Some(copying) = self.copying.get(oldest)
-            && !matches!(self.side.has_ended(&copying.end), Ok(false))
-        {
-            self.copying.remove(oldest);
-            self.back.pop_front();
+    /// Forgets uploads and reads that have ended, and lets go of the host memory that uploads hold.
+    pub fn let_go_of_ended(&mut self) {
+        for under_way in [&mut self.back, &mut self.read] {
+            while let Some(oldest) = under_way.front()
+                && let Some(copying) = self.copying.get(oldest)
+                && !matches!(Side::<R>::has_ended(&copying.end), Ok(false))
+            {
+                self.copying.remove(oldest);
+                under_way.pop_front();
+            }
         }
     }
 
     /// Waits until nothing is being copied.
     pub fn wait_for_all(&self) {
-        for id in self.out.iter().chain(&self.back) {
+        for id in self.out.iter().chain(&self.back).chain(&self.read) {
             if let Some(copying) = self.copying.get(id)
-                && let Err(reason) = self.side.wait(&copying.end)
+                && let Err(reason) = Side::<R>::wait(&copying.end)
             {
                 tracing::warn!(target: crate::journal::TARGET, "waiting for a copy: {reason}");
             }
         }
     }
+}
+
+/// Bytes on their way to the program. Their memory is not let go before they are there, whoever waits for them.
+pub(super) struct Reading<R: InnerRuntime> {
+    end: Arc<End<R>>,
+    /// There until they are handed over.
+    host: Option<Bytes>,
+}
+
+impl<R: InnerRuntime> Reading<R> {
+    /// Waits for the bytes.
+    pub fn wait(mut self) -> Result<Bytes, String> {
+        Side::<R>::wait(&self.end)?;
+        Ok(self.host.take().expect("they are handed over once"))
+    }
+}
+
+impl<R: InnerRuntime> Drop for Reading<R> {
+    fn drop(&mut self) {
+        if self.host.is_some()
+            && let Err(reason) = Side::<R>::wait(&self.end)
+        {
+            tracing::warn!(target: crate::journal::TARGET, "waiting for bytes that nobody reads: {reason}");
+        }
+    }
+}
+
+impl<R: InnerRuntime> Debug for Reading<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Reading").field(&self.end).finish()
+    }
+}
+
+/// Pending once. Whoever polls a future with this in it has begun what comes before, and may do other things before the rest.
+pub(super) async fn begun() {
+    let mut is_begun = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut is_begun, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 impl<R: InnerRuntime> Drop for Copies<R> {

@@ -191,6 +191,7 @@ impl Driver {
         self.order.host_waits(&clock);
         let time = self.timeline.end_of(stream);
         self.timeline.host_waits(time);
+        self.device.waited_for();
     }
 
     pub(crate) fn host_waits_for_all(&mut self) {
@@ -200,6 +201,7 @@ impl Driver {
             let time = self.timeline.end_of(id);
             self.timeline.host_waits(time);
         }
+        self.device.waited_for();
     }
 
     /// Device memory that a piece of work names must be live; races are looked for where they were asked for.

@@ -7,5 +7,6 @@ mod events;
 mod memory;
 mod modules;
 mod nvrtc;
+mod pools;
 mod status;
 mod streams;

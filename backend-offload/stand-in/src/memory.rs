@@ -4,6 +4,7 @@
 mod address_space;
 mod device;
 mod pinned;
+mod pool;
 mod rows;
 mod written;
 

@@ -33,6 +33,8 @@ pub(crate) struct Counters {
     pub(crate) allocations: u64,
     pub(crate) frees: u64,
     pub(crate) refused_allocations: u64,
+    /// Freed memory that was unmapped.
+    pub(crate) unmapped_bytes: u64,
     pub(crate) to_device: Copies,
     pub(crate) to_host: Copies,
     pub(crate) within_device: Copies,
@@ -96,6 +98,7 @@ impl Counters {
             ("allocations", self.allocations),
             ("frees", self.frees),
             ("refused_allocations", self.refused_allocations),
+            ("unmapped_bytes", self.unmapped_bytes),
             ("copies", directions.iter().map(|copies| copies.count).sum()),
             ("copies_to_device", self.to_device.count),
             ("copies_to_host", self.to_host.count),

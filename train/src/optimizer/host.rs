@@ -1,7 +1,7 @@
 //! The part of the optimizer that is in host memory.
 //!
-//! A gradient is read as soon as it is complete on the device, and widened, added to earlier micro-batches' and squared on a thread
-//! of its own, beside the rest of the backward pass. It waits here for the step's verdict: the norm of all of them, and whether each
+//! A gradient begins to be read as soon as it is complete on the device. A thread of its own waits for it, widens it, adds it to
+//! earlier micro-batches' and squares it, beside the rest of the backward pass. It waits here for the step's verdict: the norm of all of them, and whether each
 //! is a number. Then parameters are stepped on a thread of their own, beside the next forward pass:
 //! in the order in which that comes to them, and it waits only for the weights that it comes to. With products in bf16 the
 //! device holds the matrices in bf16, and f32 is kept here alone.
@@ -16,7 +16,7 @@ use backend_offload::{HostMemory, Managed, host_memory};
 use burn::module::ParamId;
 use burn::tensor::{DType, FloatDType, Tensor, TensorData, backend::Backend};
 use host_optim::{
-    AdamW, Arrivals, Arrived, Arriving, Format, HostOptimError, HostState, Sgd, Update, Updated, Updates,
+    AdamW, Arrivals, Arriving, Format, HostOptimError, HostState, Incoming, Sgd, Update, Updated, Updates,
 };
 use models::Compute;
 use runs::config::{Config, OptimizerKind, PlacementKind, StateKind, TrainSection};
@@ -132,8 +132,8 @@ impl HostPart {
         self.has_rows_of(id) || self.states.contains_key(&id) || self.arriving.contains_key(&id)
     }
 
-    /// Reads a gradient, or a further micro-batch's share, `is_last` where none follows; it is taken in beside what the program
-    /// does next. Its device memory is free when this returns.
+    /// Begins to read a gradient, or a further micro-batch's share, `is_last` where none follows; it is taken in beside what the
+    /// program does next.
     pub(crate) fn arrive<I: Backend, const D: usize>(
         &mut self,
         id: ParamId,
@@ -149,7 +149,7 @@ impl HostPart {
             // As wide as the weights: what more of it there is was rounded away in the products that made it.
             let narrows = weights == DType::BF16 && gradient.dtype() != weights;
             let gradient = if narrows { gradient.cast(FloatDType::BF16) } else { gradient };
-            Arrived::read(state.name(), gradient)?
+            Incoming::begin(state.name(), gradient)?
         };
         let arrivals = self.arrivals.take().map_or_else(Arrivals::begin, Ok)?;
         let state = self.states.remove(&id).expect("it is here");

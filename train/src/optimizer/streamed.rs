@@ -6,7 +6,7 @@
 use backend_offload::Managed;
 use burn::module::ParamId;
 use burn::tensor::{DType, Shape, Tensor, backend::Backend};
-use host_optim::{Arrived, Code, HostOptimError, HostState, TileTensors, Update, decoded_by_kernel};
+use host_optim::{Code, HostOptimError, HostState, Incoming, TileTensors, Update, decoded_by_kernel};
 use models::tiles::{self, Rounding, Tiles};
 use models::{Compute, OnDemand, random};
 use runs::BadInput;
@@ -52,19 +52,19 @@ impl Crossing {
         self.gradients && is_projection(name, rank)
     }
 
-    /// Brings a gradient to tiles and reads them.
+    /// Brings a gradient to tiles and begins to read them.
     pub(super) fn read<I: Backend, const D: usize>(
         self,
         state: &HostState,
         gradient: Tensor<I, D>,
-    ) -> Result<Arrived, HostOptimError> {
+    ) -> Result<Incoming, HostOptimError> {
         // Who computes a share does not matter to its random bits, only which it is.
         let place = [self.seed, u64::from(state.time()), state.next_share()];
         let key = random::combine(
             &place.into_iter().chain(state.name().bytes().map(u64::from)).collect::<Vec<_>>(),
         );
         let Tiles { codes, scales } = Tiles::encode(gradient, Rounding::Random { key });
-        Arrived::read_tiles(state.name(), (codes, scales), self.kind == DType::BF16)
+        Incoming::begin_tiles(state.name(), (codes, scales), self.kind == DType::BF16)
     }
 }
 

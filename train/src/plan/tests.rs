@@ -39,6 +39,15 @@ fn card(budget: u64) -> Machine {
     }
 }
 
+/// `gpt-7b` on a machine that is described, with 160 GiB of a disk unless `settings` say otherwise.
+fn seven_above_a_disk(machine: &str, settings: &[&str]) -> Plan {
+    let settings = [&["memory.disk=/", "memory.disk_budget=160GiB"], settings].concat();
+    let set: Vec<_> = settings.iter().map(|set| (*set).to_owned()).collect();
+    let config = Config::load("gpt-7b", &set).expect("a preset");
+    let machine = machine.parse::<Elsewhere>().expect("a machine").machine(&config);
+    plan("gpt-7b", &settings, &machine.expect("described"))
+}
+
 fn held<'p>(plan: &'p Plan, what: &str) -> &'p Held {
     plan.held.iter().find(|held| held.what == what).unwrap_or_else(|| panic!("{what} is held"))
 }
@@ -62,20 +71,8 @@ fn what_the_host_has_no_room_for_sinks_where_there_is_a_disk() {
 #[test]
 fn seven_billion_parameters_have_a_place_above_a_disk_with_its_time_and_its_wear() {
     let described = |text: &str, more: &[&str]| {
-        let settings = [
-            &[
-                "memory.optimizer=device",
-                "memory.optimizer_state=f32",
-                "memory.disk=/",
-                "memory.disk_budget=160GiB",
-            ],
-            more,
-        ]
-        .concat();
-        let set: Vec<_> = settings.iter().map(|set| (*set).to_owned()).collect();
-        let config = Config::load("gpt-7b", &set).expect("a preset");
-        let machine = text.parse::<Elsewhere>().expect("a machine").machine(&config);
-        plan("gpt-7b", &settings, &machine.expect("described"))
+        let on_device = ["memory.optimizer=device", "memory.optimizer_state=f32"];
+        seven_above_a_disk(text, &[&on_device[..], more].concat())
     };
     let unknown = described("8GiB,24GiB,25GB/s,80TFLOP/s", &[]);
     assert_eq!((unknown.refusals(), unknown.disk_seconds), (&[][..], None), "{unknown}");
@@ -529,14 +526,9 @@ fn with_the_optimizer_on_the_host_seven_billion_parameters_train_on_8_gib_and_ei
 /// A card of 8 GiB and 24 GiB of host memory, a fifth of it for others, where masters and moments take 50 GiB.
 #[test]
 fn states_that_the_host_does_not_hold_go_to_the_disk_with_their_time_and_wear() {
-    let settings =
-        ["train.accumulate=1", "train.micro_batch=16", "memory.disk=/", "memory.disk_budget=160GiB"];
     let described = |text: &str, more: &[&str]| {
-        let settings = [&settings[..], more].concat();
-        let set: Vec<_> = settings.iter().map(|set| (*set).to_owned()).collect();
-        let config = Config::load("gpt-7b", &set).expect("a preset");
-        let machine = text.parse::<Elsewhere>().expect("a machine").machine(&config);
-        plan("gpt-7b", &settings, &machine.expect("described"))
+        let in_one = ["train.accumulate=1", "train.micro_batch=16"];
+        seven_above_a_disk(text, &[&in_one[..], more].concat())
     };
     let below = described("8GiB,24GiB,25GB/s,80TFLOP/s,disk=3GB/s", &["memory.disk_endurance=600TB"]);
     assert_eq!(below.refusals(), [""; 0], "{below}");

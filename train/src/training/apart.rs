@@ -8,7 +8,7 @@ use burn::tensor::{Tensor, TensorData, backend::AutodiffBackend};
 use models::Gpt;
 
 use super::Progress;
-use super::snapshot::moment;
+use super::snapshot::moment_on_device;
 use crate::optimizer::{Moments, Optimizer, numbers};
 use crate::ranks::{Pairs, Ranks, Restored, SavedAt};
 
@@ -30,7 +30,7 @@ pub(super) fn outer_step<B: AutodiffBackend>(gpt: Gpt<B>, ranks: &mut Ranks) -> 
     (gpt, outcome.and_then(|()| ranks.end_outer()))
 }
 
-/// The moments of this rank, in the order of their parameters' names.
+/// The moments that this rank has on its device, in the order of their parameters' names.
 pub(super) fn own_moments<I: Managed>(optimizer: &Optimizer<I>) -> Pairs<'_> {
     let names: Vec<&String> = optimizer.moments.keys().collect();
     let lengths: Vec<[usize; 2]> = optimizer.moments.values().map(Moments::lengths).collect();
@@ -38,7 +38,7 @@ pub(super) fn own_moments<I: Managed>(optimizer: &Optimizer<I>) -> Pairs<'_> {
     let fetch = move |n: usize| {
         let part = |part: usize| match of_pair[n][part] {
             0 => Ok(Vec::new()),
-            _ => moment(optimizer, names[n], part),
+            _ => moment_on_device(optimizer, names[n], part),
         };
         Ok([part(0)?, part(1)?])
     };

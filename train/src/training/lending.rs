@@ -13,7 +13,7 @@ use models::Gpt;
 use crate::optimizer::{HostPart, Optimizer, keeps_second_moment};
 use crate::ranks::Ranks;
 
-use super::snapshot::{PARTS, masters, moment};
+use super::snapshot::{Own, PARTS};
 
 /// The list of tensors to fetch, and how many have been fetched.
 pub(crate) struct Lending<'r> {
@@ -119,12 +119,13 @@ impl<'r> Lending<'r> {
         gpt: &Gpt<B>,
     ) -> anyhow::Result<()> {
         let Self { ranks, lent, .. } = self;
+        let kept = Own::of(optimizer)?;
         for Lent { parameter, what, owner, shape, .. } in lent {
             let mut numbers = vec![0.0; shape.iter().product()];
             if owner == ranks.rank() {
                 let own = match what {
-                    What::Masters => masters(optimizer, gpt, &parameter)?,
-                    What::Moment(part) => moment(optimizer, &parameter, part)?,
+                    What::Masters => kept.masters(gpt, &parameter)?,
+                    What::Moment(part) => kept.moment(&parameter, part)?,
                 };
                 ensure!(own.len() == numbers.len(), "`{parameter}` is saved with {} numbers", own.len());
                 numbers = own;

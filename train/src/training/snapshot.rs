@@ -244,38 +244,50 @@ impl<B: Backend> ModuleVisitor<B> for HostMoments<'_, '_> {
     }
 }
 
-/// One moment of a parameter that this process steps.
-pub(super) fn moment<I: Backend>(
+/// One moment of a parameter that is stepped on the device.
+pub(super) fn moment_on_device<I: Backend>(
     optimizer: &Optimizer<I>,
     parameter: &str,
     part: usize,
 ) -> anyhow::Result<Vec<f32>> {
-    let on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();
-    if let Some(state) = on_host.get(parameter) {
-        return Ok([HostState::first_moments, HostState::second_moments][part](state)?);
-    }
     let kept = optimizer.moments.get(parameter);
     let tensor = kept.and_then(|kept| [Some(&kept.first), kept.second.as_ref()][part]);
     let tensor = tensor.with_context(|| format!("the moments of `{parameter}` are not here"))?;
     Ok(read::<I>(parameter, tensor)?.iter::<f32>().collect())
 }
 
-/// The master weights of a parameter that this process steps on the host.
-pub(super) fn masters<I: Managed, B: Backend>(
-    optimizer: &Optimizer<I>,
-    gpt: &Gpt<B>,
-    parameter: &str,
-) -> anyhow::Result<Vec<f32>> {
-    let on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();
-    let state = on_host.get(parameter);
-    let state = state.with_context(|| format!("the master weights of `{parameter}` are not here"))?;
-    if !state.reads_weights() {
-        return Ok(state.own_masters()?);
+/// States and moments that this process keeps, read one at a time.
+pub(super) struct Own<'o, I: Backend> {
+    optimizer: &'o Optimizer<I>,
+    on_host: HashMap<&'o str, &'o HostState>,
+}
+
+impl<'o, I: Backend> Own<'o, I> {
+    pub(super) fn of(optimizer: &'o Optimizer<I>) -> anyhow::Result<Self> {
+        let on_host = optimizer.host.as_ref().map(HostPart::by_name).transpose()?.unwrap_or_default();
+        Ok(Self { optimizer, on_host })
     }
-    let mut named = Named { parameter, path: Vec::new(), read: None };
-    gpt.visit(&mut named);
-    let read = named.read.with_context(|| format!("`{parameter}` is no parameter"))??;
-    Ok(state.complete(read)?.iter::<f32>().collect())
+
+    /// One moment of a parameter.
+    pub(super) fn moment(&self, parameter: &str, part: usize) -> anyhow::Result<Vec<f32>> {
+        if let Some(state) = self.on_host.get(parameter) {
+            return Ok([HostState::first_moments, HostState::second_moments][part](state)?);
+        }
+        moment_on_device(self.optimizer, parameter, part)
+    }
+
+    /// The master weights of a parameter that is stepped on the host.
+    pub(super) fn masters<B: Backend>(&self, gpt: &Gpt<B>, parameter: &str) -> anyhow::Result<Vec<f32>> {
+        let state = self.on_host.get(parameter);
+        let state = state.with_context(|| format!("the master weights of `{parameter}` are not here"))?;
+        if !state.reads_weights() {
+            return Ok(state.own_masters()?);
+        }
+        let mut named = Named { parameter, path: Vec::new(), read: None };
+        gpt.visit(&mut named);
+        let read = named.read.with_context(|| format!("`{parameter}` is no parameter"))??;
+        Ok(state.complete(read)?.iter::<f32>().collect())
+    }
 }
 
 /// Reads one parameter's weights from the device.

@@ -270,6 +270,40 @@ fn of_an_embedding_the_rows_that_a_batch_names_cross_the_link_and_no_others() {
     }
 }
 
+/// No two batches name as many rows, which are moved and planned as blocks of their own.
+#[test]
+fn a_step_is_foretold_although_its_batch_names_other_rows_of_the_embedding() {
+    let tiny = Tiny::new();
+    let settings = [
+        HOST,
+        "model.preset=llama-160m",
+        "model.n_layer=3",
+        "model.n_embd=512",
+        "model.n_inner=512",
+        "train.micro_batch=3",
+        "train.sequence=60",
+        "train.recompute=1",
+        "eval.questions=[]",
+        "memory.device_budget=7MiB",
+    ];
+    let [few, many] = [4, 10].map(|steps| {
+        let run = tiny.run(&steps.to_string(), &[&settings[..], &[&format!("train.steps={steps}")]].concat());
+        let number = |key: &str| run[key].as_u64().expect("a number");
+        assert!(number("restores") > 10 * steps, "it did not spill: {run:#}");
+        [number("diverged"), number("foretold")]
+    });
+    println!("{few:?} {many:?}");
+    assert_eq!(many[0], few[0], "six more steps are six times what the ones before were");
+    assert!(many[1] > few[1], "operations are foretold");
+    let rows = |steps: &str| -> Vec<u64> {
+        tiny.records(steps, "step")
+            .iter()
+            .map(|step| step["bytes_read"].as_u64().expect("a number"))
+            .collect()
+    };
+    assert!(rows("10").windows(2).any(|pair| pair[0] != pair[1]), "as many rows in each: {:?}", rows("10"));
+}
+
 /// Bytes per parameter on both tiers together: what the device computes with, the state, and a gradient that waits.
 #[test]
 fn each_format_holds_its_stated_bytes_per_parameter() {

@@ -1,6 +1,7 @@
 //! The trainer on CUDA, on the stand-in for its driver, which `cargo xtask stand-in` builds and locates.
 
 use std::{
+    collections::HashSet,
     env, fs,
     io::{Write as _, stderr},
     path::{Path, PathBuf},
@@ -61,12 +62,26 @@ fn train(tiny: &Tiny, installation: &Path, mode: &str, budget: &str, settings: &
         .env("STAND_IN_CACHE", installation.join("kernels"))
         .env("STAND_IN_MODE", mode)
         .env("STAND_IN_RACES", if mode == "eager" { "1" } else { "0" })
+        .env("STAND_IN_TRACE", tiny.join(&format!("{out}.trace")))
         .env("STAND_IN_REPORT", &report);
     let output = command.output().expect("the program starts");
     assert_success(&output);
     let told: Value = serde_json::from_slice(&fs::read(report).expect("a report at exit")).expect("JSON");
     assert_eq!(told["findings"].to_string(), "{}", "{out}");
     output
+}
+
+/// Large reads in a trace of the stand-in, none of which is on a stream that runs kernels.
+fn reads_beside_kernels(trace: &Path) -> u64 {
+    let text = fs::read_to_string(trace).expect("a trace");
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let computing: HashSet<_> =
+        lines.iter().filter(|line| line["kind"] == "compute").map(|line| line["stream"].as_u64()).collect();
+    let is_read = |line: &&Value| line["kind"] == "to host" && line["bytes"].as_u64() >= Some(64 << 10);
+    let reads: Vec<_> = lines.iter().filter(is_read).collect();
+    let behind = reads.iter().find(|line| computing.contains(&line["stream"].as_u64()));
+    assert_eq!(behind, None, "kernels wait behind it");
+    reads.len() as u64
 }
 
 #[test]
@@ -85,6 +100,8 @@ fn a_budget_changes_no_bit_of_eight_bits_on_cuda() {
     let trained = |mode: &str, budget: &str| json(&train(&tiny, &installation, mode, budget, &settings));
     let roomy = trained("lazy", "unlimited");
     assert_eq!(roomy["evictions"], 0);
+    let steps = roomy["steps"].as_u64().expect("a number");
+    assert!(reads_beside_kernels(&tiny.join("lazy-unlimited.trace")) >= 8 * steps, "of every large gradient");
     for mode in ["eager", "lazy"] {
         let tight = trained(mode, "800KiB");
         assert!(tight["restores"].as_u64() > Some(20), "{mode} did not spill: {tight:#}");

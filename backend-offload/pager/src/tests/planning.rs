@@ -231,6 +231,60 @@ fn an_interruption_costs_no_more_than_itself() {
     }
 }
 
+const STEPS: usize = 12;
+
+/// Training of layers that are alike, whose embedding comes by rows: their bytes are others in every step, those of the rows
+/// and of the two blocks in which their gradient is added up.
+fn by_rows(rows: impl Fn(usize) -> u64) -> Recording {
+    let mut script = Script::default();
+    let sizes = [30; LAYERS];
+    let first = |script: &mut Script| sizes.map(|bytes| script.born(bytes)).to_vec();
+    let (mut weights, mut moments) = (first(&mut script), first(&mut script));
+    for step in 0..STEPS {
+        let (named, embedded) = (script.born(rows(step)), script.born(30));
+        script.recording.events.push(Event::WrittenInTier(named));
+        script.operate(&[named], &[embedded]);
+        script.train(&mut weights, &mut moments, &sizes, false);
+        let (zeros, gradient) = (script.born(rows(step)), script.born(rows(step)));
+        script.operate(&[], &[zeros]);
+        script.operate(&[zeros, embedded], &[gradient]);
+        script.recording.events.push(Event::Read { block: gradient, bytes: rows(step) });
+        [named, embedded, zeros, gradient].into_iter().for_each(|block| script.free(block));
+        script.step();
+    }
+    script.recording
+}
+
+#[test]
+fn a_step_is_foretold_although_some_blocks_have_other_sizes_each_time() {
+    const MACHINE: Machine = Machine { link: 60.0, memory: 100.0, ..Machine::INSTANT };
+    let same = by_rows(|_| 20);
+    let other = by_rows(|step| 17 + (7 * step as u64) % 13);
+    let budget = peak(&same) / 2;
+    let played = |recording| {
+        let replay = Replay::new(recording, Limit::bytes(budget), Policy::Planned);
+        let moved = replay.run(1).expect("it fits");
+        let replay = Replay::new(recording, Limit::bytes(budget), Policy::Planned).on(MACHINE);
+        (moved, replay.run(1).expect("it fits"))
+    };
+    let ((same, same_ahead), (other, other_ahead)) = (played(&same), played(&other));
+    for (same, other) in [(&same, &other), (&same_ahead, &other_ahead)] {
+        let (same, other) = (same.pager().counters(), other.pager().counters());
+        assert_eq!((other.predicted, other.diverged), (same.predicted, same.diverged));
+        assert!(other.predicted * 10 > other.operations * 8, "{} of {}", other.predicted, other.operations);
+    }
+    // The rows themselves come in, up to ten bytes more of them.
+    for step in 3..STEPS {
+        let (same, other) = (same.steps()[step].total(), other.steps()[step].total());
+        assert!(other <= same + 100, "step {step}: {other} bytes, {same} with as many rows in each");
+        let [same, other] = [&same_ahead, &other_ahead].map(|replay| replay.elapsed()[step].step);
+        assert!(other <= 1.05 * same, "step {step}: {other} s, {same} with as many rows in each");
+    }
+    let (same, other) = (same_ahead.pager().counters(), other_ahead.pager().counters());
+    assert!(other.brought_ahead * 20 > same.brought_ahead * 19, "{other:?}, not as {same:?}");
+    assert!(other.brought_in_vain <= same.brought_in_vain + STEPS as u64, "{other:?}, not as {same:?}");
+}
+
 #[test]
 fn a_program_that_never_repeats_is_left_to_recency() {
     let mut dice = Dice(3);

@@ -4,7 +4,7 @@
 //! debug text names them, so a stream's handle is read there, when the stream has just begun and is the only new name. If a
 //! name is not found, that stream's buffers are copied in line with its work, which is only slower.
 
-use crate::cube::side::SideCopies;
+use crate::cube::side::{Rows, SideCopies};
 use cubecl_core::Runtime;
 use cubecl_core::server::{ComputeServer, Handle};
 use cubecl_cuda::CudaRuntime;
@@ -41,8 +41,10 @@ struct Streams {
 #[derive(Debug)]
 pub struct Event(sys::CUevent);
 
-// SAFETY: as for streams.
+// SAFETY: the driver takes an event from any thread, and ours is recorded once, before anybody else knows of it.
 unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
 
 impl Event {
     fn record(stream: Stream) -> Result<Self, DriverError> {
@@ -125,10 +127,15 @@ impl SideCopies<Server> for CudaCopies {
         server: &mut Server,
         device: Handle,
         index: usize,
+        rows: Rows,
         host: &mut [u8],
     ) -> Result<Event, String> {
-        let from = pointer(server, device)?;
+        let from = pointer(server, device)? + rows.start as u64;
         let copy = |stream: Stream| {
+            if rows.count > 1 && rows.pitch != rows.row {
+                // SAFETY: the caller keeps both memories; the host's is as long as the rows together.
+                return unsafe { copy_rows(rows, from, host, stream) };
+            }
             let mut pieces = host.chunks_mut(PIECE).zip((from..).step_by(PIECE));
             // SAFETY: the caller keeps both memories, which are of one size.
             pieces.try_for_each(|(piece, from)| unsafe { result::memcpy_dtoh_async(piece, from, stream.0) })
@@ -156,7 +163,7 @@ impl SideCopies<Server> for CudaCopies {
         copy.holds_up(self.owner(index)?).map_err(said)
     }
 
-    fn has_ended(&self, copy: &Event) -> Result<bool, String> {
+    fn has_ended(copy: &Event) -> Result<bool, String> {
         // SAFETY: the event lives.
         match unsafe { result::event::query(copy.0) } {
             Ok(()) => Ok(true),
@@ -165,10 +172,42 @@ impl SideCopies<Server> for CudaCopies {
         }
     }
 
-    fn wait(&self, copy: &Event) -> Result<(), String> {
+    fn wait(copy: &Event) -> Result<(), String> {
         // SAFETY: the event lives, and it has been recorded.
         unsafe { result::event::synchronize(copy.0) }.map_err(said)
     }
+}
+
+/// Queues a copy of rows with gaps between them.
+///
+/// # Safety
+/// Both memories stay until it is done. On the device `rows` lie from `from` on, and `host` holds them all.
+unsafe fn copy_rows(rows: Rows, from: u64, host: &mut [u8], stream: Stream) -> Result<(), DriverError> {
+    let in_piece = (PIECE / rows.row).max(1);
+    let pieces = host.chunks_mut(in_piece * rows.row).zip((from..).step_by(in_piece * rows.pitch));
+    for (piece, from) in pieces {
+        let copy = sys::CUDA_MEMCPY2D_st {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcHost: std::ptr::null(),
+            srcDevice: from,
+            srcArray: std::ptr::null_mut(),
+            srcPitch: rows.pitch,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+            dstHost: piece.as_mut_ptr().cast(),
+            dstDevice: 0,
+            dstArray: std::ptr::null_mut(),
+            dstPitch: rows.row,
+            WidthInBytes: rows.row,
+            Height: piece.len() / rows.row,
+        };
+        // SAFETY: the descriptor is complete, and names memory that the caller keeps.
+        unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, stream.0) }.result()?;
+    }
+    Ok(())
 }
 
 fn said(error: DriverError) -> String {

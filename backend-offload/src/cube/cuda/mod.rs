@@ -1,6 +1,7 @@
 //! CUDA: what must be there before it starts, how much memory is free, and page-locked host memory.
 
 mod copies;
+mod pool;
 
 use super::backends::Reaches;
 use super::failures::Address;
@@ -11,6 +12,7 @@ use crate::error::OffloadError;
 use crate::registry::{DeviceFacts, DeviceMemory, Settings};
 use crate::tiers::{PinnedMemory, SlabSource};
 use cubecl_common::backtrace::BackTrace;
+use cubecl_common::device::DeviceId;
 use cubecl_common::future::block_on;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::ir::MemoryDeviceProperties;
@@ -18,6 +20,7 @@ use cubecl_core::server::{ComputeServer, Handle, ServerError};
 use cubecl_cuda::{CudaDevice, CudaRuntime};
 use cubecl_runtime::memory_management::ManagedMemoryHandle;
 use cudarc::driver::{result, sys};
+use pager::Limit;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Once;
@@ -71,9 +74,22 @@ impl InnerRuntime for CudaRuntime {
         })
     }
 
-    fn write_error(server: &mut Self::Server, stream: StreamId) -> Option<ServerError> {
+    fn stream_error(server: &mut Self::Server, stream: StreamId) -> Option<ServerError> {
         // Asking for usage fails on a stream with errors and leaves them; only a flush takes them.
         server.memory_usage(stream).err().and_then(|_| server.flush(stream).err())
+    }
+
+    fn keep_memory(device: DeviceId, budget: Limit) {
+        // Without it memory is mapped anew after each wait, which is only slower.
+        if let Err(error) = pool::keep(device, budget.get().unwrap_or(u64::MAX)) {
+            tracing::debug!(target: crate::journal::TARGET, "freed device memory is not kept: {error}");
+        }
+    }
+
+    fn give_memory_back(device: DeviceId) {
+        if let Err(error) = pool::give_back(device) {
+            tracing::warn!(target: crate::journal::TARGET, "freed device memory stays with this process: {error}");
+        }
     }
 
     fn largest_buffer(settings: &Settings, _limits: &MemoryDeviceProperties) -> u64 {

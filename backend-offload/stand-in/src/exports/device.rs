@@ -82,7 +82,7 @@ pub extern "C" fn cuDeviceGet(device: Out<c_int>, ordinal: c_int) -> Status {
     if exists(ordinal) { device.put(ordinal) } else { Status::InvalidDevice }
 }
 
-fn exists(device: c_int) -> bool {
+pub(super) fn exists(device: c_int) -> bool {
     (0..settings().devices as c_int).contains(&device)
 }
 

@@ -133,5 +133,6 @@ impl Driver {
     fn host_saw_record(&mut self, record: &Record) {
         self.order.host_waits(&record.clock);
         self.timeline.host_waits(record.time);
+        self.device.waited_for();
     }
 }

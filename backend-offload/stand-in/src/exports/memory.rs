@@ -17,7 +17,7 @@ use crate::{
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Status {
-    let used = driver().device.used(current_device("cuMemGetInfo"));
+    let used = driver().device.mapped(current_device("cuMemGetInfo"));
     _ = total.put(settings().memory as usize);
     free.put((settings().memory - used) as usize)
 }

@@ -10,10 +10,14 @@ use std::{
 
 use super::{
     address_space::{AddressSpace, Owner, PAGE},
+    pool::Pool,
     rows::{Rows, fill},
     written::Written,
 };
-use crate::findings::{Fault, Finding};
+use crate::{
+    findings::{Fault, Finding},
+    report,
+};
 
 /// Bytes that nobody has written, and those between allocations.
 pub(crate) const FRESH: u8 = 0xCB;
@@ -39,6 +43,7 @@ pub(crate) struct DeviceMemory {
     gone: BTreeMap<u64, u64>,
     capacity: u64,
     used: [u64; 4],
+    pools: [Pool; 4],
 }
 
 impl DeviceMemory {
@@ -49,7 +54,30 @@ impl DeviceMemory {
             gone: BTreeMap::new(),
             capacity,
             used: [0; 4],
+            pools: [Pool::default(); 4],
         }
+    }
+
+    pub(crate) fn pool(&mut self, device: usize) -> &mut Pool {
+        &mut self.pools[device]
+    }
+
+    /// Bytes that other processes cannot have.
+    pub(crate) fn mapped(&self, device: usize) -> u64 {
+        self.used[device] + self.pools[device].unused()
+    }
+
+    /// Somebody has waited for work: memory that nobody uses is unmapped, but for what each pool keeps.
+    pub(crate) fn waited_for(&mut self) {
+        for device in 0..self.pools.len() {
+            self.unmap(device, self.pools[device].keeps);
+        }
+    }
+
+    /// Unmaps memory that nobody uses until so many bytes are mapped.
+    pub(crate) fn unmap(&mut self, device: usize, mapped: u64) {
+        let unmapped = self.pools[device].trim_to(mapped, self.used[device]);
+        report::count(|counters| counters.unmapped_bytes += unmapped);
     }
 
     pub(crate) fn used(&self, device: usize) -> u64 {
@@ -76,6 +104,7 @@ impl DeviceMemory {
             unsafe { fill(Rows::plain(guard.start, guard.end - guard.start), GUARD) }
         }
         self.used[device] += size;
+        self.pools[device].allocated(size);
         self.blocks.insert(start, block);
         Some(start)
     }
@@ -103,7 +132,9 @@ impl DeviceMemory {
         let block = self.blocks.remove(&start).expect("only what was marked is released");
         let intact = block.check_guards("its free");
         AddressSpace::retire(block.pages.start, block.pages.end - block.pages.start);
-        self.used[block.device] -= block.range.end - block.range.start;
+        let bytes = block.range.end - block.range.start;
+        self.used[block.device] -= bytes;
+        self.pools[block.device].freed(bytes);
         self.gone.insert(block.range.start, block.range.end);
         intact
     }

@@ -15,6 +15,9 @@ unsafe extern "C" {
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> c_int;
     fn cuMemAllocAsync(out: *mut u64, size: usize, stream: u64) -> c_int;
     fn cuMemFreeAsync(start: u64, stream: u64) -> c_int;
+    fn cuDeviceGetDefaultMemPool(pool: *mut u64, device: c_int) -> c_int;
+    fn cuMemPoolSetAttribute(pool: u64, attribute: c_int, value: *const u64) -> c_int;
+    fn cuMemPoolTrimTo(pool: u64, mapped: usize) -> c_int;
     fn cuMemHostAlloc(out: *mut *mut c_void, size: usize, flags: c_uint) -> c_int;
     fn cuMemFreeHost(start: *mut c_void) -> c_int;
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, size: usize, stream: u64) -> c_int;
@@ -121,6 +124,17 @@ impl Cuda {
     pub(crate) fn free_memory(&self) -> usize {
         let mut total = 0;
         made(|free| unsafe { cuMemGetInfo_v2(free, &raw mut total) })
+    }
+
+    /// Has the device's pool keep so many bytes when somebody waits.
+    pub(crate) fn keep(&self, bytes: u64) {
+        let pool = made(|pool| unsafe { cuDeviceGetDefaultMemPool(pool, 0) });
+        succeed(unsafe { cuMemPoolSetAttribute(pool, 4, &raw const bytes) });
+    }
+
+    pub(crate) fn give_back_all(&self) {
+        let pool = made(|pool| unsafe { cuDeviceGetDefaultMemPool(pool, 0) });
+        succeed(unsafe { cuMemPoolTrimTo(pool, 0) });
     }
 
     pub(crate) fn stream(&self) -> u64 {

@@ -2,8 +2,8 @@
 
 use std::{ffi::CString, path::PathBuf};
 
-/// Symbols that cudarc looks up for CubeCL 0.10, found by running its whole test suite.
-const CALLED: [&str; 57] = [
+/// Symbols that cudarc looks up for CubeCL 0.10, found by running its whole test suite, and for us.
+const CALLED: [&str; 60] = [
     "cuInit",
     "cuDriverGetVersion",
     "cuGetErrorName",
@@ -27,6 +27,9 @@ const CALLED: [&str; 57] = [
     "cuMemHostAlloc",
     "cuMemAllocHost_v2",
     "cuMemFreeHost",
+    "cuDeviceGetDefaultMemPool",
+    "cuMemPoolSetAttribute",
+    "cuMemPoolTrimTo",
     "cuMemcpyHtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyDtoDAsync_v2",

@@ -8,6 +8,7 @@ use crate::{
 pub(crate) const SCENARIOS: &[Scenario] = &[
     ("out_of_memory", out_of_memory),
     ("refused_allocations", refused_allocations),
+    ("unmapped", unmapped),
     ("late_pinned_source", || late_source(true)),
     ("pageable_source", || late_source(false)),
     ("late_pinned_target", late_pinned_target),
@@ -49,6 +50,34 @@ fn refused_allocations() {
 #[test]
 fn allocations_are_refused_after_the_number_that_was_asked_for() {
     run("refused_allocations", &[("FAIL_ALLOCATIONS_AFTER", "2")]).passes();
+}
+
+/// Memory that was freed stays mapped until somebody waits, and as much of it as was asked for stays longer.
+fn unmapped() {
+    let cuda = Cuda::start();
+    let stream = cuda.stream();
+    let all = cuda.free_memory();
+    let freed = || {
+        let x = cuda.allocate(300 << 10, stream);
+        cuda.free(x, stream);
+        cuda.synchronize(stream);
+        all - cuda.free_memory()
+    };
+    assert_eq!(freed(), 0);
+    cuda.keep(100 << 10);
+    assert_eq!(freed(), 100 << 10);
+    cuda.keep(u64::MAX);
+    assert_eq!(freed(), 300 << 10);
+    assert_eq!(freed(), 300 << 10, "it serves again");
+    cuda.give_back_all();
+    assert_eq!(cuda.free_memory(), all);
+}
+
+#[test]
+fn freed_memory_is_unmapped_when_somebody_waits_but_for_what_the_program_keeps() {
+    let ended = run("unmapped", &LAZY);
+    ended.passes();
+    assert_eq!(ended.counter("unmapped_bytes"), (300 + 200 + 300) << 10);
 }
 
 /// The source changes after the call.

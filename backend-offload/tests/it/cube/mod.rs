@@ -12,17 +12,23 @@ mod machine;
 mod memory;
 #[cfg(feature = "cuda")]
 mod overlap;
+#[cfg(feature = "cuda")]
+mod pool;
+mod reads;
 mod requests;
 mod streams;
 mod tiles;
 mod training;
 
 use crate::child::{Facts, Scenario};
-use backend_offload::{Offload, OffloadConfig, Oversized, Stats, runtime_peaks, stats};
+use backend_offload::{Offload, OffloadConfig, OffloadRuntime, Oversized, Stats, runtime_peaks, stats};
+use burn_cubecl::CubeBackend;
 pub(crate) use machine::{Machine, Target};
 
 type Plain<T> = <T as Target>::Plain;
 type Spilling<T> = Offload<<T as Target>::Plain>;
+/// Queues each operation, and lets go of each tensor, when it is told to.
+type Unfused<T> = CubeBackend<OffloadRuntime<<T as Target>::Runtime>, f32, i32, u32>;
 
 /// Declares what child processes can be asked to do, by name, on the machine the parameters name.
 macro_rules! children {
@@ -60,6 +66,8 @@ use {children, promises};
 
 pub fn scenarios() -> Vec<Scenario> {
     [
+        #[cfg(feature = "cuda")]
+        pool::scenarios(),
         autotune::scenarios(),
         machine::scenarios(),
         conformance::scenarios(),
@@ -67,6 +75,7 @@ pub fn scenarios() -> Vec<Scenario> {
         integers::scenarios(),
         launches::scenarios(),
         memory::scenarios(),
+        reads::scenarios(),
         requests::scenarios(),
         streams::scenarios(),
         tiles::scenarios(),

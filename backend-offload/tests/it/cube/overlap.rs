@@ -1,4 +1,5 @@
-//! Copies beside the device's work, on the stand-in for CUDA: they take less of a step's time, and a wait left out is found.
+//! Copies and reads beside the device's work, on the stand-in for CUDA: they take less of a step's time, and a wait left out is
+//! found.
 
 use super::Machine;
 use crate::child::{Child, Report};
@@ -32,6 +33,34 @@ fn copies_take_less_of_a_step_beside_it_and_give_the_same_bits() {
     println!("{overlapped} ms, in line {serial} ms");
     assert!(beside.number("brought ahead") > 0 && in_line.number("brought ahead") == 0);
     assert!(overlapped < 0.9 * serial, "{overlapped} ms, in line {serial} ms");
+}
+
+fn reads(machine: &Machine) -> Child {
+    let child = machine.child("cube/reads").with("budget", "unlimited");
+    child.environment("STAND_IN_KERNEL_US", 40).environment("STAND_IN_BANDWIDTH", "4e9")
+}
+
+#[test]
+fn kernels_do_not_wait_for_what_is_read_before_them() {
+    let Some(machine) = eager("kernels_do_not_wait_for_what_is_read_before_them") else { return };
+    let run = |child: Child| -> (u64, f64) {
+        let (report, told) = run_and_report(child);
+        assert_eq!(told["findings"].to_string(), "{}");
+        (report.number("under way"), told["simulated_ms"].as_f64().expect("milliseconds"))
+    };
+    let (beside, overlapped) = run(reads(&machine).with("lets go", 1));
+    let in_line = reads(&machine).with("lets go", 1).environment("OFFLOAD_OVERLAP", 0);
+    let (in_line, serial) = run(in_line);
+    println!("{overlapped} ms, in line {serial} ms");
+    assert_eq!((beside, in_line), (16, 0), "reads that were under way when they had begun");
+    assert!(overlapped < 0.8 * serial, "{overlapped} ms, in line {serial} ms");
+}
+
+#[test]
+fn a_wait_for_a_read_that_is_left_out_is_found() {
+    let Some(machine) = eager("a_wait_for_a_read_that_is_left_out_is_found") else { return };
+    let (_, told) = run_and_report(reads(&machine).with("out of order", 1));
+    assert!(told["findings"].to_string().contains("missing wait"), "{told}");
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! Several threads, each with a stream of its own: work is ordered, and errors reach who caused them.
 
-use super::{Machine, Plain, Spilling, Target, children, install, promises};
+use super::{Machine, Plain, Spilling, Target, Unfused, children, install, promises};
 use crate::child::Facts;
-use backend_offload::{Budget, OffloadConfig, OffloadRuntime};
+use backend_offload::{Budget, OffloadConfig};
 use burn::prelude::*;
 use burn::tensor::TensorData;
-use burn_cubecl::CubeBackend;
 use cubecl_common::stream_id::StreamId;
 use std::path::PathBuf;
 
@@ -61,9 +60,6 @@ fn tensors_handed_over_without_waiting_keep_their_values(machine: &Machine) {
     machine.run(machine.child("cube/hand over").with("budget", "unlimited"));
     machine.run(machine.child("cube/hand over").with("budget", 4 * MIB));
 }
-
-/// Queues each operation, and lets go of each tensor, when it is told to.
-type Unfused<T> = CubeBackend<OffloadRuntime<<T as Target>::Runtime>, f32, i32, u32>;
 
 /// The same in fixed orders, of streams that one thread plays.
 fn hand_around<T: Target>(parameters: &Facts) -> Facts {
