@@ -9,7 +9,6 @@
 
 mod pipeline;
 
-use std::iter::Sum;
 use std::ops::{Add, Mul, Range};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -88,12 +87,6 @@ impl Add for DiskBytes {
             chunks: self.chunks.saturating_add(others.chunks),
             slab: self.slab.max(others.slab),
         }
-    }
-}
-
-impl Sum for DiskBytes {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), Self::add)
     }
 }
 

@@ -294,8 +294,8 @@ fn the_next_states_chunks_are_read_while_the_last_one_is_stepped_and_written_wit
     assert!(kept.iter().all(is_stepped));
     let slab = DiskMemory::buffer_bytes(12 * PIECE) as u64;
     assert_eq!((memory.usage().in_use, memory.usage().peak), (0, 3 * slab));
-    let bytes: DiskBytes =
-        [1, 2, 1].into_iter().map(|chunks| DiskBytes::of(LAYOUT, chunks * PIECE, PIECE)).sum();
+    let of = |chunks: usize| DiskBytes::of(LAYOUT, chunks * PIECE, PIECE);
+    let bytes = of(1) + of(2) + of(1);
     assert_eq!((bytes.on_disk(), bytes.on_host()), (4 * chunk, 3 * slab));
 }
 
