@@ -120,6 +120,18 @@ impl DiskMemory {
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some((transfers, fault));
     }
 
+    /// Whether it went wrong.
+    #[cfg(feature = "test-util")]
+    pub fn has_failed(&self) -> bool {
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Bytes read and written so far.
+    #[cfg(feature = "test-util")]
+    pub fn moved(&self) -> [u64; 2] {
+        [&self.traffic.read, &self.traffic.written].map(|bytes| bytes.load(Relaxed))
+    }
+
     /// The fault that this transfer is to have.
     #[cfg(feature = "test-util")]
     fn fault(&self, writes: bool) -> Option<DiskFault> {

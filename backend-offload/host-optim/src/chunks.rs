@@ -1,4 +1,4 @@
-//! A state on the disk, in chunks: one is read while another is changed and the one before it is written.
+//! A state on the disk, in chunks, which come to host memory one after another to be changed.
 //!
 //! A chunk is as many elements of every part, the last one fewer. It begins where a [piece](crate::pieces::PIECE) of the
 //! parameter does, so that blocks of codes and the bits that round moments are those of a state in host memory, and so are all
@@ -7,15 +7,19 @@
 //! Chunks are written where they were read. When a transfer fails, or whatever changes them panics, some are of the step that
 //! did not end and some of the one before: then the state is torn, and nobody gets a number of it again.
 
-use std::ops::Range;
-use std::sync::mpsc::channel;
-use std::thread::{Builder, Scope, ScopedJoinHandle, scope};
+mod pipeline;
+
+use std::ops::{Add, Mul, Range};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use backend_offload::{DiskMemory, DiskPieces, OffloadError, PageBuffer};
 
 use crate::error::HostOptimError;
 use crate::layout::{Arrays, Layout, PARTS};
 use crate::pieces::PIECE;
+
+pub(crate) use pipeline::Pipeline;
 
 /// Elements of a chunk: 6 MiB in f32.
 pub(crate) const CHUNK: usize = 1 << 19;
@@ -25,13 +29,13 @@ const _: () = assert!(CHUNK.is_multiple_of(PIECE), "numbers would depend on it")
 /// Chunks that are in host memory at a time.
 const SLABS: usize = 3;
 
-/// Host memory for the chunks of one parameter on their way.
-#[derive(Debug, Default)]
-pub(crate) struct Slabs(Vec<PageBuffer>);
-
-/// A parameter's state on the disk.
+/// A parameter's state on the disk, as the step that changes it has it.
 #[derive(Debug)]
-pub(crate) struct OnDisk {
+pub(crate) struct OnDisk(Arc<Stored>);
+
+/// The same, as those have it who read and write it beside the step.
+#[derive(Debug)]
+pub(crate) struct Stored {
     disk: DiskMemory,
     name: String,
     layout: Layout,
@@ -39,17 +43,60 @@ pub(crate) struct OnDisk {
     chunk: usize,
     /// All parts of one chunk after another.
     pieces: DiskPieces,
-    torn: bool,
+    torn: AtomicBool,
+    /// Why a chunk could not be written.
+    failure: OnceLock<OffloadError>,
 }
 
-/// Bytes of the disk, and of host memory for chunks on their way, of a state in chunks of so many elements.
-pub(crate) fn bytes_on_disk(layout: Layout, len: usize, chunk: usize) -> [u64; 2] {
-    let of_chunk = |range: Range<usize>| DiskMemory::bytes_of(layout.bytes(range.len()));
-    let count = len.div_ceil(chunk);
-    let (whole, rest) = (len / chunk, len % chunk);
-    let disk = whole as u64 * of_chunk(0..chunk) + if rest > 0 { of_chunk(0..rest) } else { 0 };
-    let largest = of_chunk(0..len.min(chunk)) as usize;
-    [disk, (count.min(SLABS) * DiskMemory::buffer_bytes(largest)) as u64]
+/// Bytes that states on the disk take: there, and of host memory while they are stepped, one after another.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskBytes {
+    on_disk: u64,
+    chunks: u64,
+    /// Host memory for the largest chunk.
+    slab: u64,
+}
+
+impl DiskBytes {
+    /// Those of a state in chunks of so many elements.
+    pub(crate) fn of(layout: Layout, len: usize, chunk: usize) -> Self {
+        let of_chunk = |len: usize| DiskMemory::bytes_of(layout.bytes(len));
+        let (whole, rest) = ((len / chunk) as u64, len % chunk);
+        let on_disk = whole * of_chunk(chunk) + if rest > 0 { of_chunk(rest) } else { 0 };
+        let slab = DiskMemory::buffer_bytes(of_chunk(len.min(chunk)) as usize) as u64;
+        Self { on_disk, chunks: len.div_ceil(chunk) as u64, slab }
+    }
+
+    /// Bytes of the disk.
+    pub fn on_disk(self) -> u64 {
+        self.on_disk
+    }
+
+    /// Bytes of host memory for chunks on their way.
+    pub fn on_host(self) -> u64 {
+        self.chunks.min(SLABS as u64) * self.slab
+    }
+}
+
+impl Add for DiskBytes {
+    type Output = Self;
+
+    fn add(self, others: Self) -> Self {
+        Self {
+            on_disk: self.on_disk.saturating_add(others.on_disk),
+            chunks: self.chunks.saturating_add(others.chunks),
+            slab: self.slab.max(others.slab),
+        }
+    }
+}
+
+impl Mul<u64> for DiskBytes {
+    type Output = Self;
+
+    fn mul(self, count: u64) -> Self {
+        let [on_disk, chunks] = [self.on_disk, self.chunks].map(|of_one| of_one.saturating_mul(count));
+        Self { on_disk, chunks, ..self }
+    }
 }
 
 impl OnDisk {
@@ -64,109 +111,54 @@ impl OnDisk {
         assert!(chunk.is_multiple_of(PIECE), "numbers would depend on the chunk");
         let lens = ranges(len, chunk).flat_map(|range| layout.bytes(range.len())).collect::<Vec<_>>();
         let pieces = disk.take(&lens, format_args!("the state of {name}"))?;
-        let (disk, name) = (disk.clone(), name.to_owned());
-        let state = Self { disk, name, layout, len, chunk, pieces, torn: false };
-        if let Some(mut slab) = state.slabs_for(0..PARTS, 1)?.0.pop() {
-            for (n, range) in state.ranges().enumerate() {
-                slab.fill(0);
-                fill(range, &mut state.arrays(n, &mut slab));
-                state.pieces.write(parts_of(n, 0..PARTS), &slab)?;
-            }
+        let (disk, name, failure) = (disk.clone(), name.to_owned(), OnceLock::new());
+        let stored = Stored { disk, name, layout, len, chunk, pieces, torn: AtomicBool::new(false), failure };
+        let mut slab = stored.slab_of(0..PARTS)?;
+        for (n, range) in stored.ranges().enumerate() {
+            slab.fill(0);
+            fill(range, &mut stored.arrays(n, &mut slab));
+            stored.pieces.write(parts_of(n, 0..PARTS), &slab)?;
         }
-        Ok(state)
+        Ok(Self(Arc::new(stored)))
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.pieces.bytes()
+        self.0.pieces.bytes()
     }
 
-    pub(crate) fn slabs(&self) -> Result<Slabs, HostOptimError> {
-        self.slabs_for(0..PARTS, SLABS)
+    pub(crate) fn stored(&self) -> &Arc<Stored> {
+        &self.0
     }
 
-    /// Host memory for these parts of as many chunks, or of all where they are fewer.
-    fn slabs_for(&self, parts: Range<usize>, most: usize) -> Result<Slabs, HostOptimError> {
-        // The first is as large as any.
-        let (count, len) = (self.ranges().len(), self.len.min(self.chunk));
-        let len = DiskMemory::bytes_of(self.layout.bytes(len)[parts].iter().copied()) as usize;
-        let purpose = format_args!("chunks of the state of {}", self.name);
-        let slabs = (0..count.min(most)).map(|_| self.disk.buffer(len, purpose));
-        Ok(Slabs(slabs.collect::<Result<_, OffloadError>>()?))
-    }
-
-    /// Lets `change` change one chunk after another, while the next one is read and the one before is written.
+    /// Lets `change` change one chunk after another, as `pipeline` brings them. The state is torn until all are
+    /// [written](Self::when_written).
     pub(crate) fn stream(
         &mut self,
-        Slabs(slabs): Slabs,
-        change: impl FnMut(Range<usize>, &mut Arrays<'_>),
+        pipeline: &mut Pipeline,
+        mut change: impl FnMut(Range<usize>, &mut Arrays<'_>),
     ) -> Result<(), HostOptimError> {
-        self.is_whole()?;
+        self.0.is_whole()?;
         // A panic leaves it so, too.
-        self.torn = true;
-        match <[PageBuffer; 1]>::try_from(slabs) {
-            Ok([slab]) => self.change_only_chunk(slab, change)?,
-            Err(slabs) => self.change_chunks(slabs, change)?,
+        self.0.torn.store(true, Relaxed);
+        for (n, range) in self.0.ranges().enumerate() {
+            let mut slab = pipeline.next_of(&self.0)?;
+            change(range, &mut self.0.arrays(n, &mut slab));
+            pipeline.write(&self.0, n, slab);
         }
-        self.torn = false;
         Ok(())
     }
 
-    fn change_only_chunk(
-        &self,
-        mut slab: PageBuffer,
-        mut change: impl FnMut(Range<usize>, &mut Arrays<'_>),
-    ) -> Result<(), OffloadError> {
-        self.pieces.read(parts_of(0, 0..PARTS), &mut slab)?;
-        change(0..self.len, &mut self.arrays(0, &mut slab));
-        self.pieces.write(parts_of(0, 0..PARTS), &slab)
+    /// Runs `then` once all changed chunks are written; never if one could not be.
+    pub(crate) fn when_written(&self, pipeline: &mut Pipeline, then: impl FnOnce() + Send + 'static) {
+        pipeline.when_written(&self.0, then);
     }
 
-    fn change_chunks(
-        &self,
-        slabs: Vec<PageBuffer>,
-        mut change: impl FnMut(Range<usize>, &mut Arrays<'_>),
-    ) -> Result<(), HostOptimError> {
-        let (to_read, spare) = channel();
-        let (to_change, filled) = channel();
-        let (to_write, changed) = channel::<(usize, PageBuffer)>();
-        for slab in slabs {
-            to_read.send(slab).expect("it is received below");
+    /// Whether what a pipeline that has ended was to write is there.
+    pub(crate) fn is_written(&self) -> Result<(), HostOptimError> {
+        match self.0.failure.get() {
+            Some(failure) => Err(failure.clone().into()),
+            None => self.0.is_whole(),
         }
-        // Whoever fails hangs up, and so do the others then.
-        let read_all = || -> Result<(), OffloadError> {
-            for n in 0..self.ranges().len() {
-                let Ok(mut slab) = spare.recv() else { break };
-                self.pieces.read(parts_of(n, 0..PARTS), &mut slab)?;
-                if to_change.send(slab).is_err() {
-                    break;
-                }
-            }
-            drop((spare, to_change));
-            Ok(())
-        };
-        let write_all = || -> Result<(), OffloadError> {
-            for (n, slab) in changed {
-                self.pieces.write(parts_of(n, 0..PARTS), &slab)?;
-                // Nobody reads any more behind the last chunks.
-                _ = to_read.send(slab);
-            }
-            drop(to_read);
-            Ok(())
-        };
-        scope(|scope| {
-            let reader = beside(scope, read_all)?;
-            let writer = beside(scope, write_all)?;
-            for (n, range) in self.ranges().enumerate() {
-                let Ok(mut slab) = filled.recv() else { break };
-                change(range, &mut self.arrays(n, &mut slab));
-                if to_write.send((n, slab)).is_err() {
-                    break;
-                }
-            }
-            drop((filled, to_write));
-            let [read, written] = [reader, writer].map(|thread| thread.join().expect("it does not panic"));
-            Ok(read.and(written)?)
-        })
     }
 
     /// Shows `read` these parts of one chunk after another.
@@ -175,27 +167,58 @@ impl OnDisk {
         parts: Range<usize>,
         mut read: impl FnMut(Range<usize>, &[&[u8]]),
     ) -> Result<(), HostOptimError> {
-        self.is_whole()?;
-        let Some(mut slab) = self.slabs_for(parts.clone(), 1)?.0.pop() else { return Ok(()) };
-        for (n, range) in self.ranges().enumerate() {
+        let stored = &*self.0;
+        stored.is_whole()?;
+        let mut slab = stored.slab_of(parts.clone())?;
+        for (n, range) in stored.ranges().enumerate() {
             let pieces = parts_of(n, parts.clone());
-            self.pieces.read(pieces.clone(), &mut slab)?;
-            let shown: Vec<_> = self.pieces.places(pieces).into_iter().map(|place| &slab[place]).collect();
+            stored.pieces.read(pieces.clone(), &mut slab)?;
+            let shown: Vec<_> = stored.pieces.places(pieces).into_iter().map(|place| &slab[place]).collect();
             read(range, &shown);
         }
         Ok(())
     }
 
     pub(crate) fn is_torn(&self) -> bool {
-        self.torn
+        self.0.torn.load(Relaxed)
     }
+}
 
+impl Stored {
     fn is_whole(&self) -> Result<(), HostOptimError> {
-        if self.torn { Err(HostOptimError::Torn { name: self.name.clone() }) } else { Ok(()) }
+        let is_torn = self.torn.load(Relaxed);
+        if is_torn { Err(HostOptimError::Torn { name: self.name.clone() }) } else { Ok(()) }
     }
 
     fn ranges(&self) -> impl ExactSizeIterator<Item = Range<usize>> + use<> {
         ranges(self.len, self.chunk)
+    }
+
+    /// Bytes of these parts of a chunk; the first one is as large as any.
+    fn largest(&self, parts: Range<usize>) -> usize {
+        let bytes = self.layout.bytes(self.len.min(self.chunk));
+        DiskMemory::bytes_of(bytes[parts].iter().copied()) as usize
+    }
+
+    /// Host memory for these parts of a chunk.
+    fn slab_of(&self, parts: Range<usize>) -> Result<PageBuffer, OffloadError> {
+        self.disk.buffer(self.largest(parts), format_args!("chunks of the state of {}", self.name))
+    }
+
+    /// Writes a chunk, unless one of this state could not be.
+    fn write(&self, chunk: usize, slab: &PageBuffer) {
+        if self.failure.get().is_none()
+            && let Err(failure) = self.pieces.write(parts_of(chunk, 0..PARTS), slab)
+        {
+            _ = self.failure.set(failure);
+        }
+    }
+
+    /// All chunks are written, or one could not be.
+    fn ends_whole(&self) -> bool {
+        let is_whole = self.failure.get().is_none();
+        self.torn.store(!is_whole, Relaxed);
+        is_whole
     }
 
     /// The numbers of a chunk in `slab`.
@@ -219,14 +242,6 @@ fn ranges(len: usize, chunk: usize) -> impl ExactSizeIterator<Item = Range<usize
 /// Numbers of these parts' pieces of a chunk.
 fn parts_of(chunk: usize, parts: Range<usize>) -> Range<usize> {
     chunk * PARTS + parts.start..chunk * PARTS + parts.end
-}
-
-fn beside<'s, T: Send + 's>(
-    scope: &'s Scope<'s, '_>,
-    work: impl FnOnce() -> T + Send + 's,
-) -> Result<ScopedJoinHandle<'s, T>, HostOptimError> {
-    let thread = Builder::new().name("state on disk".to_owned()).spawn_scoped(scope, work);
-    thread.map_err(|error| HostOptimError::Updates { reason: format!("no thread for them: {error}") })
 }
 
 #[cfg(all(test, target_os = "linux"))]

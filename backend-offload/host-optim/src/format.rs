@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::chunks::{CHUNK, bytes_on_disk};
+use crate::chunks::{CHUNK, DiskBytes};
 use crate::layout::{Layout, Moments};
 
 /// Trade of memory against precision of the optimizer's state.
@@ -46,11 +46,10 @@ impl Format {
         }
     }
 
-    /// Bytes of the disk, and of host memory while its step is taken, for a parameter whose state is on the disk. It has a
-    /// `velocity` where it is stepped by [`Sgd`](crate::Sgd).
-    pub fn disk_bytes(self, len: u64, narrow: bool, velocity: bool) -> [u64; 2] {
+    /// Bytes that a parameter's state takes on the disk. It has a `velocity` where it is stepped by [`Sgd`](crate::Sgd).
+    pub fn disk_bytes(self, len: u64, narrow: bool, velocity: bool) -> DiskBytes {
         let moments = if velocity { Moments::Velocity } else { Moments::Two };
-        bytes_on_disk(Layout::of(self, moments, narrow), len as usize, CHUNK)
+        DiskBytes::of(Layout::of(self, moments, narrow), len as usize, CHUNK)
     }
 
     /// [`host_bytes`](Self::host_bytes) of a parameter that is stepped by [`Sgd`](crate::Sgd).

@@ -1,10 +1,11 @@
 //! Where a state is: in host memory, or on the disk below it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use backend_offload::{DiskMemory, HostBuffer, HostMemory};
 
-use crate::chunks::{CHUNK, OnDisk, Slabs};
+use crate::chunks::{CHUNK, OnDisk, Pipeline, Stored};
 use crate::error::HostOptimError;
 use crate::layout::{Arrays, Layout, PARTS, PURPOSES};
 
@@ -26,6 +27,18 @@ impl From<&HostMemory> for StateMemory {
 impl From<&DiskMemory> for StateMemory {
     fn from(disk: &DiskMemory) -> Self {
         Self { host: disk.host().clone(), disk: Some(disk.clone()), chunk: CHUNK }
+    }
+}
+
+impl From<HostMemory> for StateMemory {
+    fn from(host: HostMemory) -> Self {
+        Self::from(&host)
+    }
+}
+
+impl From<DiskMemory> for StateMemory {
+    fn from(disk: DiskMemory) -> Self {
+        Self::from(&disk)
     }
 }
 
@@ -65,28 +78,45 @@ impl Kept {
         Ok(Self::Host(parts))
     }
 
-    /// Host memory for [`change`](Self::change).
-    pub(crate) fn slabs(&self) -> Result<Slabs, HostOptimError> {
+    /// What a pipeline reads and writes.
+    pub(crate) fn stored(&self) -> Option<&Arc<Stored>> {
         match self {
-            Self::Host(_) => Ok(Slabs::default()),
-            Self::Disk(on_disk) => on_disk.slabs(),
+            Self::Host(_) => None,
+            Self::Disk(on_disk) => Some(on_disk.stored()),
         }
     }
 
-    /// Lets `change` change all `len` elements: at once where they are in host memory, and else chunk by chunk. After an error
-    /// the numbers are of no use, which whoever asks for them is told.
+    /// Lets `change` change all `len` elements: at once where they are in host memory, and else chunk by chunk, as `pipeline` brings
+    /// them. After an error the numbers are of no use, which whoever asks for them is told; and so until all are
+    /// [written](Self::when_written).
     pub(crate) fn change(
         &mut self,
-        slabs: Slabs,
+        pipeline: &mut Pipeline,
         layout: Layout,
         len: usize,
         mut change: impl FnMut(Range<usize>, &mut Arrays<'_>),
     ) -> Result<(), HostOptimError> {
         match self {
             Self::Host(parts) => change(0..len, &mut arrays(layout, parts)),
-            Self::Disk(on_disk) => on_disk.stream(slabs, change)?,
+            Self::Disk(on_disk) => on_disk.stream(pipeline, change)?,
         }
         Ok(())
+    }
+
+    /// Runs `then` once everything that was changed is where it is kept; never if that failed.
+    pub(crate) fn when_written(&self, pipeline: &mut Pipeline, then: impl FnOnce() + Send + 'static) {
+        match self {
+            Self::Host(_) => then(),
+            Self::Disk(on_disk) => on_disk.when_written(pipeline, then),
+        }
+    }
+
+    /// Whether everything that was changed is where it is kept, once the pipeline has ended.
+    pub(crate) fn is_written(&self) -> Result<(), HostOptimError> {
+        match self {
+            Self::Host(_) => Ok(()),
+            Self::Disk(on_disk) => on_disk.is_written(),
+        }
     }
 
     /// Shows `read` the bytes of these neighbouring parts, stretch by stretch, in order.

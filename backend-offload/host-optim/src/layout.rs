@@ -118,6 +118,23 @@ impl Layout {
 }
 
 impl Arrays<'_> {
+    /// The bytes of each part.
+    pub(crate) fn parts(&mut self) -> [&mut [u8]; PARTS] {
+        match self {
+            Self::F32 { masters, moments } => {
+                let [first, second] = moments.each_mut().map(|moment| bytemuck::cast_slice_mut(moment));
+                [bytemuck::cast_slice_mut(masters), first, &mut [], second]
+            }
+            Self::Bf16Moments { masters, moments } => {
+                let [first, second] = moments.each_mut().map(|moment| bytemuck::cast_slice_mut(moment));
+                [bytemuck::cast_slice_mut(masters), first, &mut [], second]
+            }
+            Self::Compact { low, codes: [first, second], bases } => {
+                [bytemuck::cast_slice_mut(low), first, bytemuck::cast_slice_mut(bases), second]
+            }
+        }
+    }
+
     /// Takes a saved state in. Formats narrower than f32 round the moments to the nearest.
     pub(crate) fn fill(&mut self, weights: &[f32], saved: [&[f32]; 2]) {
         match self {

@@ -44,7 +44,9 @@
 //! bits of rows that are stepped in time.
 //!
 //! A state whose memory is a [`DiskMemory`](backend_offload::DiskMemory) lies on the disk below the host. A step reads it, changes it
-//! and writes it in chunks, three of which are in host memory at a time, to the bits of a state that is there.
+//! and writes it in chunks, three of which are in host memory at a time, to the bits of a state that is there. [`Updates`] read the next
+//! parameter's first chunks while the last ones of the parameter before are stepped and written. [`HostAdamWConfig::init`] takes such a
+//! memory, too, and steps one parameter after another.
 //!
 //! # Promises
 //!
@@ -88,6 +90,7 @@ mod updates;
 
 pub use adamw::{AdamW, Stride};
 pub use arrivals::{Arrivals, Arriving};
+pub use chunks::DiskBytes;
 pub use error::HostOptimError;
 pub use format::Format;
 pub use kept::StateMemory;

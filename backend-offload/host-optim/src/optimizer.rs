@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use backend_offload::HostMemory;
 use burn::module::{AutodiffModule, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, LearningRate, MultiGradientsParams, Optimizer};
 use burn::tensor::{
@@ -14,6 +13,7 @@ use burn::tensor::{
 use crate::adamw::{AdamW, Stride};
 use crate::error::HostOptimError;
 use crate::format::Format;
+use crate::kept::StateMemory;
 use crate::record::{HostAdamWRecord, Parts};
 use crate::state::HostState;
 
@@ -73,18 +73,19 @@ impl HostAdamWConfig {
         self
     }
 
-    /// The optimizer, its state to be taken from `memory`.
-    pub fn init(self, memory: HostMemory) -> HostAdamW {
-        HostAdamW { config: self, memory, states: BTreeMap::new(), loaded: BTreeMap::new() }
+    /// The optimizer, its state to be taken from `memory`: a [`HostMemory`](backend_offload::HostMemory), or the
+    /// [`DiskMemory`](backend_offload::DiskMemory) below one, which all states are on then.
+    pub fn init(self, memory: impl Into<StateMemory>) -> HostAdamW {
+        HostAdamW { config: self, memory: memory.into(), states: BTreeMap::new(), loaded: BTreeMap::new() }
     }
 }
 
-/// AdamW with its state in host memory, for any model and backend. Clones share their states until one of them steps, and
+/// AdamW with its state in host memory or on the disk below it, for any model and backend. Clones share their states until one of them steps, and
 /// begin without gradients.
 #[derive(Debug)]
 pub struct HostAdamW {
     config: HostAdamWConfig,
-    memory: HostMemory,
+    memory: StateMemory,
     states: BTreeMap<ParamId, Arc<HostState>>,
     /// States of a record, of parameters without a gradient since it was loaded.
     loaded: BTreeMap<ParamId, Parts>,
@@ -94,6 +95,11 @@ impl HostAdamW {
     /// Bytes held on the host.
     pub fn host_bytes(&self) -> u64 {
         self.states.values().map(|state| state.host_bytes()).sum()
+    }
+
+    /// Bytes held on the disk.
+    pub fn disk_bytes(&self) -> u64 {
+        self.states.values().map(|state| state.disk_bytes()).sum()
     }
 
     /// Takes the gradients of `module` that are in `gradients`, some parameters' or all, once or in shares that add up.
@@ -132,7 +138,8 @@ impl HostAdamW {
     /// One step along what has arrived. Parameters without a gradient stay as they are.
     ///
     /// # Errors
-    /// If a tensor cannot be read, which only the format `Compact` does. The device is not usable then.
+    /// If a tensor cannot be read, which only the format `Compact` does: the device is not usable then. And if the disk fails that
+    /// the states are on, or the host has no room for chunks of them; what is lost, the error names.
     pub fn apply<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         lr: LearningRate,
@@ -171,11 +178,11 @@ impl HostAdamW {
         let len = weights.shape().num_elements();
         let state = match self.states.remove(&id) {
             // A clone of this optimizer holds it, too.
-            Some(shared) if Arc::strong_count(&shared) > 1 => Arc::new(shared.duplicate()?),
+            Some(shared) if Arc::strong_count(&shared) > 1 => Arc::new(shared.duplicate(&self.memory)?),
             Some(own) => own,
             None => Arc::new(match self.loaded.remove(&id) {
                 Some(parts) => HostState::from_parts(&self.memory, name, self.config.format, &parts, len)?,
-                None => HostState::of_tensor(&self.memory, name, self.config.format, weights)?,
+                None => HostState::of_tensor(self.memory.clone(), name, self.config.format, weights)?,
             }),
         };
         let slot = self.states.entry(id).or_insert(state);
@@ -184,12 +191,11 @@ impl HostAdamW {
 }
 
 impl Clone for HostAdamW {
-    /// Panics where the host has no room for the states whose gradients wait: those cannot be shared.
+    /// Panics where there is no room for the states whose gradients wait: those cannot be shared.
     fn clone(&self) -> Self {
         let states = self.states.iter().map(|(id, state)| {
-            let state =
-                if state.has_gradient() { Arc::new(surface(state.duplicate())) } else { state.clone() };
-            (*id, state)
+            let own = || Arc::new(surface("clone", state.duplicate(&self.memory)));
+            (*id, if state.has_gradient() { own() } else { state.clone() })
         });
         Self {
             config: self.config.clone(),
@@ -206,16 +212,17 @@ impl<M: AutodiffModule<B>, B: AutodiffBackend> Optimizer<M, B> for HostAdamW {
     /// Panics where [`arrive`](HostAdamW::arrive) and [`apply`](HostAdamW::apply) return errors: the interface knows none.
     fn step(&mut self, lr: LearningRate, module: M, mut gradients: GradientsParams) -> M {
         let arrived = self.arrive_from::<B, M>(&module, &mut gradients);
-        surface(arrived.and_then(|()| self.apply::<B, M>(lr, module)))
+        surface("step", arrived.and_then(|()| self.apply::<B, M>(lr, module)))
     }
 
     fn step_multi(&mut self, lr: LearningRate, module: M, mut gradients: MultiGradientsParams) -> M {
         let arrived = self.arrive_from::<B, M>(&module, &mut gradients);
-        surface(arrived.and_then(|()| self.apply::<B, M>(lr, module)))
+        surface("step", arrived.and_then(|()| self.apply::<B, M>(lr, module)))
     }
 
+    /// Panics where a state on the disk cannot be read: the interface knows no errors.
     fn to_record(&self) -> HostAdamWRecord {
-        HostAdamWRecord::of(&self.states, &self.loaded)
+        surface("record", HostAdamWRecord::of(&self.states, &self.loaded))
     }
 
     fn load_record(mut self, record: HostAdamWRecord) -> Self {
@@ -225,8 +232,8 @@ impl<M: AutodiffModule<B>, B: AutodiffBackend> Optimizer<M, B> for HostAdamW {
     }
 }
 
-fn surface<T>(result: Result<T, HostOptimError>) -> T {
-    result.unwrap_or_else(|error| panic!("the optimizer step did not run: {error}"))
+fn surface<T>(attempted: &str, result: Result<T, HostOptimError>) -> T {
+    result.unwrap_or_else(|error| panic!("the optimizer {attempted} did not run: {error}"))
 }
 
 /// Gradients of one device or of several.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use backend_offload::HostMemory;
 use burn::module::ParamId;
 use burn::record::{PrecisionSettings, Record};
 use burn::tensor::backend::Backend;
@@ -11,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::HostOptimError;
 use crate::format::Format;
-use crate::layout::{BASES_OF_CODES, FIRST, Layout, MASTERS, Moments, SECOND};
+use crate::kept::StateMemory;
+use crate::layout::{BASES_OF_CODES, FIRST, Layout, MASTERS, Moments, PARTS, SECOND};
 use crate::state::{HostState, matching};
 
 /// State of a [`HostAdamW`](crate::HostAdamW), in its own format: precision settings do not apply. In the format `Compact`
@@ -29,10 +29,13 @@ pub(crate) struct Parts {
 }
 
 impl HostAdamWRecord {
-    pub(crate) fn of(states: &BTreeMap<ParamId, Arc<HostState>>, loaded: &BTreeMap<ParamId, Parts>) -> Self {
-        let stepped = states.iter().map(|(id, state)| (id.val(), state.to_parts()));
-        let unstepped = loaded.iter().map(|(id, parts)| (id.val(), parts.clone()));
-        Self(stepped.chain(unstepped).collect())
+    pub(crate) fn of(
+        states: &BTreeMap<ParamId, Arc<HostState>>,
+        loaded: &BTreeMap<ParamId, Parts>,
+    ) -> Result<Self, HostOptimError> {
+        let stepped = states.iter().map(|(id, state)| Ok((id.val(), state.to_parts()?)));
+        let unstepped = loaded.iter().map(|(id, parts)| Ok((id.val(), parts.clone())));
+        Ok(Self(stepped.chain(unstepped).collect::<Result<_, HostOptimError>>()?))
     }
 
     pub(crate) fn into_parts(self) -> BTreeMap<ParamId, Parts> {
@@ -53,16 +56,19 @@ impl<B: Backend> Record<B> for HostAdamWRecord {
 }
 
 impl HostState {
-    pub(crate) fn to_parts(&self) -> Parts {
-        let kept = self.kept.in_host_memory().expect(IN_HOST_MEMORY);
-        let bytes =
-            order(self.layout.format).iter().map(|part| kept[*part].as_deref().unwrap_or_default().to_vec());
-        Parts { format: self.layout.format, time: self.time, len: self.len, bytes: bytes.collect() }
+    pub(crate) fn to_parts(&self) -> Result<Parts, HostOptimError> {
+        let order = order(self.layout.format);
+        let mut bytes = vec![Vec::new(); order.len()];
+        self.kept.read(0..PARTS, self.len, |_, parts| {
+            let recorded = order.iter().map(|part| parts[*part]);
+            bytes.iter_mut().zip(recorded).for_each(|(bytes, part)| bytes.extend_from_slice(part));
+        })?;
+        Ok(Parts { format: self.layout.format, time: self.time, len: self.len, bytes })
     }
 
     /// The state of a parameter of `len` elements, for an optimizer of this `format`.
     pub(crate) fn from_parts(
-        memory: &HostMemory,
+        memory: &StateMemory,
         name: &str,
         format: Format,
         parts: &Parts,
@@ -82,22 +88,22 @@ impl HostState {
                 found: parts.format,
             });
         }
-        let mut state = Self::made(&memory.into(), name, layout, len, |_, _| {})?;
-        let kept = state.kept.in_host_memory_mut().expect(IN_HOST_MEMORY);
-        for (part, bytes) in order.iter().zip(&parts.bytes) {
-            kept[*part].iter_mut().for_each(|buffer| buffer.copy_from_slice(bytes));
-        }
+        let mut state = Self::made(memory, name, layout, len, |range, arrays| {
+            let (before, recorded) = (layout.bytes(range.start), arrays.parts());
+            for (part, bytes) in order.iter().zip(&parts.bytes) {
+                let into = &mut *recorded[*part];
+                into.copy_from_slice(&bytes[before[*part]..][..into.len()]);
+            }
+        })?;
         state.time = parts.time;
         Ok(state)
     }
 
     /// A copy that takes memory of its own.
-    pub(crate) fn duplicate(&self) -> Result<Self, HostOptimError> {
-        Self::from_parts(&self.memory, &self.name, self.layout.format, &self.to_parts(), self.len)
+    pub(crate) fn duplicate(&self, memory: &StateMemory) -> Result<Self, HostOptimError> {
+        Self::from_parts(memory, &self.name, self.layout.format, &self.to_parts()?, self.len)
     }
 }
-
-const IN_HOST_MEMORY: &str = "an optimizer for Burn makes its states there";
 
 /// Parts of a state in the order in which records have them.
 fn order(format: Format) -> &'static [usize] {

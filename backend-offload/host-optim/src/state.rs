@@ -11,6 +11,7 @@ use std::ops::Range;
 use backend_offload::HostMemory;
 
 use crate::adamw::Stride;
+use crate::chunks::Pipeline;
 use crate::error::HostOptimError;
 use crate::format::Format;
 use crate::gradient::Gradient;
@@ -166,14 +167,9 @@ impl HostState {
         mut weights: ValuesMut<'_>,
     ) -> Result<(), HostOptimError> {
         let rule = &rule.into();
-        self.is_made_for(rule)?;
-        matching(&self.name, "the parameter", self.len, weights.len())?;
-        if self.reads_weights() && !weights.values().is_narrow() {
-            return Err(self.not_bf16());
-        }
-        let stepped = self.step_stretches(rule, stride, |along, range, arrays, gradient| {
-            along.step(arrays, gradient, Some(weights.part(range)));
-        });
+        let len = weights.len();
+        let stepped =
+            self.alone(|state, pipeline| state.step_in(pipeline, rule, stride, weights.part(0..len)));
         stepped.inspect_err(|_| {
             if self.kept.is_torn() {
                 weights.fill_with_nan();
@@ -181,13 +177,42 @@ impl HostState {
         })
     }
 
-    /// One step along the gradient that has arrived, of the master weights alone, which the format [has](Self::has_masters); and
-    /// these in tiles: all codes, then all scales.
-    ///
-    /// # Errors
-    /// As [`step`](Self::step).
+    /// Takes a step of this state and no other.
+    pub(crate) fn alone(
+        &mut self,
+        step: impl FnOnce(&mut Self, &mut Pipeline) -> Result<(), HostOptimError>,
+    ) -> Result<(), HostOptimError> {
+        let mut pipeline = Pipeline::over([&self.kept])?;
+        step(self, &mut pipeline)?;
+        self.kept.when_written(&mut pipeline, || {});
+        drop(pipeline);
+        self.kept.is_written()
+    }
+
+    /// [`step`](Self::step), as one of those that `pipeline` was made for. The new numbers count once they are
+    /// [written](Kept::when_written); after an error, weights may be of no step.
+    pub(crate) fn step_in(
+        &mut self,
+        pipeline: &mut Pipeline,
+        rule: &Rule,
+        stride: Stride,
+        mut weights: ValuesMut<'_>,
+    ) -> Result<(), HostOptimError> {
+        self.is_made_for(rule)?;
+        matching(&self.name, "the parameter", self.len, weights.len())?;
+        if self.reads_weights() && !weights.values().is_narrow() {
+            return Err(self.not_bf16());
+        }
+        self.step_stretches(pipeline, rule, stride, |along, range, arrays, gradient| {
+            along.step(arrays, gradient, Some(weights.part(range)));
+        })
+    }
+
+    /// The same of the master weights alone, which the format [has](Self::has_masters); and these in tiles: all codes, then all
+    /// scales.
     pub(crate) fn step_to_tiles(
         &mut self,
+        pipeline: &mut Pipeline,
         rule: &Rule,
         stride: Stride,
         code: Code,
@@ -195,7 +220,7 @@ impl HostState {
     ) -> Result<(), HostOptimError> {
         self.is_made_for(rule)?;
         let len = self.len;
-        self.step_stretches(rule, stride, |along, range, arrays, gradient| {
+        self.step_stretches(pipeline, rule, stride, |along, range, arrays, gradient| {
             along.step(arrays, gradient, None);
             encode_stretch(code, arrays.masters(), (range, len), into);
         })
@@ -204,18 +229,18 @@ impl HostState {
     /// Takes a step, stretch by stretch of the parameter, with as much of the gradient.
     fn step_stretches(
         &mut self,
+        pipeline: &mut Pipeline,
         rule: &Rule,
         stride: Stride,
         mut step: impl FnMut(Along<'_>, Range<usize>, &mut Arrays<'_>, Values<'_>),
     ) -> Result<(), HostOptimError> {
-        let slabs = self.kept.slabs()?;
         let gradient = self.take_gradient()?;
         if self.memory.computes_nothing() {
             return Ok(());
         }
         let noise = Noise::new(key(&self.name), self.time);
         let along = Along { rule, stride, time: self.time, noise };
-        self.kept.change(slabs, self.layout, self.len, |range, arrays| {
+        self.kept.change(pipeline, self.layout, self.len, |range, arrays| {
             let along = Along { noise: noise.from(range.start), ..along };
             step(along, range.clone(), arrays, gradient.whole().part(range));
         })

@@ -12,6 +12,7 @@ use bytemuck::Pod;
 use half::bf16;
 
 use crate::adamw::Stride;
+use crate::chunks::Pipeline;
 use crate::error::HostOptimError;
 use crate::numbers::ValuesMut;
 use crate::pieces::copy;
@@ -41,23 +42,24 @@ enum Form {
 }
 
 impl Update {
-    fn run(self) -> Result<HostState, HostOptimError> {
+    /// Takes the step. Whoever waits for the weights gets them once the state is where it is kept.
+    fn run(self, pipeline: &mut Pipeline) -> Result<HostState, HostOptimError> {
         let Self { mut state, rule, stride, weights, form, done } = self;
         // Not before: each step gives a gradient's memory back, so that all together take no more than one does.
         let mut weights = weights.map_or_else(|| room(&state, form), Ok)?;
         match form {
-            Form::Tiles(code) => {
-                state.step_to_tiles(&rule, stride, code, &mut weights)?;
-            }
+            Form::Tiles(code) => state.step_to_tiles(pipeline, &rule, stride, code, &mut weights)?,
             Form::Numbers(DType::BF16) => {
-                state.step(rule, stride, ValuesMut::Bf16(bytemuck::cast_slice_mut(&mut weights)))?;
+                let weights = ValuesMut::Bf16(bytemuck::cast_slice_mut(&mut weights));
+                state.step_in(pipeline, &rule, stride, weights)?;
             }
             Form::Numbers(_) => {
-                state.step(rule, stride, ValuesMut::F32(bytemuck::cast_slice_mut(&mut weights)))?;
+                let weights = ValuesMut::F32(bytemuck::cast_slice_mut(&mut weights));
+                state.step_in(pipeline, &rule, stride, weights)?;
             }
         }
         // Nobody may be waiting: a program that ends needs no weights.
-        _ = done.send(weights);
+        state.kept.when_written(pipeline, move || _ = done.send(weights));
         Ok(state)
     }
 
@@ -75,7 +77,8 @@ pub struct Updates {
 }
 
 impl Updates {
-    /// Takes `updates` one after another, in this order, beside what the program does meanwhile.
+    /// Takes `updates` one after another, in this order, beside what the program does meanwhile. While the last chunks of one
+    /// state on the disk are stepped and written, the first ones of the next are read.
     ///
     /// # Errors
     /// If the system refuses a thread. Their states are lost then.
@@ -92,7 +95,11 @@ impl Updates {
         then: impl FnOnce() + Send + 'static,
     ) -> Result<Self, HostOptimError> {
         Self::run(move || {
-            let states = updates.into_iter().map(Update::run).collect::<Result<_, _>>()?;
+            let mut pipeline = Pipeline::over(updates.iter().map(|update| &update.state.kept))?;
+            let taken: Vec<_> = updates.into_iter().map(|update| update.run(&mut pipeline)).collect();
+            drop(pipeline);
+            let whole = |state: HostState| state.kept.is_written().map(|()| state);
+            let states = taken.into_iter().map(|taken| taken.and_then(whole)).collect::<Result<_, _>>()?;
             then();
             Ok(states)
         })
@@ -111,7 +118,8 @@ impl Updates {
     /// Waits for all of them; their states, in the order they were given.
     ///
     /// # Errors
-    /// The first failure. Weights of the steps after it are NaN, and no state comes back.
+    /// The first failure, by the order of the steps. Weights of each step that failed are NaN, of all steps after a panic, too; and
+    /// no state comes back.
     pub fn finish(mut self) -> Result<Vec<HostState>, HostOptimError> {
         let thread = self.thread.take().expect("there until it is finished");
         thread.join().unwrap_or_else(|panic| {
@@ -326,7 +334,7 @@ mod tests {
             });
             let (mut updates, updated): (Vec<_>, Vec<_>) = prepared.unzip();
             let panicking = move || {
-                updates.remove(0).run()?;
+                updates.remove(0).run(&mut Pipeline::default())?;
                 let _begun = updates.remove(0);
                 panic!("the memory went away")
             };

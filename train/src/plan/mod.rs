@@ -191,7 +191,7 @@ impl Below {
         moved: [u64; 2],
     ) -> Self {
         let (states_on_disk, state) = StatesOnDisk::chosen(config, machine, optimizer, spills, way);
-        let optimizer_host_bytes = optimizer.saturating_sub(state.in_memory).saturating_add(state.passing);
+        let optimizer_host_bytes = optimizer.saturating_sub(state.in_memory).saturating_add(state.passing());
         let host_room = machine.host_budget.unwrap_or(u64::MAX).saturating_sub(optimizer_host_bytes);
         let disk_room = machine.disk_budget.saturating_sub(state.on_disk);
         let sinks = spills.saturating_sub(host_room).min(disk_room);

@@ -157,6 +157,15 @@ mod tests {
         let plan = planned(&machine);
         assert_eq!((plan.bytes_in_per_step, plan.bytes_out_per_step), (0, 0));
         assert!(plan.replayed.is_some_and(|replayed| replayed.seconds.is_some()), "{plan}");
+        // The toy's recording knows no floating-point operations.
+        let bytes = include_bytes!("../../../backend-offload/pager/traces/gpt-124m-16k.trace");
+        let step = Recording::from_bytes(bytes).expect("a recording");
+        let replayed = Replayed::of(&step, &machine, 0).expect("it fits");
+        assert_eq!((replayed.bytes_in, replayed.bytes_out), (0, 0));
+        let operations = arithmetic(&step, speeds(&machine).expect("both are known"));
+        let read = replayed.bytes_read as f64 / 25e9;
+        let seconds = replayed.seconds.expect("both speeds are known");
+        assert!(operations > 0.01 && (seconds - operations - read).abs() < 1e-6 * seconds, "{replayed:?}");
         let unmeasured = planned(&Machine::default());
         assert!(unmeasured.replayed.is_some_and(|replayed| replayed.seconds.is_none()), "{unmeasured}");
     }

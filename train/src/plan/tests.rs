@@ -598,6 +598,28 @@ fn as_few_states_go_to_the_disk_as_the_rest_needs_room_for() {
     assert!(before > 0);
 }
 
+/// Owners are whole parameters' and not blocks', so that all of a rank's matrices go.
+#[test]
+fn each_rank_keeps_its_share_of_divided_states_on_a_disk_of_its_own() {
+    let host = |bytes| Machine {
+        host_budget: Some(bytes),
+        disk_budget: 100 * GIB,
+        other_ranks: 3,
+        ..card(23 * GIB)
+    };
+    let settings = ["memory.optimizer=host", "memory.shard=true", "train.accumulate=4", "model.compute=f32"];
+    let all = plan("gpt-1.5b", &settings, &host(96 * GIB));
+    assert_eq!((all.optimizer_disk_bytes, all.disk_written_per_step), (0, 0), "{all}");
+    let below = plan("gpt-1.5b", &settings, &host(all.optimizer_host_bytes - 1));
+    // Of its vectors, a rank has a quarter in host memory.
+    let vectors = XL - (48 * 12 * 1600 * 1600 + 50_304 * 1600 + 1024 * 1600);
+    assert_eq!(below.optimizer_disk_bytes, 12 * (XL - vectors) / 4);
+    assert_eq!(below.disk_written_per_step, below.optimizer_disk_bytes);
+    let passing = 3 * (12 * (1 << 19) + 4096) + 4 * 50_304 * 1600;
+    assert_eq!(below.optimizer_host_bytes, all.optimizer_host_bytes - below.optimizer_disk_bytes + passing);
+    assert_eq!(below.refusals(), [""; 0], "{below}");
+}
+
 #[test]
 fn on_the_host_a_gradient_goes_out_and_a_weight_comes_in_whatever_has_room() {
     let set = ["memory.optimizer=host", "train.accumulate=1"];

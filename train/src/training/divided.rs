@@ -45,11 +45,17 @@ impl<'r> Training<'r> {
         optimizer: impl FnOnce(Owners) -> Optimizer<Device>,
     ) -> Self {
         let owners = if config.memory.shard { Owners::divided(&gpt, ranks) } else { Owners::default() };
-        let (mut optimizer, memory) = (optimizer(owners), HostMemory::unlimited());
+        let mut optimizer = optimizer(owners);
+        let (memory, on_disk) = match &config.memory.disk {
+            Some(folder) => {
+                (HostMemory::above_disk(folder, 16 << 20).expect("there is room"), StatesOnDisk::all())
+            }
+            None => (HostMemory::unlimited(), StatesOnDisk::none()),
+        };
         if let Some(host) = &mut optimizer.host {
             host.take_memory_from(memory.clone());
         }
-        let gpt = optimizer.adopt(gpt, StatesOnDisk::none()).expect("there is room");
+        let gpt = optimizer.adopt(gpt, on_disk).expect("there is room");
         if let Some(host) = &mut optimizer.host {
             host.number_shares_from(ranks.share(config.train.accumulate).range().start);
         }
@@ -178,6 +184,31 @@ fn ranks_that_divide_the_hosts_optimizer_have_the_bits_of_one_that_has_all_of_it
             assert!(after.iter().all(|bits| *bits == one.steps[1]), "{settings:?} resumed on {worlds:?}");
             assert!(several.saved == one.saved, "{settings:?}: other files on {worlds:?}");
         }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn ranks_that_divide_states_on_their_disks_have_the_bits_of_ranks_with_theirs_in_memory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = format!("memory.disk={}", folder.path().display());
+    let cases: [&[&str]; 2] = [&[], &["memory.optimizer_state=compact", "model.compute=bf16"]];
+    for settings in cases {
+        let in_memory = [&["train.accumulate=4", "memory.shard=true"], settings].concat();
+        let on_disk = [&in_memory[..], &[&disk]].concat();
+        let expected = trained(&in_memory, [2, 2], &[]);
+        for (settings, later) in [(&on_disk, None), (&in_memory, Some(&*disk))] {
+            let found = trained(settings, [2, 2], later.as_slice());
+            assert!(found.steps == expected.steps && found.saved == expected.saved, "{settings:?} {later:?}");
+        }
+        let held = |settings: &[&str]| {
+            on_each(2, |ranks| Training::new(&config(settings), ranks).optimizer.host_bytes())
+        };
+        let [on_disk, in_memory] = [held(&on_disk), held(&in_memory)];
+        assert!(
+            on_disk.iter().zip(&in_memory).all(|(below, all)| below * 10 < *all),
+            "{on_disk:?} {in_memory:?}"
+        );
     }
 }
 

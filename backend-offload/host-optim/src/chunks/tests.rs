@@ -1,12 +1,16 @@
 //! States on the disk in small chunks beside the same in host memory: the same bits, whatever the chunk and the threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicUsize;
+use std::thread::sleep;
+use std::time::Duration;
 
-use backend_offload::HostMemory;
+use backend_offload::{DiskFault, HostMemory};
 use half::bf16;
 
 use super::*;
-use crate::layout::Moments;
+use crate::kept::Kept;
+use crate::layout::{MASTERS, Moments};
 use crate::{AdamW, Code, Format, HostState, Rule, Saved, Sgd, StateMemory, Stride, Values, ValuesMut};
 
 fn rules() -> [Rule; 2] {
@@ -98,7 +102,7 @@ fn a_state_on_the_disk_has_the_bits_of_one_in_memory_whatever_chunk_and_threads(
                     if let Rule::Sgd(_) = rule { Moments::Velocity } else { Moments::Two },
                     is_narrow,
                 );
-                assert_eq!((on_host, on_disk), (0, bytes_on_disk(layout, len, chunk)[0]));
+                assert_eq!((on_host, on_disk), (0, DiskBytes::of(layout, len, chunk).on_disk()));
                 assert!(on_disk >= in_memory && on_disk < in_memory + 5 * 4 * 4096, "{on_disk}");
             }
         }
@@ -132,6 +136,26 @@ fn what_was_saved_in_one_place_goes_on_in_the_other() {
 }
 
 #[test]
+fn a_record_of_a_state_in_chunks_goes_on_in_memory_and_the_other_way_round() {
+    let (_folder, disk) = disk(16 << 20);
+    let (len, [rule, _]) = (3 * PIECE + 300, rules());
+    for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
+        let memories = || [StateMemory::from(&HostMemory::unlimited()), in_chunks_of(&disk, PIECE)];
+        for (before, after) in memories().into_iter().zip(memories().into_iter().rev()) {
+            let mut trained = Trained::new(before, format, rule, true, len);
+            (1..=2).for_each(|number| trained.step(rule, number));
+            let parts = trained.state.to_parts().expect("the disk is whole");
+            let state = HostState::from_parts(&after, "w", format, &parts, len).expect("there is room");
+            assert_eq!(state.disk_bytes() > 0, trained.state.disk_bytes() == 0);
+            let mut restored = Trained { state, weights: trained.weights.clone(), wide: None };
+            trained.step(rule, 3);
+            restored.step(rule, 3);
+            assert!(restored.saved() == trained.saved(), "{format:?}");
+        }
+    }
+}
+
+#[test]
 fn tiles_of_a_state_on_the_disk_are_those_of_one_in_memory() {
     let (_folder, disk) = disk(16 << 20);
     let [rule, _] = rules();
@@ -142,7 +166,9 @@ fn tiles_of_a_state_on_the_disk_are_those_of_one_in_memory() {
         state.encode(Code::Int8, &mut first).expect("the disk is whole");
         state.arrive(Values::F32(&numbers(len, 1))).expect("memory");
         let mut second = vec![0; first.len()];
-        state.step_to_tiles(&rule, STRIDE, Code::Fp8, &mut second).expect("the disk is whole");
+        let stepped = state
+            .alone(|state, pipeline| state.step_to_tiles(pipeline, &rule, STRIDE, Code::Fp8, &mut second));
+        stepped.expect("the disk is whole");
         [first, second]
     };
     assert!(tiles(in_chunks_of(&disk, PIECE)) == tiles((&HostMemory::unlimited()).into()));
@@ -164,7 +190,8 @@ fn three_chunks_are_in_host_memory_at_a_time_and_no_more() {
         let gradient = 2 * len as u64;
         assert_eq!((memory.usage().in_use, memory.usage().peak), (0, gradient + slabs * slab));
         let layout = Layout::of(Format::F32, Moments::Two, true);
-        assert_eq!(bytes_on_disk(layout, len, PIECE), [12 * len as u64, slabs * slab]);
+        let bytes = DiskBytes::of(layout, len, PIECE);
+        assert_eq!((bytes.on_disk(), bytes.on_host()), (12 * len as u64, slabs * slab));
     }
     drop(disk);
 }
@@ -173,14 +200,146 @@ fn three_chunks_are_in_host_memory_at_a_time_and_no_more() {
 fn a_panic_in_the_midst_of_a_step_leaves_no_number_to_be_taken_for_one() {
     let (_folder, disk) = disk(16 << 20);
     let layout = Layout::of(Format::F32, Moments::Two, true);
-    let mut state = OnDisk::new(&disk, "w", layout, (5 * PIECE, PIECE), |_, _| {}).expect("there is room");
-    let slabs = state.slabs().expect("memory");
+    let state = OnDisk::new(&disk, "w", layout, (5 * PIECE, PIECE), |_, _| {}).expect("there is room");
+    let mut kept = Kept::Disk(state);
     let panicking = catch_unwind(AssertUnwindSafe(|| {
-        state.stream(slabs, |range, _| assert!(range.start < 2 * PIECE, "the memory went away"))
+        let mut pipeline = Pipeline::over([&kept]).expect("memory");
+        kept.change(&mut pipeline, layout, 5 * PIECE, |range, _| {
+            assert!(range.start < 2 * PIECE, "the memory went away");
+        })
     }));
     assert!(panicking.is_err());
-    let told = state.read(0..1, |_, _| {}).expect_err("it is torn").to_string();
+    assert_eq!(disk.host().usage().in_use, 0, "what the step had is free");
+    let told = kept.read(0..1, 5 * PIECE, |_, _| {}).expect_err("it is torn").to_string();
     assert!(told.contains("w: the disk failed within an earlier step of its state"), "{told}");
-    let again = state.slabs().expect("what the step had is free");
-    assert!(matches!(state.stream(again, |_, _| {}), Err(HostOptimError::Torn { .. })));
+    let mut pipeline = Pipeline::over([&kept]).expect("memory");
+    let again = kept.change(&mut pipeline, layout, 5 * PIECE, |_, _| {});
+    assert!(matches!(again, Err(HostOptimError::Torn { .. })));
+}
+
+const LAYOUT: Layout = Layout { format: Format::F32, moments: Moments::Two };
+
+/// States `a`, `b` and `c` of so many chunks.
+fn in_line(disk: &DiskMemory, chunks: [usize; 3]) -> [Kept; 3] {
+    let mut names = ["a", "b", "c"].into_iter();
+    chunks.map(|chunks| {
+        let (name, sizes) = (names.next().expect("one each"), (chunks * PIECE, PIECE));
+        Kept::Disk(OnDisk::new(disk, name, LAYOUT, sizes, |_, _| {}).expect("there is room"))
+    })
+}
+
+/// Sets the masters of all states to 1 in one pipeline, which calls `within` with the number of each chunk, over all states. For
+/// each state, whether its chunks came, and how many states were told to be written then.
+fn step_in_line(
+    kept: &mut [Kept; 3],
+    within: impl Fn(usize),
+) -> ([Result<(), HostOptimError>; 3], Vec<usize>) {
+    let mut pipeline = Pipeline::over(kept.iter()).expect("memory");
+    let (told, mut first, mut number) = (Arc::new(AtomicUsize::new(0)), 0, 0..);
+    let stepped = kept.each_mut().map(|kept| {
+        let (len, told, bit) =
+            (kept.stored().expect("there").len, told.clone(), 1 << number.next().expect("endless"));
+        let stepped = kept.change(&mut pipeline, LAYOUT, len, |range, arrays| {
+            within(first + range.start / PIECE);
+            let Arrays::F32 { masters, .. } = arrays else { unreachable!("of the layout") };
+            masters.fill(1.0);
+        });
+        first += len / PIECE;
+        stepped.map(|()| kept.when_written(&mut pipeline, move || _ = told.fetch_or(bit, Relaxed)))
+    });
+    drop(pipeline);
+    let told = told.load(Relaxed);
+    (stepped, (0..3).filter(|n| told & (1 << n) > 0).collect())
+}
+
+/// Whether a state is as [`step_in_line`] leaves it.
+fn is_stepped(kept: &Kept) -> bool {
+    let (len, mut ones) = (kept.stored().expect("there").len, 0);
+    kept.read(MASTERS..MASTERS + 1, len, |_, parts| {
+        ones += bytemuck::cast_slice::<_, f32>(parts[0]).iter().filter(|x| **x == 1.0).count();
+    })
+    .is_ok()
+        && ones == len
+}
+
+/// Waits for what other threads do anyway.
+fn wait_until(what: &str, is_there: impl Fn() -> bool) {
+    for _ in 0..6000 {
+        if is_there() {
+            return;
+        }
+        sleep(Duration::from_millis(10));
+    }
+    panic!("{what} did not happen");
+}
+
+#[test]
+fn the_next_states_chunks_are_read_while_the_last_one_is_stepped_and_written_within_three_chunks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let memory = HostMemory::above_disk(folder.path(), 16 << 20).expect("there is room");
+    let disk = memory.disk().expect("it was named");
+    let mut kept = in_line(&disk, [1, 2, 1]);
+    let (chunk, before) = (12 * PIECE as u64, disk.moved());
+    let moved = || [0, 1].map(|n| (disk.moved()[n] - before[n]) / chunk);
+    let (stepped, told) = step_in_line(&mut kept, |number| match number {
+        0 => {
+            wait_until("reading the second state within the first one's step", || moved()[0] == 3);
+            assert_eq!(moved()[1], 0);
+        }
+        1 => wait_until("reading the third state within the second one's step", || moved() == [4, 1]),
+        _ => {}
+    });
+    assert!(stepped.iter().all(Result::is_ok));
+    assert_eq!((told, moved()), (vec![0, 1, 2], [4, 4]));
+    assert!(kept.iter().all(is_stepped));
+    let slab = DiskMemory::buffer_bytes(12 * PIECE) as u64;
+    assert_eq!((memory.usage().in_use, memory.usage().peak), (0, 3 * slab));
+    let of = |chunks: usize| DiskBytes::of(LAYOUT, chunks * PIECE, PIECE);
+    let bytes = of(1) + of(2) + of(1);
+    assert_eq!((bytes.on_disk(), bytes.on_host()), (4 * chunk, 3 * slab));
+}
+
+#[test]
+fn a_chunk_that_cannot_be_read_ahead_or_written_late_fails_its_own_state_and_no_other() {
+    let (_folder, disk) = disk(16 << 20);
+    // Faults of the second state, the first one's step being under way, or the third one's.
+    for (fault, transfers, seen_in) in [
+        (DiskFault::Read, 1, 0),
+        (DiskFault::ShortRead, 1, 0),
+        (DiskFault::Damage, 2, 0),
+        (DiskFault::Write, 1, 3),
+        (DiskFault::Write, 2, 3),
+    ] {
+        let mut kept = in_line(&disk, [1, 2, 2]);
+        disk.fail_after(transfers, fault);
+        let (mut stepped, told) = step_in_line(&mut kept, |number| {
+            if number == seen_in {
+                wait_until("the fault", || disk.has_failed());
+            }
+        });
+        if fault == DiskFault::Write {
+            assert!(stepped[1].is_ok(), "its chunks came");
+            stepped[1] = kept[1].is_written();
+        }
+        let [first, second, third] = stepped;
+        assert!(first.is_ok() && third.is_ok(), "{fault:?}");
+        let failure = second.expect_err("the disk failed").to_string();
+        assert!(failure.contains("of the state of b at byte"), "{failure}");
+        assert_eq!(told, [0, 2], "{fault:?}: nobody is told of a state that is not there");
+        assert!(kept[1].is_torn() && is_stepped(&kept[0]) && is_stepped(&kept[2]), "{fault:?}");
+        assert!(kept[0].is_written().is_ok() && kept[2].is_written().is_ok());
+    }
+}
+
+#[test]
+fn chunks_of_a_step_that_is_not_taken_are_passed_over() {
+    let (_folder, disk) = disk(16 << 20);
+    let mut kept = in_line(&disk, [4, 5, 2]);
+    let mut pipeline = Pipeline::over(kept.iter()).expect("memory");
+    let mut ranges = Vec::new();
+    kept[2].change(&mut pipeline, LAYOUT, 2 * PIECE, |range, _| ranges.push(range)).expect("a disk");
+    kept[2].when_written(&mut pipeline, || {});
+    drop(pipeline);
+    assert_eq!(ranges, [0..PIECE, PIECE..2 * PIECE]);
+    assert!(kept.iter().all(|kept| kept.is_written().is_ok()), "no state that was not stepped is harmed");
 }

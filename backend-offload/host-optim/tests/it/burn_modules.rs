@@ -154,6 +154,31 @@ fn a_record_continues_to_the_same_bits_in_every_format() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn states_on_the_disk_have_the_bits_of_states_in_memory_through_clones_and_records() {
+    let (device, folder) = (FlexDevice, tempfile::tempdir().expect("a folder"));
+    for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
+        let mut in_memory = settings().with_format(format).init(HostMemory::unlimited());
+        let expected = train(Net::<Plain>::new(&device), &mut in_memory, 0..6, &device);
+        let memory = HostMemory::above_disk(folder.path(), 1 << 20).expect("there is room");
+        let disk = memory.disk().expect("it was named");
+        let mut first = settings().with_format(format).init(disk.clone());
+        let net = train(Net::<Plain>::new(&device), &mut first, 0..2, &device);
+        assert_eq!((first.host_bytes(), memory.usage().in_use), (0, 0));
+        assert!(first.disk_bytes() > in_memory.host_bytes());
+        let mut second = first.clone();
+        let net = train(net, &mut second, 2..4, &device);
+        assert_eq!(first.disk_bytes(), second.disk_bytes(), "the clone has states of its own");
+        let record = <HostAdamW as Optimizer<Net<Plain>, Plain>>::to_record(&second);
+        drop((first, second));
+        let fresh = settings().with_format(format).init(disk.clone());
+        let mut third = <HostAdamW as Optimizer<Net<Plain>, Plain>>::load_record(fresh, record);
+        let net = train(net, &mut third, 4..6, &device);
+        assert_eq!(weights(&net), weights(&expected), "{format:?}");
+    }
+}
+
 #[test]
 fn bf16_weights_are_completed_on_the_host() {
     let device = FlexDevice;

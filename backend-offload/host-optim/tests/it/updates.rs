@@ -66,7 +66,7 @@ fn steps_beside_the_program_end_with_the_bits_of_steps_that_are_waited_for() {
 }
 
 #[test]
-fn a_step_that_cannot_be_taken_is_reported_and_leaves_nan() {
+fn a_step_that_cannot_be_taken_is_reported_and_leaves_nan_for_its_parameter() {
     let memory = host_memory::<Flex>(&FlexDevice);
     let weights: Vec<_> = (0..3).map(|seed| tensor(seed, FloatDType::F32)).collect();
     let (mut updates, mut updated) = (Vec::new(), Vec::new());
@@ -81,9 +81,9 @@ fn a_step_that_cannot_be_taken_is_reported_and_leaves_nan() {
     }
     let updates = Updates::begin(updates).expect("a thread");
     let numbers = |n: usize| updated[n].wait().into_data().iter::<f32>().collect::<Vec<_>>();
-    assert!(numbers(0).iter().all(|x| x.is_finite()));
-    for failed in [1, 2] {
-        assert!(numbers(failed).iter().all(|x| x.is_nan()), "parameter {failed}");
+    assert!(numbers(1).iter().all(|x| x.is_nan()));
+    for stepped in [0, 2] {
+        assert!(numbers(stepped).iter().all(|x| x.is_finite()), "parameter {stepped}");
     }
     let told = updates.finish().expect_err("one gradient is missing").to_string();
     assert_eq!(told, "parameter 1: no gradient has arrived since the last step");
