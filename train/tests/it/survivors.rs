@@ -100,9 +100,9 @@ fn survivors_that_divide_go_on_from_their_checkpoint_in_the_same_processes() {
         return;
     }
     let tiny = Tiny::new();
-    let settings = ["train.steps=24", "checkpoint.every=5"];
+    let settings = ["train.steps=24", "checkpoint.every=5", "memory.optimizer=host"];
     let whole = bits(&tiny.run("whole", &[&SHARED[..], &settings].concat()));
-    let divided = [&settings[..], &["memory.shard=true", "memory.optimizer=host"]].concat();
+    let divided = [&settings[..], &["memory.shard=true"]].concat();
     let mut child = tiny.start_survivors("run", &divided, &[]);
     wait_until(|| tiny.steps_taken("run") >= 8, "the ranks did not get that far");
     let ranks = tiny.ranks();

@@ -161,9 +161,10 @@ fn ranks_with_something_of_their_own_go_on_as_if_they_had_been_started_to_resume
 #[test]
 fn nobody_goes_on_without_rank_0_or_where_nobody_is_gone() {
     let runs = Runs::new();
-    for (out, rank, fault, told) in
-        [("led", 0, Fault::Die, "rank 0 is gone"), ("failed", 1, Fault::Fail, "a call has failed on some rank")]
-    {
+    for (out, rank, fault, told) in [
+        ("led", 0, Fault::Die, "rank 0 is gone"),
+        ("failed", 1, Fault::Fail, "a call has failed on some rank"),
+    ] {
         let ends = runs.begin(3, out, &["memory.shard=true"], Some((rank, 120, fault)));
         let said = |end: &anyhow::Result<Ending>| format!("{:#}", end.as_ref().expect_err("it cannot go on"));
         let said: Vec<String> = ends.iter().map(said).collect();
