@@ -102,6 +102,6 @@ pub use rule::Rule;
 pub use saved::Saved;
 pub use sgd::Sgd;
 pub use state::HostState;
-pub use tensors::{Incoming, TileTensors, decoded_by_kernel, read};
-pub use tiles::{Code, TILE, decode as decode_tiles, encode as encode_tiles, tiles};
+pub use tensors::{Incoming, TileTensors, decoded_by_kernel, read, tile_tensors};
+pub use tiles::{Code, TILE, decode as decode_tiles, encode as encode_tiles, tile_bytes, tiles};
 pub use updates::{Update, Updated, Updates};

@@ -20,7 +20,7 @@ use crate::pieces::convert;
 use crate::rule::Rule;
 use crate::saved::Saved;
 use crate::state::{HostState, matching};
-use crate::tiles::{Code, TILE, decode, encoded_bytes, tiles};
+use crate::tiles::{Code, TILE, decode, tile_bytes, tiles};
 
 /// A gradient on its way from the device, or a share of one.
 #[derive(Debug)]
@@ -208,7 +208,7 @@ impl HostState {
     ) -> Result<TileTensors<B>, HostOptimError> {
         self.has_masters()?;
         let mut encoded =
-            self.memory.take(encoded_bytes(self.len()), format_args!("the weights of {}", self.name()))?;
+            self.memory.take(tile_bytes(self.len()), format_args!("the weights of {}", self.name()))?;
         self.encode(code, &mut encoded)?;
         Ok(self.memory.first(|| tile_tensors(&encoded, self.len(), device)))
     }
@@ -279,15 +279,14 @@ pub fn decoded_by_kernel<B: Managed, const D: usize>(
     Some(Tensor::from_primitive(TensorPrimitive::Float(numbers)))
 }
 
-/// Puts what [`HostState::encode`] wrote on a device.
-pub(crate) fn tile_tensors<B: Backend>(encoded: &[u8], len: usize, device: &B::Device) -> TileTensors<B> {
+/// Numbers in tiles on a device, of their bytes: all codes, then all scales.
+///
+/// # Panics
+/// If the bytes are not as many as [`tile_bytes`] says.
+pub fn tile_tensors<B: Backend>(encoded: &[u8], len: usize, device: &B::Device) -> TileTensors<B> {
+    assert_eq!(encoded.len(), tile_bytes(len), "the bytes of {len} numbers");
     let (codes, scales) = encoded.split_at(TILE * tiles(len));
-    tiled(bytemuck::cast_slice(codes).to_vec(), bytemuck::cast_slice(scales).to_vec(), device)
-}
-
-/// Tiles that nobody takes for numbers.
-pub(crate) fn missing_tiles<B: Backend>(len: usize, device: &B::Device) -> TileTensors<B> {
-    tiled(vec![0; TILE * tiles(len)], vec![f32::NAN; tiles(len)], device)
+    tiled(bytemuck::cast_slice(codes).to_vec(), bytemuck::pod_collect_to_vec(scales), device)
 }
 
 fn tiled<B: Backend>(codes: Vec<i8>, scales: Vec<f32>, device: &B::Device) -> TileTensors<B> {

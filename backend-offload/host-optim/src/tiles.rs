@@ -45,9 +45,16 @@ pub fn tiles(len: usize) -> usize {
     len.div_ceil(TILE)
 }
 
-/// Bytes of so many numbers' codes and scales.
-pub(crate) fn encoded_bytes(len: usize) -> usize {
+/// Bytes of so many numbers in tiles: all codes, then all scales.
+pub fn tile_bytes(len: usize) -> usize {
     (TILE + size_of::<f32>()) * tiles(len)
+}
+
+/// The bytes of so many numbers that nobody takes for any.
+pub(crate) fn missing(len: usize) -> Vec<u8> {
+    let mut encoded = vec![0; TILE * tiles(len)];
+    encoded.extend(std::iter::repeat_n(f32::NAN.to_ne_bytes(), tiles(len)).flatten());
+    encoded
 }
 
 /// The nearest codes of `numbers`, and their tiles' scales. `codes` are as many as whole tiles have; the last are zero.

@@ -18,8 +18,8 @@ use crate::numbers::ValuesMut;
 use crate::pieces::copy;
 use crate::rule::Rule;
 use crate::state::{HostState, matching};
-use crate::tensors::{TileTensors, made, missing_tiles, read, supported, tile_tensors};
-use crate::tiles::{Code, encoded_bytes};
+use crate::tensors::{TileTensors, made, read, supported, tile_tensors};
+use crate::tiles::{Code, missing, tile_bytes};
 
 /// A step that is to be taken: see [`HostState::begin_tensor`] and [`HostState::begin_tiles`].
 #[derive(Debug)]
@@ -142,7 +142,7 @@ impl Drop for Updates {
 fn room(state: &HostState, form: Form) -> Result<HostBuffer, HostOptimError> {
     let bytes = match form {
         Form::Numbers(kind) => kind.size() * state.len(),
-        Form::Tiles(_) => encoded_bytes(state.len()),
+        Form::Tiles(_) => tile_bytes(state.len()),
     };
     Ok(state.memory.take(bytes, format_args!("the new weights of {}", state.name()))?)
 }
@@ -219,13 +219,41 @@ impl HostState {
         code: Code,
         device: &B::Device,
     ) -> Result<(Update, Updated<TileTensors<B>>), HostOptimError> {
-        self.has_masters()?;
-        let (len, device) = (self.len, device.clone());
-        let make = move |done: Option<HostBuffer>| match done {
-            Some(encoded) => tile_tensors(&encoded, len, &device),
-            None => missing_tiles(len, &device),
+        let device = device.clone();
+        self.begin_encoded(rule.into(), stride, code, move |encoded, len| tile_tensors(encoded, len, &device))
+    }
+
+    /// The same with the tiles' bytes, of which other processes make tensors, too, by [`tile_tensors`].
+    ///
+    /// # Errors
+    /// As [`begin_tiles`](Self::begin_tiles).
+    pub fn begin_tile_data(
+        self,
+        rule: impl Into<Rule>,
+        stride: Stride,
+        code: Code,
+    ) -> Result<(Update, Updated<Arc<TensorData>>), HostOptimError> {
+        let make = |encoded: &[u8], _| {
+            let shape = [encoded.len()];
+            Arc::new(TensorData::from_bytes_vec(encoded.to_vec(), shape, DType::U8))
         };
-        Ok(self.begin(rule.into(), stride, None, Form::Tiles(code), make))
+        self.begin_encoded(rule.into(), stride, code, make)
+    }
+
+    fn begin_encoded<T>(
+        self,
+        rule: Rule,
+        stride: Stride,
+        code: Code,
+        make: impl FnOnce(&[u8], usize) -> T + Send + 'static,
+    ) -> Result<(Update, Updated<T>), HostOptimError> {
+        self.has_masters()?;
+        let len = self.len;
+        let make = move |done: Option<HostBuffer>| match done {
+            Some(encoded) => make(&encoded, len),
+            None => make(&missing(len), len),
+        };
+        Ok(self.begin(rule, stride, None, Form::Tiles(code), make))
     }
 
     fn begin<T>(

@@ -100,6 +100,12 @@ impl Threads {
         self.waiting.clone()
     }
 
+    /// Has this rank leave its world when the value that comes back is dropped, for whoever does not drop the engine itself.
+    #[must_use = "it leaves at once otherwise"]
+    pub fn leave_later(&self) -> Leaving {
+        Leaving { shared: Arc::clone(&self.shared), seat: self.seat }
+    }
+
     /// Counts the call and lets its fault happen.
     fn begin(&mut self, call: Call) -> Result<()> {
         let number = self.calls;
@@ -132,8 +138,7 @@ impl Threads {
 
     fn die(&mut self) {
         self.dead = true;
-        self.shared.lock().alive[self.seat] = false;
-        self.shared.changed();
+        drop(self.leave_later());
     }
 
     /// Sends every other rank its part and takes theirs.
@@ -241,6 +246,20 @@ impl Engine for Threads {
         self.rank = agreed.members.iter().position(|seat| *seat == self.seat).expect("this rank lives");
         self.members = agreed.members;
         Ok(())
+    }
+}
+
+/// A rank's leave of its world: see [`Threads::leave_later`].
+#[derive(Debug)]
+pub struct Leaving {
+    shared: Arc<Shared>,
+    seat: usize,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.shared.lock().alive[self.seat] = false;
+        self.shared.changed();
     }
 }
 

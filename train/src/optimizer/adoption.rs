@@ -138,6 +138,22 @@ impl Adopt<'_> {
         Ok((state, placeholder(crossing.kind, shape, &device)))
     }
 
+    /// Leaves a parameter to its owner; the parameter as the device is to have it, which the owner begins with.
+    fn elsewhere<I: Managed, const D: usize>(
+        &mut self,
+        id: ParamId,
+        name: &str,
+        weights: Tensor<I, D>,
+    ) -> anyhow::Result<Tensor<I, D>> {
+        self.part.leave_to_its_owner(id, name, weights.shape().num_elements())?;
+        if !self.part.completes(name, D) {
+            return Ok(weights);
+        }
+        // However its state is kept, it decides what the device's weights are made of.
+        let (state, weights) = self.part.adopted(name, weights, StatesOnDisk::none())?;
+        Ok(self.in_tiles(id, state, weights)?.1)
+    }
+
     /// Keeps the table on the host, with a placeholder for it on the device.
     fn by_rows<I: Managed, const D: usize>(
         &mut self,
@@ -187,7 +203,7 @@ impl<B: AutodiffBackend<InnerBackend: Managed>> ModuleMapper<B> for Adopt<'_> {
             let adopted = self.part.adopted(&name, weights.clone().inner(), self.on_disk);
             adopted.and_then(|(state, weights)| Ok(self.placed(id, state, weights)?))
         } else {
-            self.part.left_to_its_owner(id, &name, weights.clone().inner())
+            self.elsewhere(id, &name, weights.clone().inner())
         };
         match adopted {
             Ok(weights) => {

@@ -300,9 +300,11 @@ impl<I: Managed> Stepper<'_, I> {
         }
     }
 
-    /// Prepares the step of a parameter whose new weights other ranks wait for. Until they are told, the old ones stay.
+    /// Prepares the step of a parameter whose new weights other ranks wait for. Until they are told, the old ones stay, but for those
+    /// in tiles.
     fn prepare_to_tell<const D: usize>(&mut self, id: ParamId, weights: Tensor<I, D>) {
         let host = self.optimizer.host.as_mut().expect("its parameter is due");
+        self.on_demand.extend(host.awaited(id, &weights).map(|awaited| (id, awaited)));
         match host.prepare_to_tell(id, weights, self.stride) {
             Ok(update) if D > 1 => self.matrices.push((id, update)),
             Ok(update) => self.vectors.push((id, update)),
@@ -361,6 +363,7 @@ impl<B: AutodiffBackend<InnerBackend = I>, I: Managed> ModuleMapper<B> for Stepp
         }
         if let Some(host) = self.optimizer.host.as_mut().filter(|host| host.is_elsewhere(id)) {
             host.pass_step(id);
+            self.on_demand.extend(host.awaited(id, &weight.clone().inner()).map(|awaited| (id, awaited)));
             return Param::from_mapped_value(id, weight, mapper);
         }
         if let Some(host) = self.optimizer.host.as_ref().filter(|host| host.is_due(id)) {

@@ -9,7 +9,7 @@ use burn::tensor::{
     Shape, Tensor, TensorData,
     backend::{AutodiffBackend, Backend},
 };
-use models::Gpt;
+use models::{Gpt, OnDemand};
 
 use super::HostPart;
 use crate::ranks::Ranks;
@@ -74,8 +74,10 @@ pub(super) fn gathered<B: AutodiffBackend<InnerBackend: Managed>>(
     if !owners.are_divided() {
         return (gpt, Ok(()));
     }
-    let mut gather = Gather { owners, host, ranks, path: Vec::new(), outcome: Ok(()) };
+    let (path, on_demand) = (Vec::new(), HashMap::new());
+    let mut gather = Gather { owners, host, ranks, path, on_demand, outcome: Ok(()) };
     let gpt = gpt.map(&mut gather);
+    let gpt = gpt.with_weights_on_demand(|id| gather.on_demand.remove(&id));
     (gpt, gather.outcome)
 }
 
@@ -105,13 +107,15 @@ struct Gather<'a> {
     host: Option<&'a mut HostPart>,
     ranks: &'a mut Ranks,
     path: Vec<String>,
+    /// Decoders of the matrices whose weights come in tiles.
+    on_demand: HashMap<ParamId, OnDemand>,
     outcome: anyhow::Result<()>,
 }
 
 impl Gather<'_> {
     fn tell<I: Managed, const D: usize>(
         &mut self,
-        id: ParamId,
+        (id, name): (ParamId, &str),
         weight: Tensor<I, D>,
         owner: usize,
     ) -> anyhow::Result<Tensor<I, D>> {
@@ -130,13 +134,18 @@ impl Gather<'_> {
             drop(weight);
             return Ok(Tensor::from_data(TensorData::new(numbers, shape), &device));
         };
-        drop(weight);
+        let code = host.crossing.code(name, D);
         let mut weights = if owns {
             host.stepped(id).context("a parameter without a gradient takes no step")?
         } else {
-            TensorData::from_bytes_vec(vec![0; kind.size() * shape.num_elements()], shape, kind)
+            host.room_for(code, shape.clone(), kind)
         };
         self.ranks.hear(owner, &mut weights.bytes)?;
+        if let Some(code) = code {
+            self.on_demand.insert(id, host.place_tiles::<I>(code, &weights, shape, &device));
+            return Ok(weight);
+        }
+        drop(weight);
         Ok(host.place(weights, &device))
     }
 }
@@ -152,11 +161,12 @@ impl<B: AutodiffBackend<InnerBackend: Managed>> ModuleMapper<B> for Gather<'_> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let (id, weight, mapper) = param.consume();
-        let owner = self.owners.get(&self.path.join(".")).map(|owned| owned.rank);
+        let name = self.path.join(".");
+        let owner = self.owners.get(&name).map(|owned| owned.rank);
         let Some(owner) = owner.filter(|_| self.outcome.is_ok()) else {
             return Param::from_mapped_value(id, weight, mapper);
         };
-        let weight = match self.tell(id, weight.clone().inner(), owner) {
+        let weight = match self.tell((id, &name), weight.clone().inner(), owner) {
             Ok(told) => Tensor::from_inner(told).require_grad(),
             Err(error) => {
                 self.outcome = Err(error);

@@ -103,7 +103,7 @@ impl Exchanged {
         let told = share(on_device);
         Self {
             // A sum is for one rank alone.
-            sent: gradients.sent / 2 + others * share(on_device + placement.computed_bytes()),
+            sent: gradients.sent / 2 + others * share(on_device + placement.weight_bytes()),
             link_in: told + others * told,
             link_out: gradients.link_out + told,
             residuals,

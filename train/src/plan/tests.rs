@@ -127,6 +127,9 @@ fn ranks_that_divide_an_optimizer_on_the_host_take_a_share_of_its_memory() {
     let narrow = of(&["memory.shard=true", "model.compute=bf16"]).bytes_sent_per_step;
     let wide = divided.bytes_sent_per_step;
     assert!(narrow < wide - XL && narrow > wide - 3 * XL / 2, "{narrow} {wide}");
+    // In tiles of eight bits half as many again.
+    let tiles = of(&["memory.shard=true", "model.compute=bf16", "memory.stream=fp8"]).bytes_sent_per_step;
+    assert!(tiles < narrow - XL / 2 && tiles > narrow - 3 * XL / 4, "{tiles} {narrow}");
 }
 
 #[test]

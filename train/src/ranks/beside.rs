@@ -1,6 +1,6 @@
-//! Sums that are made beside the backward pass of their own step.
+//! Sums that are made beside what the program computes: the backward pass of their own step, or the step after it.
 //!
-//! A thread has the engine from the first of a step's sums to the last, so nothing else is told to other ranks meanwhile. It sums
+//! A thread has the engine from the first of some sums to the last, so nothing else is told to other ranks meanwhile. It sums
 //! in the order in which parameters are handed in, which has to be the same on all ranks.
 
 use std::mem::ManuallyDrop;
@@ -14,7 +14,7 @@ use exchange::{Engine, Exact, Exchange, Pairwise};
 use super::one_bit::OneBits;
 use super::{LEFT, Metered, Ranks};
 
-/// Sums of one step on their way.
+/// Sums on their way.
 pub(crate) struct Beside {
     jobs: Sender<Job>,
     sums: Receiver<Option<Vec<f32>>>,
@@ -35,7 +35,7 @@ struct Returned {
 }
 
 impl Ranks {
-    /// Begins the sums of a step. Until they [end](Self::end_sums) nothing else can be told.
+    /// Begins sums. Until they [end](Self::end_sums) nothing else can be told.
     pub(crate) fn begin_sums(&mut self) -> anyhow::Result<Beside> {
         self.engine()?;
         let engine = self.engine.take().context(LEFT)?;

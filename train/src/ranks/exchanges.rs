@@ -3,14 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
-use exchange::Pairwise;
 use runs::config::{ExchangeKind, RanksSection};
 
-use super::late::{Late, Sums};
+use super::Ranks;
+use super::late::Late;
 use super::one_bit::OneBits;
 use super::outer::OuterSteps;
 use super::own::{self, Kept, Pair, Pairs, SavedAt};
-use super::{LEFT, Ranks};
 
 /// The outcome of taking over numbers that ranks had saved of their own.
 #[derive(Debug, PartialEq)]
@@ -35,21 +34,6 @@ impl Ranks {
     /// Whether sums are those of the step before.
     pub(crate) fn sum_late(&self) -> bool {
         self.late.is_some()
-    }
-
-    /// Sums `own` beside the next step.
-    pub(crate) fn start_late(&mut self, own: Vec<Pairwise>) -> anyhow::Result<()> {
-        self.engine()?;
-        let late = self.late.as_mut().context("these ranks do not sum late")?;
-        let engine = self.engine.take().context(LEFT)?;
-        self.costs = engine.costs();
-        late.start(engine, own)
-    }
-
-    /// The sums of the step before, once; `None` where none was begun.
-    pub(crate) fn take_late(&mut self) -> anyhow::Result<Option<Sums>> {
-        self.engine()?;
-        Ok(self.late.as_mut().and_then(Late::take))
     }
 
     /// Has the wish told in the next step, before its sums are under way.
@@ -100,7 +84,8 @@ impl Ranks {
         let (Some(outer), Some(engine)) = (&mut self.outer, self.engine.as_deref_mut()) else {
             bail!("these ranks take no outer steps");
         };
-        outer.step(engine, weights).context("averaging weights over the ranks")
+        let stepped = outer.step(engine, weights);
+        self.heard(stepped).context("averaging weights over the ranks")
     }
 
     pub(crate) fn end_outer(&self) -> anyhow::Result<()> {

@@ -18,6 +18,7 @@ pub(crate) use beside::Beside;
 pub(crate) use exchanges::Restored;
 pub(crate) use launch::{RankArgs, launch};
 pub(crate) use own::{Pair, Pairs, SavedAt};
+pub(crate) use survival::Loss;
 
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
@@ -76,6 +77,8 @@ pub(crate) struct Ranks {
     engine: ManuallyDrop<Option<Box<dyn Metered>>>,
     rank: usize,
     world: usize,
+    /// Whether the engine can go on without ranks that are gone.
+    survives: bool,
     /// The kind of call that has failed since ranks went on last.
     failed: Option<FailedCall>,
     /// Costs of the exchange when the engine was last here.
@@ -103,6 +106,7 @@ impl Ranks {
         Self {
             rank: engine.rank(),
             world: engine.world(),
+            survives: engine.survives(),
             costs: engine.costs(),
             engine: ManuallyDrop::new(Some(engine)),
             failed: None,
@@ -118,17 +122,13 @@ impl Ranks {
     /// Leaves the others, once all have come to the end. A process that ends otherwise must not: it would wait for the others, who
     /// wait for it, where its launcher ends them.
     pub(crate) fn end(mut self) {
-        let returned = self.late.as_mut().and_then(Late::land).map(|(engine, _)| engine);
-        drop(self.engine.take().or(returned));
+        _ = self.land();
+        drop(self.engine.take());
     }
 
     /// The engine, once no sum is under way.
     fn engine(&mut self) -> anyhow::Result<&mut dyn Metered> {
-        if let Some((engine, outcome)) = self.late.as_mut().and_then(Late::land) {
-            self.costs = engine.costs();
-            *self.engine = Some(engine);
-            outcome?;
-        }
+        self.land()?;
         let engine = self.engine.as_deref_mut().context(LEFT)?;
         Ok(engine)
     }
@@ -280,6 +280,19 @@ pub(crate) mod tests {
     use crate::exit::is_bad_input;
 
     impl Watched for Threads {}
+
+    /// Runs `work` on several ranks, each a thread that has its own, and returns their results. A rank that `work` has done with
+    /// leaves the world, however that ended.
+    pub(crate) fn on_each_with_its_own<T: Send>(
+        world: usize,
+        change: impl Fn(Threads) -> Threads + Sync,
+        work: impl Fn(Ranks) -> T + Sync,
+    ) -> Vec<T> {
+        threads::on_each(world, |engine| {
+            let _leaves = engine.leave_later();
+            work(Ranks::over(change(engine), (1, 0)))
+        })
+    }
 
     /// Runs `work` on several ranks, each a thread, and returns their results. A rank that panics leaves the world, so that
     /// no other waits for it.

@@ -1,5 +1,7 @@
 //! Going on with the ranks that live, where the engine can.
 
+use std::fmt;
+
 use anyhow::{Context, ensure};
 
 use super::Ranks;
@@ -13,16 +15,34 @@ pub(super) enum FailedCall {
     Other,
 }
 
+/// The ranks that were lost at once, numbered as before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Loss {
+    /// None where a call has failed and nobody is gone.
+    pub(crate) gone: Vec<usize>,
+    /// Ranks there were.
+    pub(crate) before: usize,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { gone, before } = self;
+        match gone.as_slice() {
+            [rank] => write!(f, "rank {rank} of {before} is gone"),
+            ranks => write!(f, "ranks {ranks:?} of {before} are gone"),
+        }
+    }
+}
+
 impl Ranks {
-    /// Whether ranks that live can go on with what they have: exact sums are the same over any number of ranks, and nobody has
-    /// anything of its own.
-    pub(crate) fn survive(&self) -> bool {
-        let exact = !self.have_own() && !self.sum_late();
-        exact && self.engine.as_ref().is_some_and(|engine| engine.survives())
+    /// Whether ranks that live can do a step again with what they have: exact sums are the same over any number of ranks, and nobody
+    /// has anything of its own.
+    pub(crate) fn can_redo(&self) -> bool {
+        self.survives && !self.have_own() && !self.sum_late()
     }
 
     /// Remembers a failure.
-    pub(super) fn heard<T>(&mut self, outcome: exchange::Result<T>) -> exchange::Result<T> {
+    pub(super) fn heard<T, E>(&mut self, outcome: Result<T, E>) -> Result<T, E> {
         if outcome.is_err() {
             self.failed = Some(FailedCall::Other);
         }
@@ -37,35 +57,43 @@ impl Ranks {
         outcome
     }
 
-    /// Whether weights may change by what this step has summed: where ranks survive others, all have to have it.
+    /// Whether weights may change by what this step has summed: where ranks do steps again, all have to have it.
     pub(crate) fn commit_step(&mut self) -> anyhow::Result<()> {
-        if !self.survive() {
+        if !self.can_redo() {
             return Ok(());
         }
         ensure!(self.all(true)?, "another rank withholds this step");
         Ok(())
     }
 
-    /// Goes on without ranks that are gone, after a call has failed; `false` where none has, or nobody can. What the failed step
-    /// has summed is to be forgotten.
-    pub(crate) fn go_on(&mut self) -> anyhow::Result<bool> {
-        if !self.survive() {
-            return Ok(false);
+    /// Goes on without ranks that are gone, after a call has failed; `None` where none has, or nobody can. What the failed call was
+    /// for is to be done again from where all that live have the same.
+    pub(crate) fn go_on(&mut self) -> anyhow::Result<Option<Loss>> {
+        if !self.survives {
+            return Ok(None);
         }
-        let Some(failed) = self.failed.take() else { return Ok(false) };
-        let led = self.leads();
-        let engine = self.engine()?;
-        if failed == FailedCall::Other {
-            // Whoever has succeeded hears of the failure in a vote.
-            _ = engine.commit(false);
+        // What becomes of late sums is remembered like any other call.
+        _ = self.land();
+        let (own, before) = (self.rank(), self.world());
+        while let Some(failed) = self.failed.take() {
+            let engine = self.engine()?;
+            if failed == FailedCall::Other {
+                // Whoever has succeeded hears of the failure in a vote.
+                _ = engine.commit(false);
+            }
+            engine.shrink().context("going on with the ranks that live")?;
+            let place = (engine.rank(), engine.world());
+            (self.rank, self.world) = place;
+            let alive = match self.gathered(&(own as u64).to_le_bytes()) {
+                Ok(alive) => alive,
+                // Another one is gone meanwhile.
+                Err(_) if self.failed.is_some() => continue,
+                Err(error) => return Err(error),
+            };
+            let lives = |rank: usize| alive.iter().any(|told| *told == (rank as u64).to_le_bytes());
+            ensure!(lives(0), "rank 0 is gone, which alone saves checkpoints");
+            return Ok(Some(Loss { gone: (0..before).filter(|rank| !lives(*rank)).collect(), before }));
         }
-        engine.shrink().context("going on with the ranks that live")?;
-        let place = (engine.rank(), engine.world());
-        (self.rank, self.world) = place;
-        self.failed = None;
-        let mut leader_lives = [u8::from(led)];
-        self.hear(0, &mut leader_lives)?;
-        ensure!(leader_lives == [1], "rank 0 is gone, which alone saves checkpoints");
-        Ok(true)
+        Ok(None)
     }
 }

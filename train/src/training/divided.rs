@@ -165,13 +165,15 @@ fn trained(settings: &[&str], worlds: [usize; 2], later: &[&str]) -> Trained {
 
 #[test]
 fn ranks_that_divide_the_hosts_optimizer_have_the_bits_of_one_that_has_all_of_it() {
-    let cases: [&[&str]; 6] = [
+    let cases: [&[&str]; 8] = [
         &["train.grad_clip=null"],
         &["memory.optimizer_state=bf16", "model.compute=bf16", "train.recompute=1"],
         &["memory.optimizer_state=compact", "model.compute=bf16"],
         &["memory.optimizer_state=bf16", "memory.gradients=int8", "train.recompute=1", "train.accumulate=6"],
         &["train.optimizer=muon", "memory.device_blocks=1"],
         &["train.optimizer=sgd", "memory.optimizer_state=bf16", "model.tie_word_embeddings=true"],
+        &["memory.stream=fp8", "memory.optimizer_state=bf16", "model.compute=bf16", "train.recompute=1"],
+        &["memory.stream=int8", "memory.gradients=int8", "train.optimizer=sgd", "memory.device_blocks=1"],
     ];
     for settings in cases {
         let settings = [&["train.accumulate=4"], settings].concat();

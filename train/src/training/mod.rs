@@ -27,4 +27,4 @@ pub(crate) use run::{Peaks, Run};
 pub(crate) use samples::{QuizScore, quiz};
 pub(crate) use session::{Progress, Session};
 pub(crate) use snapshot::{PARTS, check, restore, save};
-pub(crate) use strategy::{Display, Outcome, Taken, Tape, launch};
+pub(crate) use strategy::{Display, Failed, Outcome, Taken, Tape, launch};

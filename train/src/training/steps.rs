@@ -157,24 +157,23 @@ impl<I: Offloadable> Run<I> {
         }
     }
 
-    /// Goes on without ranks that are gone, where ranks can; whether they do. The step is then done again.
+    /// Goes on without ranks that are gone, where the others can do the step again with what they have; whether they do.
     fn go_on(&mut self) -> anyhow::Result<bool> {
-        let before = self.ranks.world();
-        if self.optimizer.owners.are_divided() || !self.ranks.go_on()? {
+        if self.optimizer.owners.are_divided() || !self.ranks.can_redo() {
             return Ok(false);
         }
+        let Some(loss) = self.ranks.go_on()? else { return Ok(false) };
         // Whatever is being stepped comes back first: it would keep its old number.
         self.optimizer.settle()?;
         if let Some(host) = &mut self.optimizer.host {
             let share = self.ranks.share(self.session.config.train.accumulate);
             host.number_shares_from(share.range().start);
         }
-        let (step, left) = (self.session.progress.step, self.ranks.world());
-        let text = format!("after step {step}: {left} of {before} ranks live, and go on");
+        let (step, left, before) = (self.session.progress.step, self.ranks.world(), loss.before);
         if self.ranks.leads() {
-            self.say(&text);
+            self.say(&format!("after step {step} {loss}: {left} of {before} ranks live, and go on"));
         }
-        self.tell("lost", &json!({ "step": step, "ranks": left, "before": before }));
+        self.tell("lost", &json!({ "step": step, "ranks": left, "before": before, "gone": loss.gone }));
         Ok(true)
     }
 

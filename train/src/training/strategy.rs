@@ -6,7 +6,6 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::Context;
 use backend_offload::{Offload, Offloadable, stats};
 use burn::backend::Autodiff;
 use burn::lr_scheduler::constant::ConstantLr;
@@ -67,6 +66,21 @@ pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) checkpoint_bytes: Option<u64>,
 }
 
+/// The rest of a run that could not go on here.
+pub(crate) struct Failed {
+    pub(crate) error: anyhow::Error,
+    pub(crate) ranks: Ranks,
+    /// Whether it has saved a checkpoint, which is rank 0's to know.
+    pub(crate) saved: bool,
+}
+
+impl<I: Offloadable> Outcome<I> {
+    /// The rest of a run that has failed behind its last step.
+    pub(crate) fn failed(self, error: anyhow::Error) -> Box<Failed> {
+        Box::new(Failed { error, ranks: self.ranks, saved: self.checkpoint_bytes.is_some() })
+    }
+}
+
 /// Loss, time and traffic of a step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taken {
@@ -83,12 +97,12 @@ pub(crate) struct Taken {
 /// Burn shares a strategy; the one thread that trains holds the run from its first step to its last.
 struct Strategy<I: Offloadable>(Mutex<Run<I>>);
 
-/// Trains `learner` under Burn's metrics, and shows it as asked.
+/// Trains `learner` under Burn's metrics, and shows it as asked. After a failure no memory of it is held any more.
 pub(crate) fn launch<I: Offloadable>(
     learner: Learner<Tape<I>>,
     run: Run<I>,
     interrupter: Interrupter,
-) -> anyhow::Result<Outcome<I>> {
+) -> Result<Outcome<I>, Box<Failed>> {
     let (session, display) = (&run.session, run.display);
     let steps = session.progress.step as usize..session.steps() as usize;
     let train = StepLoader::new(Arc::clone(&session.training), steps);
@@ -115,10 +129,16 @@ pub(crate) fn launch<I: Offloadable>(
     let trained = training.launch(burn_train::Learner::new(learner, unused, ConstantLr::new(0.0)));
     // The terminal is the user's again before anything else is printed.
     drop(trained.renderer);
-    let run = Arc::into_inner(strategy).context("the training ended and is still held")?.0;
+    let run = Arc::into_inner(strategy).expect("Burn lets go of what it has returned from").0;
     let mut run = run.into_inner().unwrap_or_else(PoisonError::into_inner);
     run.peaks.include::<I>(&run.device, &stats::<I>(&run.device));
-    let ending = run.ending.context("the training ended without a result")??;
+    let ending = match run.ending.expect("the loop has ended") {
+        Ok(ending) => ending,
+        Err(error) => {
+            let saved = run.checkpoint_bytes.is_some();
+            return Err(Box::new(Failed { error, ranks: run.ranks, saved }));
+        }
+    };
     Ok(Outcome {
         learner: trained.model,
         session: run.session,

@@ -1,37 +1,31 @@
 //! `train run`: the whole of a training run, top to bottom.
 
+mod attempt;
+mod losses;
+
 use std::io::{IsTerminal, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use backend_offload::{Offload, Offloadable, stats};
-use burn::tensor::backend::Backend;
-use burn_train::Interrupter;
 use models::Footprint;
 use runs::BadInput;
-use runs::Pretrained;
 use runs::config::Config;
 use runs::device::{self, DeviceChoice, Place, Setup, Work};
-use runs::directory::{Beginning, Resume, RunDirectory, Start};
-use serde_json::json;
+use runs::directory::{Beginning, Resume, RunDirectory};
 
 use super::ConfigArgs;
 use super::plan::epoch;
-use crate::data::{self, Data, TrainingWindows, ValidationWindows};
 use crate::exit::Ending;
-use crate::journal::Journal;
-use crate::machine;
 use crate::optimizer::check_eight_bits;
 use crate::plan::{self, Plan};
 use crate::ranks::{self, RankArgs, Ranks};
-use crate::summary::{self, Summary};
-use crate::training::{
-    self, Display, Learner, Outcome, Progress, Run, Session, computes_nothing, first_state,
-};
-use crate::{interrupt, report};
+use crate::training::computes_nothing;
+use crate::{interrupt, machine};
+use attempt::Part;
+use losses::Losses;
 
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
@@ -67,34 +61,40 @@ pub(crate) struct Args {
     ranks: RankArgs,
 }
 
+impl Args {
+    /// The run's directory, and what it begins with.
+    fn find(&self, out: Option<&Path>) -> anyhow::Result<RunDirectory> {
+        let ConfigArgs { config, mut set } = self.config.clone();
+        if self.overfit_one_batch {
+            set.push("train.overfit_one_batch=true".to_owned());
+        }
+        let beginning = Beginning { resume: self.resume.as_ref(), pretrained: self.from.as_deref() };
+        RunDirectory::find(config.as_deref(), &set, out, beginning)
+    }
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<Ending> {
     if args.tui && !(stdin().is_terminal() && stdout().is_terminal()) {
         return Err(BadInput("--tui needs a terminal; leave it out for plain lines".to_owned()).into());
     }
-    let ConfigArgs { config, mut set } = args.config.clone();
-    if args.overfit_one_batch {
-        set.push("train.overfit_one_batch=true".to_owned());
-    }
-    let beginning = Beginning { resume: args.resume.as_ref(), pretrained: args.from.as_deref() };
-    let find = |out: Option<&Path>| RunDirectory::find(config.as_deref(), &set, out, beginning);
     if !args.dry_run
-        && let Some(ended) = ranks::launch(&args.ranks, || find(args.out.as_deref()))?
+        && let Some(ended) = ranks::launch(&args.ranks, || args.find(args.out.as_deref()))?
     {
         return Ok(ended);
     }
     let stop = interrupt::flag("stopping after this step")?;
-    let mut ranks = Ranks::open()?;
+    let ranks = Ranks::open()?;
     interrupt::hear_launcher(&stop)?;
     if args.tui && !ranks.is_alone() {
         return Err(BadInput("--tui is for one process; leave it out for plain lines".to_owned()).into());
     }
-    let directory = ranks.same_directory(args.out.as_deref(), find)?;
-    let shared = sharing(args, &ranks)?;
-    let mut setup = Setup::from(&directory.config).among(ranks.local().1, shared[1]);
+    let training = Training::find(args, ranks, stop)?;
+    let (place, shared) = (training.ranks.local().1, training.shared[1]);
+    let mut setup = Setup::from(&training.directory.config).among(place, shared);
     if args.dry_run {
         setup = setup.without_disk();
     }
-    device::with(args.device, &setup, Training { args, directory, ranks, shared, stop })
+    device::with(args.device, &setup, training)
 }
 
 struct Training<'a> {
@@ -106,17 +106,24 @@ struct Training<'a> {
     stop: Arc<AtomicBool>,
 }
 
+impl<'a> Training<'a> {
+    /// The run that all ranks are asked for.
+    fn find(args: &'a Args, mut ranks: Ranks, stop: Arc<AtomicBool>) -> anyhow::Result<Self> {
+        let directory = ranks.same_directory(args.out.as_deref(), |out| args.find(out))?;
+        let shared = sharing(args, &ranks)?;
+        Ok(Self { args, directory, ranks, shared, stop })
+    }
+}
+
 impl Work for Training<'_> {
     type Output = Ending;
 
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<Ending> {
         let Self { args, mut directory, mut ranks, shared, stop } = self;
-        let run = directory.path.clone();
         ranks.must_be_alike(&place.kind)?;
         let mut planned = None;
         let config = ranks.led(|| {
-            let (plan, speed) = plan_of::<I>(args, &mut directory, device, place, shared)?;
-            planned = Some((plan, speed));
+            planned = Some(plan_of::<I>(args, &mut directory, device, place, shared)?);
             Ok(directory.config.to_json().into_bytes())
         })?;
         if args.dry_run {
@@ -129,123 +136,15 @@ impl Work for Training<'_> {
         }
         // Measuring the machine moves bytes, too: as many as there was time for.
         let surveyed = stats::<I>(device);
-        let config = directory.config.clone();
-        let footprint = Footprint::of(&config.model)?;
-        ranks.note_idle(&config)?;
-        ranks.exchange_by(&config.ranks);
-        let checkpoint = directory.from.as_ref();
-        if let Some(done) = checkpoint.filter(|checkpoint| checkpoint.step >= config.train.steps) {
-            // A run that was stopped behind its last checkpoint has yet to say what it came to.
-            if let Some(summary) = summary::of_finished(&run, done.step) {
-                if ranks.leads() {
-                    say_done(&run, done.step, args.json.then_some(&summary));
-                }
-                ranks.end();
-                return Ok(Ending::Done);
+        let losses = Losses::default();
+        let mut part = Part { args, directory, planned, surveyed, stop, losses };
+        loop {
+            match part.attempt::<I>(ranks, device, place) {
+                Ok(ending) => return Ok(ending),
+                Err(failed) => ranks = part.losses.survive::<I>(*failed, device)?,
             }
         }
-
-        let mut start = None;
-        let prepare = || data::prepare(&config, &run, checkpoint.map(|from| from.path.as_path()), &stop);
-        let mut data = None;
-        ranks.led(|| {
-            start = Some(directory.start()?);
-            if let Some(pretrained) = &directory.pretrained {
-                pretrained.save_vocabulary(&run)?;
-            }
-            data = Some(prepare()?);
-            Ok(Vec::new())
-        })?;
-        // Others find what rank 0 has prepared.
-        let data = data.map_or_else(prepare, Ok)?;
-        let training = Arc::new(TrainingWindows::open(&config, &data)?);
-        let validation = validation_windows(&config, &data, &mut ranks, &stop)?;
-        if ranks.leads() {
-            describe(&training, &validation, &data);
-            if let (Some(pretrained), Some(indexes)) = (&directory.pretrained, &data.indexes)
-                && pretrained.looks_up()
-                && let Err(other) = indexes.check(pretrained.path())
-            {
-                eprintln!("the weights come from a run with other indexed texts: {other:#}");
-            }
-        }
-
-        let budgets = machine::budgets::<I>(device, place, ranks.world());
-        let on_disk = Plan::new(&config, &footprint, &budgets).states_on_disk;
-        let (gpt, optimizer, mut progress) = first_state::<I>(&directory, device, &mut ranks, on_disk)?;
-        same_data(&mut progress, &training)?;
-        let flops_per_token = footprint.flops_per_token(config.sequence(), false);
-        let session = Session {
-            flops_per_step: flops_per_token * config.tokens_per_step() as f64,
-            flops_per_second: planned.as_ref().and_then(|(_, speed)| *speed),
-            parameters: footprint.parameters,
-            run: ranks.folder(&run),
-            config,
-            data,
-            training,
-            validation,
-            progress,
-            stop,
-            common_every: ranks.common_every(),
-        };
-        let learner = Learner::new(gpt, &session.config);
-        let mut lock = None;
-        ranks.led(|| {
-            training::trial::<I>(&learner, &session)?;
-            // From here on there is a run, and what it leaves can be resumed.
-            lock = start.take().map(Start::commit).transpose()?;
-            Ok(Vec::new())
-        })?;
-        ranks.watch(Duration::from_secs(args.ranks.rank_timeout));
-        let journal = journal(&session, place, &directory)?;
-        let display = match (ranks.leads(), args.tui) {
-            (false, _) => Display::Silent,
-            (true, false) => Display::Plain,
-            (true, true) => Display::Terminal,
-        };
-        let running = Run::new(session, optimizer, ranks, journal, device.clone(), display);
-        running.settle_best();
-        let mut outcome = training::launch::<I>(learner, running, Interrupter::new())?;
-
-        let summary = Summary::of(&outcome, place, &stats::<I>(device).since(&surveyed))?;
-        let theirs = outcome.ranks.led(|| Ok(summary.weights_sha256.clone().into_bytes()))?;
-        let same = outcome.ranks.all(theirs == summary.weights_sha256.as_bytes())?;
-        ensure!(same, "the ranks ended with different weights: their devices compute differently");
-        if let Some((plan, _)) = planned {
-            conclude(args, &run, &plan, &mut outcome, summary)?;
-        }
-        drop(lock);
-        outcome.ranks.end();
-        Ok(outcome.ending)
     }
-}
-
-/// Says that a run has nothing left to do, and prints its summary where that is asked for.
-fn say_done(run: &Path, steps: u64, summary: Option<&String>) {
-    eprintln!("{} is done with its {steps} steps; raise train.steps by --set to train on", run.display());
-    if let Some(summary) = summary {
-        print!("{summary}");
-    }
-}
-
-/// Validation sequences. Rank 0 alone measures, so the other ranks look no text up.
-fn validation_windows(
-    config: &Config,
-    data: &Data,
-    ranks: &mut Ranks,
-    stop: &Arc<AtomicBool>,
-) -> anyhow::Result<Arc<ValidationWindows>> {
-    let windows =
-        |indexes| ValidationWindows::open(config, data, indexes, config.eval.sequences, stop).map(Arc::new);
-    let mut looked_up = None;
-    ranks.led(|| {
-        if data.indexes.is_some() {
-            eprintln!("looking the validation text up");
-        }
-        looked_up = Some(windows(data.indexes.as_ref())?);
-        Ok(Vec::new())
-    })?;
-    Ok(looked_up.map_or_else(|| windows(None), Ok)?)
 }
 
 /// Ranks of the run, and those of them on this host. A dry run is alone and plans for those that would be started.
@@ -282,65 +181,6 @@ fn plan_of<I: Offloadable>(
     Ok((plan, machine.flops_per_second))
 }
 
-/// Ends a run: asks the quiz, writes the summary and the report, and prints both.
-fn conclude<I: Offloadable>(
-    args: &Args,
-    run: &Path,
-    plan: &Plan,
-    outcome: &mut Outcome<I>,
-    mut summary: Summary,
-) -> anyhow::Result<()> {
-    summary.link_bytes_per_second = plan.machine.link_bytes_per_second;
-    summary.write(run)?;
-    if outcome.ending == Ending::Done {
-        match quiz(&outcome.learner, &outcome.session, &mut outcome.journal) {
-            Ok(score) => summary.quiz = score,
-            Err(error) => eprintln!("the quiz could not be run: {error:#}"),
-        }
-        summary.write(run)?;
-    }
-    report::write(run)?;
-    if let Some(measured) = summary.measured() {
-        eprintln!("{}", plan.compare(&measured));
-    }
-    eprintln!("{summary}");
-    eprintln!("{}: checkpoints, metrics.jsonl and report.html", run.display());
-    if outcome.ending == Ending::Interrupted {
-        eprintln!("resume with: {}", resuming(run, args.device, &args.ranks));
-    }
-    if args.json {
-        println!("{}", summary.to_json()?);
-    }
-    Ok(())
-}
-
-/// Prints the size of the training and validation data.
-fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &Data) {
-    let targets = training.targets();
-    eprintln!(
-        "data: {} training sequences per epoch with {:.1} % of {} counted targets, {} to validate with; \
-         vocabulary of {}",
-        training.sequences(),
-        100.0 * targets.share(),
-        targets.counted,
-        validation.sequences,
-        data.tokenizer.vocab_size()
-    );
-    if let (Some(training), Some(measured)) = (training.hits(), validation.hits()) {
-        let copies = if validation.know_copies() {
-            ""
-        } else {
-            "; nothing marks where documents begin, so validation text was not checked for copies of it"
-        };
-        eprintln!(
-            "the looked-up token is the next one for {:.1} % of the first training and {:.1} % of the first validation \
-             sequences' tokens{copies}",
-            100.0 * training,
-            100.0 * measured
-        );
-    }
-}
-
 /// Refuses a run that cannot work, before it starts.
 pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
     let refusals = plan.refusals();
@@ -348,25 +188,6 @@ pub(super) fn refuse(plan: &Plan) -> anyhow::Result<()> {
         return Ok(());
     }
     Err(BadInput(format!("this run cannot work here:\n  {}", refusals.join("\n  "))).into())
-}
-
-/// The run's journal, with the line of this start.
-fn journal(session: &Session, place: &Place, directory: &RunDirectory) -> anyhow::Result<Journal> {
-    let step = session.progress.step;
-    let mut journal = Journal::open(&session.run, step)?;
-    journal.write(
-        "start",
-        &json!({
-            "step": step,
-            "device": place.name,
-            "parameters": session.parameters,
-            "tokens_per_step": session.config.tokens_per_step(),
-            "device_budget": place.budget,
-            "resumed": directory.from.is_some(),
-            "began_with": directory.pretrained.as_ref().map(Pretrained::path),
-        }),
-    )?;
-    Ok(journal)
 }
 
 /// The command that resumes an interrupted run.
@@ -381,42 +202,6 @@ fn resuming(run: &Path, device: DeviceChoice, ranks: &RankArgs) -> String {
             format!("{command} {option} {value}")
         },
     )
-}
-
-/// A resumed run must have the training data it began with.
-fn same_data(progress: &mut Progress, training: &TrainingWindows) -> anyhow::Result<()> {
-    let found = training.fingerprint()?;
-    let expected = *progress.data.get_or_insert(found);
-    if expected != found || progress.cursor != training.cursor(progress.step) {
-        return Err(BadInput(format!(
-            "the training data are not those of the first {} steps: their digest was {expected} and is {found}; bring \
-             the old ones back, or begin another run",
-            progress.step
-        ))
-        .into());
-    }
-    Ok(())
-}
-
-fn quiz<B: Backend>(
-    learner: &Learner<B>,
-    session: &Session,
-    journal: &mut Journal,
-) -> anyhow::Result<Option<training::QuizScore>> {
-    let Session { config, data, .. } = session;
-    if config.quiz() == 0 {
-        if config.eval.quiz > 0 {
-            eprintln!(
-                "`eval.quiz` asks about the embedded corpus, which this run did not learn from: nothing was asked"
-            );
-        }
-        return Ok(None);
-    }
-    let score = training::quiz(&learner.gpt, data, config.quiz(), config.eval.max_new_tokens)?;
-    let mut record = json!(score);
-    record["step"] = json!(session.progress.step);
-    journal.write("quiz", &record)?;
-    Ok(Some(score))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Ranks that are killed under Open MPI 5: the others do the step again, and end with the bits of a run that lost nobody.
+//! Ranks that are killed under Open MPI 5: the others do the step again, or go on from their checkpoint, and end with the bits of a
+//! run that lost nobody.
 //!
 //! `train/exchange/tests/install-open-mpi-5` unpacks it where these tests look.
 
@@ -89,6 +90,29 @@ fn without_rank_0_the_run_ends_and_is_restarted_from_its_checkpoint() {
     assert_eq!(ended(&mut child), Some(0), "{}", tiny.said("run"));
     let said = tiny.said("run");
     assert!(said.contains("rank 0 is gone") && said.contains("resumes from its last checkpoint"), "{said}");
+    let summary = fs::read(tiny.join("run/summary.json")).expect("reading");
+    assert_eq!(bits(&serde_json::from_slice(&summary).expect("JSON")), whole);
+}
+
+#[test]
+fn survivors_that_divide_go_on_from_their_checkpoint_in_the_same_processes() {
+    if !has_open_mpi_5() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let settings = ["train.steps=24", "checkpoint.every=5", "memory.optimizer=host"];
+    let whole = bits(&tiny.run("whole", &[&SHARED[..], &settings].concat()));
+    let divided = [&settings[..], &["memory.shard=true"]].concat();
+    let mut child = tiny.start_survivors("run", &divided, &[]);
+    wait_until(|| tiny.steps_taken("run") >= 8, "the ranks did not get that far");
+    let ranks = tiny.ranks();
+    signal("-KILL", ranks[1]);
+    assert_eq!(ended(&mut child), Some(0), "{}", tiny.said("run"));
+    let said = tiny.said("run");
+    let told = said.lines().filter(|line| line.starts_with("rank 1 of 3 is gone: 2 of 3 ranks go on from"));
+    assert_eq!(told.count(), 1, "{said}");
+    let lost = &tiny.records("run", "lost")[0];
+    assert!(lost["step"].as_u64() >= Some(5) && lost["gone"] == serde_json::json!([1]), "{lost}");
     let summary = fs::read(tiny.join("run/summary.json")).expect("reading");
     assert_eq!(bits(&serde_json::from_slice(&summary).expect("JSON")), whole);
 }

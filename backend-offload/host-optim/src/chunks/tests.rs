@@ -162,7 +162,7 @@ fn tiles_of_a_state_on_the_disk_are_those_of_one_in_memory() {
     let len = 3 * PIECE + 300;
     let tiles = |memory: StateMemory| {
         let mut state = Trained::new(memory, Format::F32, rule, true, len).state;
-        let mut first = vec![0; crate::tiles::encoded_bytes(len)];
+        let mut first = vec![0; crate::tiles::tile_bytes(len)];
         state.encode(Code::Int8, &mut first).expect("the disk is whole");
         state.arrive(Values::F32(&numbers(len, 1))).expect("memory");
         let mut second = vec![0; first.len()];

@@ -3,7 +3,7 @@
 use backend_offload::{HostMemory, Offload, host_memory};
 use burn::backend::{Flex, flex::FlexDevice};
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
-use host_optim::{AdamW, Format, HostState, Stride, Updates};
+use host_optim::{AdamW, Code, Format, HostState, Stride, TileTensors, Updates, tile_tensors};
 
 type B = Offload<Flex>;
 
@@ -87,6 +87,31 @@ fn a_step_that_cannot_be_taken_is_reported_and_leaves_nan_for_its_parameter() {
     }
     let told = updates.finish().expect_err("one gradient is missing").to_string();
     assert_eq!(told, "parameter 1: no gradient has arrived since the last step");
+}
+
+#[test]
+fn tiles_that_are_told_become_the_tensors_of_those_that_are_not() {
+    let memory = host_memory::<Flex>(&FlexDevice);
+    let len = SHAPE[0] * SHAPE[1];
+    let numbers = |(codes, scales): TileTensors<B>| {
+        let codes: Vec<i64> = codes.into_data().iter().collect();
+        (codes, scales.into_data().iter::<f32>().map(f32::to_bits).collect::<Vec<_>>())
+    };
+    for code in [Code::Int8, Code::Fp8] {
+        let state = |seed| due(&memory, Format::F32, seed, &tensor(seed, FloatDType::F32));
+        let (one, here) = state(7).begin_tiles::<B>(RULE, STRIDE, code, &FlexDevice).expect("masters");
+        let (other, told) = state(7).begin_tile_data(RULE, STRIDE, code).expect("masters");
+        let mut due = state(8);
+        due.drop_gradient();
+        let (failing, missing) = due.begin_tile_data(RULE, STRIDE, code).expect("masters");
+        let updates = Updates::begin(vec![one, other, failing]).expect("a thread");
+        let [told, missing] = [told.wait(), missing.wait()]
+            .map(|told| numbers(tile_tensors::<B>(&told.bytes, len, &FlexDevice)));
+        assert!(numbers(here.wait()) == told, "{code:?}");
+        assert!(missing.1.iter().all(|scale| f32::from_bits(*scale).is_nan()), "{code:?}");
+        assert_eq!(missing.1.len(), told.1.len());
+        updates.finish().expect_err("one gradient is missing");
+    }
 }
 
 #[test]

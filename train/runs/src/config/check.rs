@@ -395,14 +395,6 @@ impl Refusals {
             self.add(&["memory.optimizer_state", "memory.optimizer"], text);
         }
         self.eight_bits(memory, train);
-        if memory.shard && memory.stream != StreamKind::Computed {
-            let text = format!(
-                "`memory.shard` sends weights as they are computed with, and with `memory.stream` = {} nobody has these; set \
-                 `memory.stream` to \"computed\", or `memory.shard` to false",
-                json(&memory.stream)
-            );
-            self.add(&["memory.shard", "memory.stream"], text);
-        }
         let (blocks, all) = (memory.device_blocks, model.n_layer);
         if blocks > 0 && memory.optimizer != PlacementKind::Host {
             let text = format!(

@@ -1,35 +1,30 @@
 //! The optimizer on the host among ranks: gradients that meet those of other ranks, and parameters that another rank steps.
 //!
 //! A parameter that another rank owns has no state here: its gradients arrive as all do and leave for their sum, and its new weights
-//! come as its owner has them, in the type that the device computes with.
+//! come as its owner has them, in the type that the device computes with, or in tiles of eight bits where they cross the link so.
 
 use std::sync::Arc;
 
 use backend_offload::Managed;
 use burn::module::ParamId;
-use burn::tensor::{Tensor, TensorData, TensorPrimitive, backend::Backend};
-use host_optim::{HostOptimError, HostState, Update, Values};
+use burn::tensor::{DType, Shape, Tensor, TensorData, TensorPrimitive, backend::Backend};
+use host_optim::{Code, HostOptimError, HostState, Update, Values, tile_bytes, tile_tensors};
+use models::OnDemand;
 
+use super::super::streamed::{on_demand, placeholder};
 use super::{HostPart, Stride, is_narrow};
-use crate::plan::StatesOnDisk;
 
 impl HostPart {
-    /// Takes over the gradients of a parameter whose owner steps it on its host. Its weights on the device are those that the owner
-    /// begins with.
-    pub(in crate::optimizer) fn left_to_its_owner<I: Backend, const D: usize>(
+    /// Takes over the gradients of a parameter of `len` elements whose owner steps it on its host.
+    pub(in crate::optimizer) fn leave_to_its_owner(
         &mut self,
         id: ParamId,
         name: &str,
-        weights: Tensor<I, D>,
-    ) -> anyhow::Result<Tensor<I, D>> {
+        len: usize,
+    ) -> Result<(), HostOptimError> {
         let time = self.times_elsewhere.remove(name).unwrap_or_default() as u32;
-        let state = HostState::of_gradients(&self.memory, name, weights.shape().num_elements(), time)?;
-        self.states.insert(id, state);
-        if !self.completes(name, D) {
-            return Ok(weights);
-        }
-        // However its state is kept, it decides what the device's weights are rounded to.
-        Ok(self.adopted(name, weights, StatesOnDisk::none())?.1)
+        self.states.insert(id, HostState::of_gradients(&self.memory, name, len, time)?);
+        Ok(())
     }
 
     /// A parameter's gradient as far as it has arrived, sums of neighbouring shares; none of it is kept.
@@ -85,9 +80,24 @@ impl HostPart {
     ) -> Result<Update, HostOptimError> {
         let (rule, stride) = self.rule_and_stride(D, stride);
         let state = self.states.remove(&id).expect("it is due");
-        let (update, updated) = state.begin_data(rule, stride, weights)?;
+        let (update, updated) = match self.crossing.code(state.name(), D) {
+            Some(code) => state.begin_tile_data(rule, stride, code)?,
+            None => state.begin_data(rule, stride, weights)?,
+        };
         self.to_tell.insert(id, updated);
         Ok(update)
+    }
+
+    /// The decoder of a parameter in tiles until the new ones are told: NaN, and no memory of the old ones.
+    pub(in crate::optimizer) fn awaited<I: Backend, const D: usize>(
+        &self,
+        id: ParamId,
+        weights: &Tensor<I, D>,
+    ) -> Option<OnDemand> {
+        let state = self.states.get(&id)?;
+        self.crossing.code(state.name(), D)?;
+        let (kind, shape, device) = (self.crossing.kind, weights.shape(), weights.device());
+        Some(OnDemand::new(move || placeholder::<I, 2>(kind, shape.clone(), &device)))
     }
 
     /// The weights that this process has stepped on the host and other ranks wait for, once they are there.
@@ -96,6 +106,27 @@ impl HostPart {
         let stepped = updated.wait();
         drop(updated);
         Some(Arc::unwrap_or_clone(stepped))
+    }
+
+    /// Room for the new weights of a parameter of this shape as its owner tells them: of this type, or in tiles.
+    pub(in crate::optimizer) fn room_for(&self, code: Option<Code>, shape: Shape, kind: DType) -> TensorData {
+        let (shape, kind) = match code {
+            Some(_) => (Shape::new([tile_bytes(shape.num_elements())]), DType::U8),
+            None => (shape, kind),
+        };
+        TensorData::from_bytes_vec(vec![0; kind.size() * shape.num_elements()], shape, kind)
+    }
+
+    /// Puts stepped weights in tiles on the device, where each use decodes them.
+    pub(in crate::optimizer) fn place_tiles<I: Managed>(
+        &self,
+        code: Code,
+        weights: &TensorData,
+        shape: Shape,
+        device: &I::Device,
+    ) -> OnDemand {
+        let tiles = self.memory.first(|| tile_tensors::<I>(&weights.bytes, shape.num_elements(), device));
+        on_demand::<I>(self.crossing, code, shape, move || tiles.clone())
     }
 
     /// Puts stepped weights on the device, as steps that nobody waits for do.
@@ -108,9 +139,10 @@ impl HostPart {
         Tensor::from_primitive(TensorPrimitive::Float(made))
     }
 
-    /// Whether master weights of this parameter are on its owner's host alone: the device computes with fewer bits.
+    /// Whether master weights of this parameter are on its owner's host alone: the device has fewer bits.
     pub(crate) fn completes(&self, name: &str, rank: usize) -> bool {
-        self.takes(name, rank) && is_narrow(self.config.model.compute, name, rank)
+        let narrow = is_narrow(self.config.model.compute, name, rank);
+        self.takes(name, rank) && (narrow || self.crossing.code(name, rank).is_some())
     }
 
     /// Bytes of host memory that states take.

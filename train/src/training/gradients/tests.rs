@@ -138,7 +138,7 @@ fn a_step_is_done_again_by_all_that_live_whichever_call_fails() {
                         return Some((times, (report.loss.to_bits(), report.gnorm.to_bits(), values)));
                     }
                     // A dead one cannot.
-                    if !ranks.go_on().unwrap_or_default() {
+                    if !ranks.go_on().is_ok_and(|loss| loss.is_some()) {
                         return None;
                     }
                     times += 1;

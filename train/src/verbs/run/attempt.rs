@@ -1,0 +1,318 @@
+//! One attempt at a run: it is opened where it stands, trained to its end, and concluded.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::ensure;
+use backend_offload::{Offload, Offloadable, Stats, stats};
+use burn::tensor::backend::Backend;
+use burn_train::Interrupter;
+use models::Footprint;
+use runs::config::Config;
+use runs::device::Place;
+use runs::directory::{Lock, RunDirectory, Start};
+use runs::{BadInput, Pretrained};
+use serde_json::json;
+
+use super::losses::Losses;
+use super::{Args, resuming};
+use crate::data::{self, Data, TrainingWindows, ValidationWindows};
+use crate::exit::Ending;
+use crate::journal::Journal;
+use crate::optimizer::Optimizer;
+use crate::plan::Plan;
+use crate::ranks::Ranks;
+use crate::summary::{self, Summary};
+use crate::training::{self, Display, Failed, Learner, Outcome, Progress, Run, Session, Tape, first_state};
+use crate::{machine, report};
+
+/// The part of this process in a run, which begins anew where ranks were lost.
+pub(super) struct Part<'a> {
+    pub(super) args: &'a Args,
+    pub(super) directory: RunDirectory,
+    /// The plan and the device's speed in products, which rank 0 knows.
+    pub(super) planned: Option<(Plan, Option<f64>)>,
+    /// Bytes that had moved before the run.
+    pub(super) surveyed: Stats,
+    pub(super) stop: Arc<AtomicBool>,
+    pub(super) losses: Losses,
+}
+
+/// A run that is ready for its next step.
+struct Opened<I: Offloadable> {
+    learner: Learner<Tape<I>>,
+    optimizer: Optimizer<Offload<I>>,
+    session: Session,
+    journal: Journal,
+    lock: Option<Lock>,
+}
+
+impl Part<'_> {
+    /// Trains from where the run stands.
+    pub(super) fn attempt<I: Offloadable>(
+        &mut self,
+        mut ranks: Ranks,
+        device: &I::Device,
+        place: &Place,
+    ) -> Result<Ending, Box<Failed>> {
+        let opened = match self.open::<I>(&mut ranks, device, place) {
+            Ok(Some(opened)) => opened,
+            Ok(None) => {
+                ranks.end();
+                return Ok(Ending::Done);
+            }
+            Err(error) => return Err(Box::new(Failed { error, ranks, saved: false })),
+        };
+        let Opened { learner, optimizer, session, journal, lock } = opened;
+        let display = match (ranks.leads(), self.args.tui) {
+            (false, _) => Display::Silent,
+            (true, false) => Display::Plain,
+            (true, true) => Display::Terminal,
+        };
+        let running = Run::new(session, optimizer, ranks, journal, device.clone(), display);
+        running.settle_best();
+        let mut outcome = training::launch::<I>(learner, running, Interrupter::new())?;
+        if let Err(error) = self.conclude::<I>(&mut outcome, device, place) {
+            return Err(outcome.failed(error));
+        }
+        drop(lock);
+        outcome.ranks.end();
+        Ok(outcome.ending)
+    }
+
+    /// Makes the run ready for its next step; `None` where it has taken all.
+    fn open<I: Offloadable>(
+        &mut self,
+        ranks: &mut Ranks,
+        device: &I::Device,
+        place: &Place,
+    ) -> anyhow::Result<Option<Opened<I>>> {
+        self.losses.begin_anew(&mut self.directory, self.planned.as_mut(), ranks)?;
+        let (args, directory, planned, stop) = (self.args, &self.directory, &self.planned, &self.stop);
+        let (run, config) = (directory.path.clone(), directory.config.clone());
+        let footprint = Footprint::of(&config.model)?;
+        ranks.note_idle(&config)?;
+        ranks.exchange_by(&config.ranks);
+        let checkpoint = directory.from.as_ref();
+        if let Some(done) = checkpoint.filter(|checkpoint| checkpoint.step >= config.train.steps) {
+            // A run that was stopped behind its last checkpoint has yet to say what it came to.
+            if let Some(summary) = summary::of_finished(&run, done.step) {
+                if ranks.leads() {
+                    say_done(&run, done.step, args.json.then_some(&summary));
+                }
+                return Ok(None);
+            }
+        }
+
+        let mut start = None;
+        let prepare = || data::prepare(&config, &run, checkpoint.map(|from| from.path.as_path()), stop);
+        let mut data = None;
+        ranks.led(|| {
+            start = Some(directory.start()?);
+            if let Some(pretrained) = &directory.pretrained {
+                pretrained.save_vocabulary(&run)?;
+            }
+            data = Some(prepare()?);
+            Ok(Vec::new())
+        })?;
+        // Others find what rank 0 has prepared.
+        let data = data.map_or_else(prepare, Ok)?;
+        let training = Arc::new(TrainingWindows::open(&config, &data)?);
+        let validation = validation_windows(&config, &data, ranks, stop)?;
+        if ranks.leads() {
+            describe(&training, &validation, &data);
+            warn_of_other_texts(directory, &data);
+        }
+
+        let budgets = machine::budgets::<I>(device, place, ranks.world());
+        let on_disk = Plan::new(&config, &footprint, &budgets).states_on_disk;
+        let (gpt, optimizer, mut progress) = first_state::<I>(directory, device, ranks, on_disk)?;
+        same_data(&mut progress, &training)?;
+        let flops_per_token = footprint.flops_per_token(config.sequence(), false);
+        let session = Session {
+            flops_per_step: flops_per_token * config.tokens_per_step() as f64,
+            flops_per_second: planned.as_ref().and_then(|(_, speed)| *speed),
+            parameters: footprint.parameters,
+            run: ranks.folder(&run),
+            config,
+            data,
+            training,
+            validation,
+            progress,
+            stop: Arc::clone(stop),
+            common_every: ranks.common_every(),
+        };
+        let learner = Learner::new(gpt, &session.config);
+        let mut lock = None;
+        ranks.led(|| {
+            training::trial::<I>(&learner, &session)?;
+            // From here on there is a run, and what it leaves can be resumed.
+            lock = start.take().map(Start::commit).transpose()?;
+            Ok(Vec::new())
+        })?;
+        ranks.watch(Duration::from_secs(args.ranks.rank_timeout));
+        let mut journal = journal(&session, place, directory)?;
+        self.losses.write_down(session.progress.step, ranks, &mut journal)?;
+        Ok(Some(Opened { learner, optimizer, session, journal, lock }))
+    }
+
+    /// Ends a run whose ranks have the same weights: asks the quiz, writes the summary and the report, and prints both.
+    fn conclude<I: Offloadable>(
+        &self,
+        outcome: &mut Outcome<I>,
+        device: &I::Device,
+        place: &Place,
+    ) -> anyhow::Result<()> {
+        let mut summary = Summary::of(outcome, place, &stats::<I>(device).since(&self.surveyed))?;
+        let theirs = outcome.ranks.led(|| Ok(summary.weights_sha256.clone().into_bytes()))?;
+        let same = outcome.ranks.all(theirs == summary.weights_sha256.as_bytes())?;
+        ensure!(same, "the ranks ended with different weights: their devices compute differently");
+        let (Some((plan, _)), args, run) = (&self.planned, self.args, &self.directory.path) else {
+            return Ok(());
+        };
+        summary.link_bytes_per_second = plan.machine.link_bytes_per_second;
+        summary.write(run)?;
+        if outcome.ending == Ending::Done {
+            match quiz(&outcome.learner, &outcome.session, &mut outcome.journal) {
+                Ok(score) => summary.quiz = score,
+                Err(error) => eprintln!("the quiz could not be run: {error:#}"),
+            }
+            summary.write(run)?;
+        }
+        report::write(run)?;
+        if let Some(measured) = summary.measured() {
+            eprintln!("{}", plan.compare(&measured));
+        }
+        eprintln!("{summary}");
+        eprintln!("{}: checkpoints, metrics.jsonl and report.html", run.display());
+        if outcome.ending == Ending::Interrupted {
+            eprintln!("resume with: {}", resuming(run, args.device, &args.ranks));
+        }
+        if args.json {
+            println!("{}", summary.to_json()?);
+        }
+        Ok(())
+    }
+}
+
+/// Says that a run has nothing left to do, and prints its summary where that is asked for.
+fn say_done(run: &Path, steps: u64, summary: Option<&String>) {
+    eprintln!("{} is done with its {steps} steps; raise train.steps by --set to train on", run.display());
+    if let Some(summary) = summary {
+        print!("{summary}");
+    }
+}
+
+/// Validation sequences. Rank 0 alone measures, so the other ranks look no text up.
+fn validation_windows(
+    config: &Config,
+    data: &Data,
+    ranks: &mut Ranks,
+    stop: &Arc<AtomicBool>,
+) -> anyhow::Result<Arc<ValidationWindows>> {
+    let windows =
+        |indexes| ValidationWindows::open(config, data, indexes, config.eval.sequences, stop).map(Arc::new);
+    let mut looked_up = None;
+    ranks.led(|| {
+        if data.indexes.is_some() {
+            eprintln!("looking the validation text up");
+        }
+        looked_up = Some(windows(data.indexes.as_ref())?);
+        Ok(Vec::new())
+    })?;
+    Ok(looked_up.map_or_else(|| windows(None), Ok)?)
+}
+
+/// Says where weights come from a run that had other texts to look up.
+fn warn_of_other_texts(directory: &RunDirectory, data: &Data) {
+    if let (Some(pretrained), Some(indexes)) = (&directory.pretrained, &data.indexes)
+        && pretrained.looks_up()
+        && let Err(other) = indexes.check(pretrained.path())
+    {
+        eprintln!("the weights come from a run with other indexed texts: {other:#}");
+    }
+}
+
+/// Prints the size of the training and validation data.
+fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &Data) {
+    let targets = training.targets();
+    eprintln!(
+        "data: {} training sequences per epoch with {:.1} % of {} counted targets, {} to validate with; \
+         vocabulary of {}",
+        training.sequences(),
+        100.0 * targets.share(),
+        targets.counted,
+        validation.sequences,
+        data.tokenizer.vocab_size()
+    );
+    if let (Some(training), Some(measured)) = (training.hits(), validation.hits()) {
+        let copies = if validation.know_copies() {
+            ""
+        } else {
+            "; nothing marks where documents begin, so validation text was not checked for copies of it"
+        };
+        eprintln!(
+            "the looked-up token is the next one for {:.1} % of the first training and {:.1} % of the first validation \
+             sequences' tokens{copies}",
+            100.0 * training,
+            100.0 * measured
+        );
+    }
+}
+
+/// The run's journal, with the line of this start.
+fn journal(session: &Session, place: &Place, directory: &RunDirectory) -> anyhow::Result<Journal> {
+    let step = session.progress.step;
+    let mut journal = Journal::open(&session.run, step)?;
+    journal.write(
+        "start",
+        &json!({
+            "step": step,
+            "device": place.name,
+            "parameters": session.parameters,
+            "tokens_per_step": session.config.tokens_per_step(),
+            "device_budget": place.budget,
+            "resumed": directory.from.is_some(),
+            "began_with": directory.pretrained.as_ref().map(Pretrained::path),
+        }),
+    )?;
+    Ok(journal)
+}
+
+/// A resumed run must have the training data it began with.
+fn same_data(progress: &mut Progress, training: &TrainingWindows) -> anyhow::Result<()> {
+    let found = training.fingerprint()?;
+    let expected = *progress.data.get_or_insert(found);
+    if expected != found || progress.cursor != training.cursor(progress.step) {
+        return Err(BadInput(format!(
+            "the training data are not those of the first {} steps: their digest was {expected} and is {found}; bring \
+             the old ones back, or begin another run",
+            progress.step
+        ))
+        .into());
+    }
+    Ok(())
+}
+
+fn quiz<B: Backend>(
+    learner: &Learner<B>,
+    session: &Session,
+    journal: &mut Journal,
+) -> anyhow::Result<Option<training::QuizScore>> {
+    let Session { config, data, .. } = session;
+    if config.quiz() == 0 {
+        if config.eval.quiz > 0 {
+            eprintln!(
+                "`eval.quiz` asks about the embedded corpus, which this run did not learn from: nothing was asked"
+            );
+        }
+        return Ok(None);
+    }
+    let score = training::quiz(&learner.gpt, data, config.quiz(), config.eval.max_new_tokens)?;
+    let mut record = json!(score);
+    record["step"] = json!(session.progress.step);
+    journal.write("quiz", &record)?;
+    Ok(Some(score))
+}
