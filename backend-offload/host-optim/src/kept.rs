@@ -44,6 +44,10 @@ impl From<DiskMemory> for StateMemory {
 
 /// The numbers of a state.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one for each parameter, and a box would be one more allocation for nothing"
+)]
 pub(crate) enum Kept {
     /// Parts that the format leaves empty have no buffer: a driver locks no pages of nothing.
     Host([Option<HostBuffer>; PARTS]),

@@ -63,7 +63,7 @@ fn is_whole(descriptor: &CopyDescriptor, alignment: u64) -> bool {
     start == 0 && covered >= end && end.next_multiple_of(alignment.max(1)) >= handle.size
 }
 
-fn copy_error(reason: String) -> ServerError {
+fn copy_error(reason: impl std::fmt::Display) -> ServerError {
     ServerError::Generic { reason: format!("{READ}: {reason}"), backtrace: BackTrace::default() }
 }
 

@@ -138,7 +138,7 @@ impl Gather<'_> {
         let mut weights = if owns {
             host.stepped(id).context("a parameter without a gradient takes no step")?
         } else {
-            host.room_for(code, shape.clone(), kind)
+            HostPart::room_for(code, shape.clone(), kind)
         };
         self.ranks.hear(owner, &mut weights.bytes)?;
         if let Some(code) = code {

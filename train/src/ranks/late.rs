@@ -27,7 +27,9 @@ impl Ranks {
         let late = self.late.as_ref().context("these ranks do not sum late")?;
         ensure!(late.landed.is_none(), "sums of two steps are under way");
         let (sums, count) = (self.begin_sums()?, own.len());
-        own.into_iter().for_each(|own| sums.hand_in(own, None));
+        for own in own {
+            sums.hand_in(own, None);
+        }
         if let Some(late) = &mut self.late {
             late.under_way = Some((sums, count));
         }

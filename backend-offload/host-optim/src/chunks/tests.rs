@@ -256,7 +256,8 @@ fn step_in_line(
 fn is_stepped(kept: &Kept) -> bool {
     let (len, mut ones) = (kept.stored().expect("there").len, 0);
     kept.read(MASTERS..MASTERS + 1, len, |_, parts| {
-        ones += bytemuck::cast_slice::<_, f32>(parts[0]).iter().filter(|x| **x == 1.0).count();
+        ones +=
+            bytemuck::cast_slice::<_, f32>(parts[0]).iter().filter(|x| x.to_bits() == 1f32.to_bits()).count();
     })
     .is_ok()
         && ones == len

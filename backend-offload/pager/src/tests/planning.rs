@@ -249,7 +249,9 @@ fn by_rows(rows: impl Fn(usize) -> u64) -> Recording {
         script.operate(&[], &[zeros]);
         script.operate(&[zeros, embedded], &[gradient]);
         script.recording.events.push(Event::Read { block: gradient, bytes: rows(step) });
-        [named, embedded, zeros, gradient].into_iter().for_each(|block| script.free(block));
+        for block in [named, embedded, zeros, gradient] {
+            script.free(block);
+        }
         script.step();
     }
     script.recording

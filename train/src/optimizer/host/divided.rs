@@ -109,7 +109,7 @@ impl HostPart {
     }
 
     /// Room for the new weights of a parameter of this shape as its owner tells them: of this type, or in tiles.
-    pub(in crate::optimizer) fn room_for(&self, code: Option<Code>, shape: Shape, kind: DType) -> TensorData {
+    pub(in crate::optimizer) fn room_for(code: Option<Code>, shape: Shape, kind: DType) -> TensorData {
         let (shape, kind) = match code {
             Some(_) => (Shape::new([tile_bytes(shape.num_elements())]), DType::U8),
             None => (shape, kind),

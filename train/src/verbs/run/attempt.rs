@@ -89,7 +89,7 @@ impl Part<'_> {
         device: &I::Device,
         place: &Place,
     ) -> anyhow::Result<Option<Opened<I>>> {
-        self.losses.begin_anew(&mut self.directory, self.planned.as_mut(), ranks)?;
+        self.losses.begin_anew(&mut self.directory, &mut self.planned, ranks)?;
         let (args, directory, planned, stop) = (self.args, &self.directory, &self.planned, &self.stop);
         let (run, config) = (directory.path.clone(), directory.config.clone());
         let footprint = Footprint::of(&config.model)?;

@@ -52,7 +52,7 @@ impl Losses {
     pub(super) fn begin_anew(
         &self,
         directory: &mut RunDirectory,
-        planned: Option<&mut (Plan, Option<f64>)>,
+        planned: &mut Option<(Plan, Option<f64>)>,
         ranks: &mut Ranks,
     ) -> anyhow::Result<()> {
         let Some(loss) = &self.last else { return Ok(()) };

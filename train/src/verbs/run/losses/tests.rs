@@ -51,7 +51,6 @@ impl Runs {
 
     /// How each of `world` ranks ends, where one of them may have a fault at one of its calls.
     fn ends(
-        &self,
         world: usize,
         (arguments, settings): (&[&str], &[&str]),
         fault: Option<(usize, u64, Fault)>,
@@ -84,7 +83,7 @@ impl Runs {
         fault: Option<(usize, u64, Fault)>,
     ) -> Vec<anyhow::Result<Ending>> {
         let (config, out) = (self.path("tiny.json"), self.path(out));
-        self.ends(world, (&["--config", &config, "--out", &out], settings), fault)
+        Self::ends(world, (&["--config", &config, "--out", &out], settings), fault)
     }
 
     /// Digests of all losses and weights of a run that all ranks have finished.
@@ -152,7 +151,7 @@ fn ranks_with_something_of_their_own_go_on_as_if_they_had_been_started_to_resume
         let steps = format!("train.steps={step}");
         runs.done(3, &by_hand, &[settings[0], &steps]);
         let (path, steps) = (runs.path(&by_hand), ["train.steps=6"]);
-        let ends = runs.ends(2, (&["--resume", &path], &steps), None);
+        let ends = Runs::ends(2, (&["--resume", &path], &steps), None);
         assert!(ends.iter().all(|end| matches!(end, Ok(Ending::Done))), "{ends:?}");
         assert_eq!(runs.bits(exchange), runs.bits(&by_hand), "{exchange} from step {step}");
     }
