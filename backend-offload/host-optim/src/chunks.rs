@@ -58,7 +58,7 @@ pub struct DiskBytes {
 }
 
 impl DiskBytes {
-    /// Those of a state in chunks of so many elements.
+    /// Bytes of a state in chunks of so many elements.
     pub(crate) fn of(layout: Layout, len: usize, chunk: usize) -> Self {
         let of_chunk = |len: usize| DiskMemory::bytes_of(layout.bytes(len));
         let (whole, rest) = ((len / chunk) as u64, len % chunk);

@@ -82,7 +82,7 @@ impl Kept {
         Ok(Self::Host(parts))
     }
 
-    /// What a pipeline reads and writes.
+    /// The part of the disk that a pipeline reads and writes.
     pub(crate) fn stored(&self) -> Option<&Arc<Stored>> {
         match self {
             Self::Host(_) => None,

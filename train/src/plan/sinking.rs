@@ -83,7 +83,7 @@ impl StatesOnDisk {
         Self { first_block: usize::MAX, others: false }
     }
 
-    /// Those of all matrices.
+    /// All matrices.
     #[cfg(test)]
     pub(crate) fn all() -> Self {
         Self { first_block: 0, others: true }

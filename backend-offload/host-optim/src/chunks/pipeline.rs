@@ -24,7 +24,7 @@ pub(crate) struct Pipeline {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What the threads are told by, and stop without.
+/// Channels that tell the threads what to do. They stop without them.
 #[derive(Debug)]
 struct Ends {
     to_read: Sender<PageBuffer>,
