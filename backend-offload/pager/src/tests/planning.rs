@@ -233,15 +233,18 @@ fn an_interruption_costs_no_more_than_itself() {
 
 const STEPS: usize = 12;
 
+/// What a trace counts in: it takes smaller blocks for as large.
+const UNIT: u64 = 512;
+
 /// Training of layers that are alike, whose embedding comes by rows: their bytes are others in every step, those of the rows
 /// and of the two blocks in which their gradient is added up.
 fn by_rows(rows: impl Fn(usize) -> u64) -> Recording {
     let mut script = Script::default();
-    let sizes = [30; LAYERS];
+    let (sizes, rows) = ([30 * UNIT; LAYERS], |step| rows(step) * UNIT);
     let first = |script: &mut Script| sizes.map(|bytes| script.born(bytes)).to_vec();
     let (mut weights, mut moments) = (first(&mut script), first(&mut script));
     for step in 0..STEPS {
-        let (named, embedded) = (script.born(rows(step)), script.born(30));
+        let (named, embedded) = (script.born(rows(step)), script.born(30 * UNIT));
         script.recording.events.push(Event::WrittenInTier(named));
         script.operate(&[named], &[embedded]);
         script.train(&mut weights, &mut moments, &sizes, false);
@@ -259,7 +262,8 @@ fn by_rows(rows: impl Fn(usize) -> u64) -> Recording {
 
 #[test]
 fn a_step_is_foretold_although_some_blocks_have_other_sizes_each_time() {
-    const MACHINE: Machine = Machine { link: 60.0, memory: 100.0, ..Machine::INSTANT };
+    const MACHINE: Machine =
+        Machine { link: 60.0 * UNIT as f64, memory: 100.0 * UNIT as f64, ..Machine::INSTANT };
     let same = by_rows(|_| 20);
     let other = by_rows(|step| 17 + (7 * step as u64) % 13);
     let budget = peak(&same) / 2;
@@ -275,13 +279,15 @@ fn a_step_is_foretold_although_some_blocks_have_other_sizes_each_time() {
         assert_eq!((other.predicted, other.diverged), (same.predicted, same.diverged));
         assert!(other.predicted * 10 > other.operations * 8, "{} of {}", other.predicted, other.operations);
     }
-    // The rows themselves come in, up to ten bytes more of them.
+    // The rows themselves come in, up to ten units more of them.
     for step in 3..STEPS {
         let (same, other) = (same.steps()[step].total(), other.steps()[step].total());
-        assert!(other <= same + 100, "step {step}: {other} bytes, {same} with as many rows in each");
+        assert!(other <= same + 100 * UNIT, "step {step}: {other} bytes, {same} with as many rows in each");
         let [same, other] = [&same_ahead, &other_ahead].map(|replay| replay.elapsed()[step].step);
         assert!(other <= 1.05 * same, "step {step}: {other} s, {same} with as many rows in each");
     }
+    let bytes = |replay: &Replay| replay.steps()[4..].iter().map(|step| step.total()).sum::<u64>();
+    assert_eq!(bytes(&same_ahead), bytes(&same), "what moves ahead would have moved anyway");
     let (same, other) = (same_ahead.pager().counters(), other_ahead.pager().counters());
     assert!(other.brought_ahead * 20 > same.brought_ahead * 19, "{other:?}, not as {same:?}");
     assert!(other.brought_in_vain <= same.brought_in_vain + STEPS as u64, "{other:?}, not as {same:?}");
