@@ -233,7 +233,7 @@ fn an_interruption_costs_no_more_than_itself() {
 
 const STEPS: usize = 12;
 
-/// What a trace counts in: it takes smaller blocks for as large.
+/// The bytes that a trace counts in: smaller blocks are as large to it.
 const UNIT: u64 = 512;
 
 /// Training of layers that are alike, whose embedding comes by rows: their bytes are others in every step, those of the rows
