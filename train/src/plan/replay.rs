@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::{Machine, Plan};
 
-/// Once to be learned, and then as it stays.
-const ROUNDS: usize = 4;
+/// Enough to be learned and to settle: what was evicted before the step was known is gone from its place for some steps more.
+const ROUNDS: usize = 6;
 
 /// A step as it was replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -137,8 +137,9 @@ mod tests {
         let machine = Machine { device_budget: Some(16 * MIB), ..Machine::default() };
         let plan = planned(&machine);
         let step = toy();
-        let played = Replay::new(&step, Limit::bytes(16 * MIB), Policy::Planned).run(4).expect("it fits");
-        let moved = played.steps()[3];
+        let played =
+            Replay::new(&step, Limit::bytes(16 * MIB), Policy::Planned).run(ROUNDS).expect("it fits");
+        let moved = played.steps()[ROUNDS - 1];
         assert!(moved.bytes_in > 30 * MIB);
         assert_eq!((plan.bytes_in_per_step, plan.bytes_out_per_step), (moved.bytes_in, moved.bytes_out));
         assert_eq!(plan.refusals(), [""; 0]);
