@@ -1,7 +1,9 @@
 //! States of an optimizer on the host on the disk below it: the same numbers, and as many bytes as the plan says.
 
 use std::fs;
+use std::process::Output;
 
+use backend_offload::Bytes;
 use serde_json::Value;
 
 use crate::program::{assert_code, assert_success, json, stderr};
@@ -142,6 +144,40 @@ fn states_wear_a_drive_as_far_as_they_may_and_are_refused_where_it_is_too_small(
     assert_code(&worn, 3);
     assert!(stderr(&worn).contains("above `memory.max_disk_writes` = 10.00 MiB"), "{}", stderr(&worn));
     assert_eq!(bits(&tiny.resume("worn", &["memory.max_disk_writes=null"])), whole);
+}
+
+/// Placing the states takes as many bytes as each step.
+#[test]
+fn a_run_that_goes_on_counts_what_it_wrote_before_and_takes_no_step_above_its_limit() {
+    let tiny = Tiny::new();
+    fs::create_dir(tiny.join("drive")).expect("a folder");
+    let settings = [HOST, TWO, "train.steps=8"];
+    let host = short(&tiny, &settings, 12);
+    let below = [&settings[..], &[&host], &DISK].concat();
+    let state = number(&plan(&tiny, &below)["optimizer_disk_bytes"]);
+    let limit = |halves: u64| format!("memory.max_disk_writes={}B", halves * state / 2);
+    let refused = tiny.attempt("run", &[&below[..], &[&limit(3)]].concat());
+    assert_code(&refused, 2);
+    assert!(stderr(&refused).contains("the run has written 0 B to the disk"), "{}", stderr(&refused));
+    assert!(!tiny.join("run").exists());
+
+    let worn = |run: &Output, states: u64, steps: usize| {
+        assert_code(run, 3);
+        assert_eq!(tiny.records("run", "step").len(), steps);
+        let told = tiny.records("run", "disk");
+        assert_eq!(number(&told.last().expect("it has written")["drive_wear"]), states * state);
+    };
+    worn(&tiny.attempt("run", &[&below[..], &[&limit(9)]].concat()), 4, 3);
+    let go_on = |limit: &str| {
+        tiny.train(&["--resume", "run", "--device", "cpu", "--json", "--set", limit])
+    };
+    let refused = go_on(&limit(11));
+    assert_code(&refused, 2);
+    let reason = format!("the run has written {} to the disk", Bytes(4 * state));
+    assert!(stderr(&refused).contains(&reason), "{}", stderr(&refused));
+    worn(&go_on(&limit(15)), 7, 5);
+    let whole = bits(&tiny.run("whole", &settings));
+    assert_eq!(bits(&tiny.resume("run", &["memory.max_disk_writes=null"])), whole);
 }
 
 /// The run's file on the disk, which has no name but that of an open one.

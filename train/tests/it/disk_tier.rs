@@ -69,12 +69,16 @@ fn tensors_sink_for_an_optimizer_on_the_host() {
 fn a_run_that_has_written_enough_to_the_disk_stops_with_a_checkpoint() {
     let tiny = Tiny::new();
     let (host, whole) = roomy(&tiny);
-    let limit = ["memory.max_disk_writes=1MiB"];
-    let output = tiny.attempt("run", &[&SETTINGS[..], &[&host], &DISK, &limit].concat());
+    let below = [&SETTINGS[..], &[&host], &DISK].concat();
+    let most = tiny.run("unlimited", &below)["bytes_to_disk"].as_u64().expect("a number") / 2;
+    let limit = format!("memory.max_disk_writes={most}B");
+    let output = tiny.attempt("run", &[&below[..], &[&limit]].concat());
     assert_code(&output, 3);
-    assert!(stderr(&output).contains("above `memory.max_disk_writes` = 1.00 MiB"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("above `memory.max_disk_writes` = "), "{}", stderr(&output));
     let done = tiny.records("run", "step").len();
     assert!((1..6).contains(&done), "{done} steps");
+    let wear = tiny.records("run", "disk")[0]["drive_wear"].as_u64().expect("a number");
+    assert!(wear <= most && wear * 2 > most, "{wear} of {most}");
     let told = tiny.records("run", "stopping");
     let reason = told[0]["reason"].as_str().expect("a text");
     assert!(told.len() == 1 && reason.contains("memory.max_disk_writes"), "{told:?}");
