@@ -259,19 +259,19 @@ impl Bounce {
         error.map_or(Ok(()), Err)
     }
 
-    /// Repeats writes that failed when nobody waited for them. The error has the bytes of the block it is about.
-    pub(super) fn repeat_failed(&mut self) -> Result<(), (usize, io::Error)> {
+    /// Repeats writes that failed when nobody waited for them. The error has the part of a block it is about.
+    pub(super) fn repeat_failed(&mut self) -> Result<(), (Part, io::Error)> {
         for slot in self.slots_of(|piece| piece.direction == Direction::Write && piece.error().is_some()) {
             let Some(part) = self.pieces[slot].as_ref().map(|piece| piece.part) else { continue };
             let end = self.run(slot, &part, Direction::Write);
-            end.map_err(|error| (part.block, error))?;
+            end.map_err(|error| (part, error))?;
             self.pieces[slot] = None;
         }
         Ok(())
     }
 
     /// Waits for all writes.
-    pub(super) fn wait_for_all_writes(&mut self) -> Result<(), (usize, io::Error)> {
+    pub(super) fn wait_for_all_writes(&mut self) -> Result<(), (Part, io::Error)> {
         while let Some(slot) = self.oldest_write() {
             self.land(slot);
         }
