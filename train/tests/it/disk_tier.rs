@@ -189,4 +189,6 @@ fn a_full_disk_is_refused_at_the_start_and_one_that_fills_up_later_harms_nobody(
     let run = on_a_small_disk(run, 24, fill).expect("it was mounted before");
     assert_success(&run);
     assert_eq!(bits(&json(&run)), whole);
+    let warning = "drive is on a file system in memory: it is no disk below host memory";
+    assert!(stderr(&run).contains(warning), "{}", stderr(&run));
 }

@@ -1,6 +1,7 @@
 //! The disk and its buffers: contents, faults, and what goes on beside the program; by a ring and by threads.
 
 use super::super::bounce::BESIDE;
+use super::super::lines::Lines;
 use super::super::system;
 use super::*;
 use std::sync::Barrier;
@@ -302,6 +303,23 @@ fn blocks_that_a_thread_sank_before_it_ended_are_whole() {
         sunk.read(&mut read).expect("as it was written");
         assert!(read == contents(6 * PIECE, 1));
     });
+}
+
+#[test]
+fn a_folder_in_memory_is_taken_for_a_disk_with_a_warning() {
+    let folder = tempfile::tempdir_in("/dev/shm").expect("Linux has it");
+    let lines = Lines::default();
+    let opened = || Disk::open(folder.path(), 1 << 20);
+    let disk = tracing::subscriber::with_default(lines.clone(), opened).expect("there is room");
+    let sunk = disk.write(&contents(10_000, 1)).expect("room");
+    let mut read = vec![0; 10_000];
+    sunk.read(&mut read).expect("as it was written");
+    assert_eq!(read, contents(10_000, 1));
+    let warning = format!(
+        "WARN: {} is on a file system in memory: it is no disk below host memory",
+        folder.path().display()
+    );
+    assert_eq!(lines.told().into_iter().filter(|line| !line.contains("io_uring")).collect::<Vec<_>>(), [warning]);
 }
 
 #[test]
