@@ -1,12 +1,13 @@
 //! States of an optimizer on the host on the disk below it: the same numbers, and as many bytes as the plan says.
 
 use std::fs;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use backend_offload::Bytes;
 use serde_json::Value;
 
 use crate::program::{assert_code, assert_success, json, stderr};
+use crate::ranks::{SHARED, ended, has_mpi, set, wait_until};
 use crate::tiny::{TIGHT, Tiny, bits};
 
 const HOST: &str = "memory.optimizer=host";
@@ -33,7 +34,7 @@ fn plan(tiny: &Tiny, settings: &[&str]) -> Value {
 
 /// A host budget that holds all but the state of one block, of so many bytes for each parameter; and two of the three chunks that
 /// are on their way from it or to it, so that a second block makes room for the third.
-fn short(tiny: &Tiny, settings: &[&str], bytes: u64) -> String {
+pub(crate) fn short(tiny: &Tiny, settings: &[&str], bytes: u64) -> String {
     let all = number(&plan(tiny, settings)["optimizer_host_bytes"]);
     format!("memory.host_budget={}B", all - bytes * BLOCK + 2 * (bytes * LARGEST + 4096))
 }
@@ -178,6 +179,47 @@ fn a_run_that_goes_on_counts_what_it_wrote_before_and_takes_no_step_above_its_li
     worn(&go_on(&limit(15)), 7, 5);
     let whole = bits(&tiny.run("whole", &settings));
     assert_eq!(bits(&tiny.resume("run", &["memory.max_disk_writes=null"])), whole);
+}
+
+/// Each rank has the states of the matrices that it owns on a disk of its own, in the same folder.
+#[cfg(target_os = "linux")]
+#[test]
+fn ranks_with_divided_states_on_the_disk_have_the_bits_of_one_process_and_leave_nothing_there() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let drive = tiny.join("drive");
+    fs::create_dir(&drive).expect("a folder");
+    let names = || fs::read_dir(&drive).expect("a folder").count();
+    let settings = [&SHARED[..], &[HOST, "model.n_layer=4"]].concat();
+    let divided = [&settings[..], &["memory.shard=true"]].concat();
+    // What two ranks take together, without as much as the chunks on their way need not have.
+    let roomy = number(&tiny.planned_on_two(&divided)["optimizer_host_bytes"]);
+    let host = format!("memory.host_budget={}B", 2 * (roomy - (1 << 20)));
+    let below = [&divided[..], &[&host], &DISK].concat();
+    assert!(number(&tiny.planned_on_two(&below)["optimizer_disk_bytes"]) > 0);
+    tiny.run_on("2", "run", &below);
+    assert_eq!(names(), 0);
+    for journal in ["run", "run/ranks/1"] {
+        let wear = number(&tiny.records(journal, "disk")[0]["drive_wear"]);
+        assert!(wear > 4 * STEPS * BLOCK, "{journal}: {wear} bytes of two blocks' states in each step");
+    }
+    let whole = bits(&tiny.run("whole", &[&settings[..], &["train.steps=6"]].concat()));
+    assert_eq!(tiny.resume_on("2", "run", &["train.steps=6"]), whole);
+
+    let mut child = tiny.start_on("2", "killed", &set(&below));
+    for process in tiny.processes("killed") {
+        // The launcher ends the others once one is gone.
+        _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+    }
+    assert_ne!(ended(&mut child), Some(0), "{}", tiny.said("killed"));
+    wait_until(|| tiny.ranks().is_empty(), "a killed rank lives");
+    assert_eq!(names(), 0);
+    let done = *tiny.whole_checkpoints("killed").iter().max().expect("one was saved");
+    let steps = format!("train.steps={}", done + 1);
+    let whole = bits(&tiny.run("killed-whole", &[&settings[..], &[&steps]].concat()));
+    assert_eq!(tiny.resume_on("2", "killed", &[&steps]), whole);
 }
 
 /// The run's file on the disk, which has no name but that of an open one.
