@@ -360,7 +360,10 @@ impl Bounce {
     }
 
     #[cfg(any(test, feature = "test-util"))]
-    #[cfg_attr(not(feature = "test-util"), expect(unused_variables, reason = "only faults on request look at it"))]
+    #[cfg_attr(
+        not(feature = "test-util"),
+        expect(unused_variables, reason = "only faults on request look at it")
+    )]
     fn fail_on_purpose(&self, direction: Direction) -> io::Result<()> {
         let mut broken = false;
         #[cfg(test)]

@@ -8,8 +8,8 @@ pub(super) use unknown::{free_on, no_disk, open, read, reserve, write};
 #[cfg(target_os = "linux")]
 mod linux {
     use rustix::fs::{
-        FallocateFlags, Mode, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fstatfs, open as open_file, statvfs,
-        unlink,
+        FallocateFlags, Mode, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fstatfs, open as open_file,
+        statvfs, unlink,
     };
     use rustix::io::Errno;
     use std::fs::File;

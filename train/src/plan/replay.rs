@@ -46,7 +46,9 @@ impl Replayed {
         let under = || {
             let replay = Replay::new(step, budget, Policy::Planned);
             match machine.host_budget {
-                Some(host) if machine.disk_budget > 0 => replay.above_a_disk(host.saturating_sub(optimizer.on_host)),
+                Some(host) if machine.disk_budget > 0 => {
+                    replay.above_a_disk(host.saturating_sub(optimizer.on_host))
+                }
                 _ => replay,
             }
         };
@@ -105,7 +107,8 @@ impl Plan {
     /// The plan with bytes and times of `step`, a recording of its run, in the place of those that a formula gives. A step that
     /// cannot be replayed under the budgets is a reason to refuse the run.
     pub(crate) fn by_replay(mut self, step: &Recording) -> Self {
-        let optimizer = OptimizerBytes { on_host: self.optimizer_host_bytes, on_disk: self.optimizer_disk_bytes };
+        let optimizer =
+            OptimizerBytes { on_host: self.optimizer_host_bytes, on_disk: self.optimizer_disk_bytes };
         let replayed = match Replayed::of(step, &self.machine, optimizer) {
             Ok(replayed) => replayed,
             Err(stop) => {

@@ -5,9 +5,7 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::program::{
-    PROGRAM, assert_code, assert_success, can_mount, last_words, stderr, with_own_mounts,
-};
+use crate::program::{PROGRAM, assert_code, assert_success, can_mount, last_words, stderr, with_own_mounts};
 use crate::tiny::Tiny;
 
 const FRESH: &str = "--config tiny.json --device cpu --out run";

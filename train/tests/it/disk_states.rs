@@ -169,9 +169,7 @@ fn a_run_that_goes_on_counts_what_it_wrote_before_and_takes_no_step_above_its_li
         assert_eq!(number(&told.last().expect("it has written")["drive_wear"]), states * state);
     };
     worn(&tiny.attempt("run", &[&below[..], &[&limit(9)]].concat()), 4, 3);
-    let go_on = |limit: &str| {
-        tiny.train(&["--resume", "run", "--device", "cpu", "--json", "--set", limit])
-    };
+    let go_on = |limit: &str| tiny.train(&["--resume", "run", "--device", "cpu", "--json", "--set", limit]);
     let refused = go_on(&limit(11));
     assert_code(&refused, 2);
     let reason = format!("the run has written {} to the disk", Bytes(4 * state));
@@ -202,7 +200,10 @@ fn ranks_with_divided_states_on_the_disk_have_the_bits_of_one_process_and_leave_
     assert_eq!(names(), 0);
     for journal in ["run", "run/ranks/1"] {
         let wear = number(&tiny.records(journal, "disk")[0]["drive_wear"]);
-        assert!(wear > 12 * BLOCK * STEPS, "{journal}: {wear} bytes, with more than one block's states in each step");
+        assert!(
+            wear > 12 * BLOCK * STEPS,
+            "{journal}: {wear} bytes, with more than one block's states in each step"
+        );
     }
     let whole = bits(&tiny.run("whole", &[&settings[..], &["train.steps=6"]].concat()));
     assert_eq!(tiny.resume_on("2", "run", &["train.steps=6"]), whole);

@@ -202,7 +202,10 @@ fn a_killed_run_gives_back_all_the_space_that_it_had_taken() {
         assert!(before - beside >= (16 << 20) / PAGE, "the run had its space: {told}");
         assert_eq!((after, names), (before, 0), "{told}");
         let steps = tiny.records("run", "step");
-        assert!(steps.iter().any(|step| step["disk_written"].as_u64() > Some(0)), "it was killed in its steps");
+        assert!(
+            steps.iter().any(|step| step["disk_written"].as_u64() > Some(0)),
+            "it was killed in its steps"
+        );
     }
 }
 

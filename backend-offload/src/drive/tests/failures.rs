@@ -114,7 +114,10 @@ fn a_disk_that_cannot_be_written_is_reported_and_serves_once_it_can() {
     door.check();
     for _ in 0..3 {
         let error = door.operate(&[more[1]], 1).expect_err("nobody can sink for it").to_string();
-        assert!(error.contains("writing block 1 (4.00 KiB) at byte 4096 of the file on the disk at"), "{error}");
+        assert!(
+            error.contains("writing block 1 (4.00 KiB) at byte 4096 of the file on the disk at"),
+            "{error}"
+        );
         door.check();
     }
     assert_eq!(place(&door, third), Place::Away(TierIndex::HOST));

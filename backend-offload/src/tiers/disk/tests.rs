@@ -196,8 +196,7 @@ fn a_write_that_fails_when_nobody_waits_keeps_its_contents_and_is_told_to_the_ne
         let mut read = vec![0; block.len()];
         let sunk = elsewhere(disk, full, || {
             let told = disk.write(&large).expect_err("more than can wait").to_string();
-            let whole =
-                told.contains("writing block 0 (36.00 MiB) at byte 0 of the file on the disk at ");
+            let whole = told.contains("writing block 0 (36.00 MiB) at byte 0 of the file on the disk at ");
             assert!(whole && told.contains(&folder.display().to_string()), "{told}");
             assert!(told.contains("No space left on device"), "{told}");
             assert_eq!((disk.usage().in_use, disk.bounce().taken()), (0, 0));
@@ -319,7 +318,10 @@ fn a_folder_in_memory_is_taken_for_a_disk_with_a_warning() {
         "WARN: {} is on a file system in memory: it is no disk below host memory",
         folder.path().display()
     );
-    assert_eq!(lines.told().into_iter().filter(|line| !line.contains("io_uring")).collect::<Vec<_>>(), [warning]);
+    assert_eq!(
+        lines.told().into_iter().filter(|line| !line.contains("io_uring")).collect::<Vec<_>>(),
+        [warning]
+    );
 }
 
 #[test]

@@ -80,7 +80,10 @@ fn a_disk_comes_from_the_environment_with_its_budget_or_not_at_all() {
     let own = both().with("folder", folder.path().display()).run();
     assert_eq!(own.number("disk"), 4 << 20, "the program's own configuration counts");
     let endless = there().run();
-    assert!(endless.text("refused").contains("no disk budget says how much of it may be taken"), "{endless:?}");
+    assert!(
+        endless.text("refused").contains("no disk budget says how much of it may be taken"),
+        "{endless:?}"
+    );
     let nowhere = child().environment("OFFLOAD_DISK_BUDGET", "8MiB").run();
     assert!(nowhere.text("refused").contains("name a folder there by OFFLOAD_DISK_DIR"), "{nowhere:?}");
     assert_eq!(child().run().number("disk"), 0, "nobody named one");

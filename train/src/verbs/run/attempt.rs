@@ -131,8 +131,7 @@ impl Part<'_> {
         let budgets = machine::budgets::<I>(device, place, ranks.world());
         let plan = Plan::new(&config, &footprint, &budgets);
         let wear = wear_of::<I>(&config, &run, device, plan.optimizer_disk_bytes, ranks)?;
-        let (gpt, optimizer, mut progress) =
-            first_state::<I>(directory, device, ranks, plan.states_on_disk)?;
+        let (gpt, optimizer, mut progress) = first_state::<I>(directory, device, ranks, plan.states_on_disk)?;
         same_data(&mut progress, &training)?;
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let mut session = Session {
@@ -176,8 +175,7 @@ impl Part<'_> {
         let (step, wear) = (outcome.session.progress.step, outcome.session.wear);
         let written = wear.written(stats::<I>(device).bytes_to_disk);
         if written > 0
-            && let Err(error) =
-                outcome.journal.write("disk", &json!({ "step": step, "drive_wear": written }))
+            && let Err(error) = outcome.journal.write("disk", &json!({ "step": step, "drive_wear": written }))
         {
             eprintln!("{error:#}: a run that goes on will not know of the last bytes written to the disk");
         }
@@ -290,7 +288,8 @@ fn wear_of<I: Offloadable>(
     let wear = Wear::open(&ranks.folder(run), limit, stats::<I>(device).bytes_to_disk, states)?;
     let refusal = wear.refusal();
     if limit.is_some() && !ranks.all(refusal.is_none())? {
-        let other = "another rank may not write as much to its disk as this run would; its own messages say more";
+        let other =
+            "another rank may not write as much to its disk as this run would; its own messages say more";
         return Err(BadInput(refusal.unwrap_or_else(|| other.to_owned())).into());
     }
     Ok(wear)

@@ -151,7 +151,10 @@ mod full_disk {
         };
         if !private().args(["-c", &mount]).output().is_ok_and(|output| output.status.success()) {
             let required = std::env::var_os("TRAIN_REQUIRE_MOUNTS").is_some();
-            assert!(!required, "TRAIN_REQUIRE_MOUNTS is set, and a test may not mount a file system of its own");
+            assert!(
+                !required,
+                "TRAIN_REQUIRE_MOUNTS is set, and a test may not mount a file system of its own"
+            );
             eprintln!("NOT RUN: this system does not let a test mount a file system of its own");
             return;
         }
