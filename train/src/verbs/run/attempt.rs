@@ -275,7 +275,7 @@ fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &D
     }
 }
 
-/// What the run has written to the disk and may write, before the optimizer's states are placed there. An error on all ranks where one
+/// Count and limit of bytes written to the disk, before the optimizer's states are placed there. An error on all ranks where one
 /// of them may not take a step.
 fn wear_of<I: Offloadable>(
     config: &Config,
