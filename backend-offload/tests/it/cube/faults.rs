@@ -18,8 +18,6 @@ promises! {
     copies_that_fail_now_and_then_are_worked_around,
     a_device_that_refuses_for_good_is_told,
     a_host_that_fills_up_mid_step_is_told,
-    a_disk_that_fails_to_write_now_and_then_is_worked_around,
-    a_disk_that_fails_to_read_now_and_then_is_told,
     copies_that_always_fail_are_told,
     a_panic_inside_the_runtime_is_told,
 }
@@ -35,8 +33,6 @@ fn suffer<T: Target>(parameters: &Facts) -> Facts {
         refuse_allocations_after: number("refuse after"),
         break_copy_out_every: number("break copies"),
         break_copy_in_every: number("break uploads"),
-        break_disk_writes_every: number("break disk writes"),
-        break_disk_reads_every: number("break disk reads"),
         panic_in_launch_every: number("panic"),
         copies_out_of_order: number("out of order") > 0,
     };
@@ -44,9 +40,6 @@ fn suffer<T: Target>(parameters: &Facts) -> Facts {
     let mut config = OffloadConfig::new().device_budget(budget).max_bindings(8).faults(faults);
     if let Some(host) = parameters.find("host") {
         config = config.host_budget(host.parse().expect("a budget"));
-    }
-    if let Some(disk) = parameters.find("disk") {
-        config = config.disk(std::env::temp_dir(), disk.parse().expect("a budget"));
     }
     config.install::<Plain<T>>(&device).expect("installs");
 
@@ -76,8 +69,6 @@ fn suffer<T: Target>(parameters: &Facts) -> Facts {
         .with("small", small.is_ok_and(|sum| sum.to_bits() == 4096f32.to_bits()))
         .with("refusals", stats.device_refusals)
         .with("evictions", stats.evictions)
-        .with("sunk", stats.sunk)
-        .with("raised", stats.raised)
         .with("failures", stats.failures)
 }
 
@@ -173,34 +164,6 @@ fn a_host_that_fills_up_mid_step_is_told(machine: &Machine) {
     let right = fault_free(machine);
     for threads in thread_counts(machine) {
         assert_told(machine, child(machine, threads, TIGHT).with("host", "128KiB"), &right, "host");
-    }
-}
-
-fn above_a_disk(machine: &Machine, threads: u64) -> Child {
-    child(machine, threads, TIGHT).with("host", "2MiB").with("disk", "256MiB")
-}
-
-/// What could not be written stays in its buffer until it can.
-fn a_disk_that_fails_to_write_now_and_then_is_worked_around(machine: &Machine) {
-    if machine.is_repetition() {
-        return;
-    }
-    let right = fault_free(machine);
-    for threads in thread_counts(machine) {
-        let fault = above_a_disk(machine, threads).with("break disk writes", 3);
-        let report = assert_recovered(machine, fault, &right);
-        assert!(report.number("sunk") > 3 && report.number("raised") > 0, "{report:?}");
-    }
-}
-
-fn a_disk_that_fails_to_read_now_and_then_is_told(machine: &Machine) {
-    if machine.is_repetition() {
-        return;
-    }
-    let right = fault_free(machine);
-    for threads in thread_counts(machine) {
-        let fault = above_a_disk(machine, threads).with("break disk reads", 7);
-        assert_told(machine, fault, &right, "of the file on the disk at");
     }
 }
 
