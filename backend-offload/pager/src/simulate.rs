@@ -46,6 +46,9 @@ pub struct Replay<'r> {
     /// Bytes that the program read off the device in each step, and in the one under way.
     read: Vec<u64>,
     reads: u64,
+    /// Bytes that the program made in host memory in each step, and in the one under way.
+    given: Vec<u64>,
+    gives: u64,
     timeline: Option<Timeline>,
     /// Decisions, line by line.
     #[cfg(test)]
@@ -67,6 +70,8 @@ impl<'r> Replay<'r> {
             disk_before: Moved::default(),
             read: Vec::new(),
             reads: 0,
+            given: Vec::new(),
+            gives: 0,
             timeline: None,
             #[cfg(test)]
             decisions: String::new(),
@@ -129,6 +134,11 @@ impl<'r> Replay<'r> {
     /// Bytes that the program read off the device in each step, beside those that the pager moved.
     pub fn read_steps(&self) -> &[u64] {
         &self.read
+    }
+
+    /// Bytes of the contents that the program made in host memory in each step.
+    pub fn given_steps(&self) -> &[u64] {
+        &self.given
     }
 
     /// The time each step took; empty without a machine.
@@ -205,6 +215,7 @@ impl<'r> Replay<'r> {
                 let block = self.blocks[block].ok_or(unknown())?;
                 let bytes = self.pager.get(block).map_or(0, |block| block.bytes);
                 self.make_host_room(bytes)?;
+                self.gives += bytes;
                 if let Some(timeline) = self.timeline.as_mut() {
                     timeline.is_given(bytes);
                 }
@@ -243,6 +254,7 @@ impl<'r> Replay<'r> {
                 });
                 self.disk_before = disk;
                 self.read.push(std::mem::take(&mut self.reads));
+                self.given.push(std::mem::take(&mut self.gives));
                 if let Some(timeline) = &mut self.timeline {
                     timeline.ends_step();
                 }

@@ -118,14 +118,15 @@ impl Pager {
     }
 
     /// Who sinks, and whether that takes a write. An operand only where nobody else can: others leave the device through its
-    /// place on the host, and it is raised last.
+    /// place on the host, and it is raised last. Of those needed equally late, one that the disk has already: a write wears the
+    /// drive, and both are read again.
     fn deepest(&self, room: Limit) -> Option<(BlockId, bool)> {
         let able = self
             .live()
             .filter(|(_, block)| rests_on_host(block) && (block.below || room.allows(block.bytes)));
         let rank = |id: BlockId, block: &Block| {
             let operand = block.last_use == self.operation.number;
-            (!operand, self.depth(id, block), block.bytes, id.index)
+            (!operand, self.depth(id, block), block.below, block.bytes, id.index)
         };
         let last = able.max_by_key(|(id, block)| rank(*id, block))?;
         Some((last.0, !last.1.below))

@@ -9,7 +9,8 @@
 //! one parameter after another from the beginning of the program's step, and the program waits for the one it comes to.
 //!
 //! A disk below the host does one thing at a time, read or write. A block has sunk once all but the last few buffers of it are
-//! written, and is raised once all of it is read; the program waits for both.
+//! written, and is raised once all of it is read; the program waits for both. States that the host steps may lie there, too: the
+//! disk reads and writes them in the time that blocks leave it, and new contents are there once those of their state have passed.
 
 use crate::block::{BlockId, Token};
 use std::collections::{HashMap, VecDeque};
@@ -28,6 +29,9 @@ pub struct Machine {
     pub host: f64,
     /// To and from the disk below the host, both directions together.
     pub disk: f64,
+    /// Bytes of states that are read from the disk and written to it, for each byte of contents that the program makes in host
+    /// memory. No speed but a ratio: 0 where no states lie on the disk.
+    pub states: f64,
 }
 
 impl Machine {
@@ -38,6 +42,7 @@ impl Machine {
         flops: f64::INFINITY,
         host: f64::INFINITY,
         disk: f64::INFINITY,
+        states: 0.0,
     };
 }
 
@@ -163,6 +168,12 @@ impl Timeline {
         self.host_free = self.host_free.max(self.step_began) + takes;
         self.step.host += takes;
         self.wait_until(self.host_free);
+        let passes = bytes as f64 * self.machine.states / self.machine.disk;
+        if passes > 0.0 {
+            // Since the step began the disk was busy with blocks, or with these states and those before them.
+            self.step.disk += passes;
+            self.wait_until(self.step_began + self.step.disk);
+        }
     }
 
     /// So many bytes sink to the disk, and the program waits for most of them.

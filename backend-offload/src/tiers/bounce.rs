@@ -259,19 +259,19 @@ impl Bounce {
         error.map_or(Ok(()), Err)
     }
 
-    /// Repeats writes that failed when nobody waited for them. The error has the bytes of the block it is about.
-    pub(super) fn repeat_failed(&mut self) -> Result<(), (usize, io::Error)> {
+    /// Repeats writes that failed when nobody waited for them. The error has the part of a block it is about.
+    pub(super) fn repeat_failed(&mut self) -> Result<(), (Part, io::Error)> {
         for slot in self.slots_of(|piece| piece.direction == Direction::Write && piece.error().is_some()) {
             let Some(part) = self.pieces[slot].as_ref().map(|piece| piece.part) else { continue };
             let end = self.run(slot, &part, Direction::Write);
-            end.map_err(|error| (part.block, error))?;
+            end.map_err(|error| (part, error))?;
             self.pieces[slot] = None;
         }
         Ok(())
     }
 
     /// Waits for all writes.
-    pub(super) fn wait_for_all_writes(&mut self) -> Result<(), (usize, io::Error)> {
+    pub(super) fn wait_for_all_writes(&mut self) -> Result<(), (Part, io::Error)> {
         while let Some(slot) = self.oldest_write() {
             self.land(slot);
         }
@@ -401,7 +401,7 @@ fn ring_or_word(opened: io::Result<Ring>, said: &Once) -> Option<Ring> {
     opened
         .inspect_err(|error| {
             said.call_once(|| {
-                tracing::info!(target: TARGET, "no io_uring ({error}): threads read and write the disk");
+                tracing::warn!(target: TARGET, "no io_uring ({error}): threads read and write the disk");
             });
         })
         .ok()
@@ -415,9 +415,8 @@ impl fmt::Debug for Bounce {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use super::super::lines::Lines;
     use super::*;
-    use std::sync::Mutex;
-    use tracing::span;
 
     /// Makes the kernel refuse rings to this thread, as containers do.
     fn refuse_rings() {
@@ -437,29 +436,6 @@ mod tests {
         assert!(refused, "{}", io::Error::last_os_error());
     }
 
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<String>>>);
-
-    impl tracing::Subscriber for Lines {
-        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-            true
-        }
-        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-            span::Id::from_u64(1)
-        }
-        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-        fn event(&self, event: &tracing::Event<'_>) {
-            let mut line = String::new();
-            event.record(&mut |_: &tracing::field::Field, value: &dyn fmt::Debug| {
-                _ = fmt::Write::write_fmt(&mut line, format_args!("{value:?}"));
-            });
-            self.0.lock().expect("nobody panicked").push(line);
-        }
-        fn enter(&self, _: &span::Id) {}
-        fn exit(&self, _: &span::Id) {}
-    }
-
     #[test]
     fn a_kernel_that_refuses_rings_is_told_of_once() {
         let lines = Lines::default();
@@ -472,8 +448,9 @@ mod tests {
             tracing::subscriber::with_default(subscriber, || open() && open())
         });
         assert!(refused.join().expect("no panic"), "the kernel gave a ring");
-        let lines = lines.0.lock().expect("nobody panicked");
+        let lines = lines.told();
         assert_eq!(lines.len(), 1, "{lines:?}");
-        assert!(lines[0].contains("no io_uring (Operation not permitted"), "{lines:?}");
+        // Whoever shows warnings alone is to see it.
+        assert!(lines[0].starts_with("WARN: no io_uring (Operation not permitted"), "{lines:?}");
     }
 }

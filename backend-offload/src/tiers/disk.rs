@@ -29,7 +29,7 @@ pub(crate) struct Disk {
     /// Locked before the books, if both are.
     bounce: Mutex<Bounce>,
     books: Mutex<Books>,
-    /// Number of blocks that ever sank.
+    /// Number of blocks that ever sank or were to sink.
     sunk: AtomicU64,
     /// Number of reads and writes that fail from now on.
     #[cfg(test)]
@@ -183,10 +183,10 @@ impl Disk {
     pub(super) fn write(self: &Arc<Self>, bytes: &[u8]) -> Result<Sunk, OffloadError> {
         let repeated = self.bounce().repeat_failed();
         repeated.map_err(|failure| self.failed_to_write(failure))?;
-        let parts = self
-            .take(bytes.len() as u64)
-            .ok_or_else(|| self.failed("finding room for", bytes.len(), "all of it is in use"))?;
         let number = self.sunk.fetch_add(1, Ordering::Relaxed);
+        let parts = self.take(bytes.len() as u64).ok_or_else(|| {
+            self.failed("finding room for", (number, bytes.len()), None, "all of it is in use")
+        })?;
         let mut sunk = Sunk { disk: self.clone(), number, parts, len: bytes.len(), checksum: 0 };
         // Given up before the block, which takes the buffers to give up its pieces.
         let mut bounce = self.bounce();
@@ -205,7 +205,7 @@ impl Disk {
         }
         let left = bounce.leave_behind(number);
         drop(bounce);
-        left.map_err(|error| self.failed_to_write((bytes.len(), error)))?;
+        left.map_err(|error| sunk.failed("writing", &error.to_string()))?;
         sunk.checksum = checksum.of_last(last);
         Ok(sunk)
     }
@@ -247,13 +247,22 @@ impl Disk {
         done
     }
 
-    fn failed_to_write(&self, (block, error): (usize, io::Error)) -> OffloadError {
-        self.failed("writing", block, &error.to_string())
+    fn failed_to_write(&self, (part, error): (Part, io::Error)) -> OffloadError {
+        self.failed("writing", (part.owner, part.block), Some(part.place), &error.to_string())
     }
 
-    fn failed(&self, attempted: &str, len: usize, reason: &str) -> OffloadError {
+    /// An error about a block, by its number among all and its bytes, and the place of its first part in the file or of the one that
+    /// failed.
+    fn failed(
+        &self,
+        attempted: &str,
+        (number, len): (u64, usize),
+        place: Option<u64>,
+        reason: &str,
+    ) -> OffloadError {
+        let place = place.map(|place| format!(" at byte {place} of the file")).unwrap_or_default();
         OffloadError::Disk {
-            attempted: format!("{attempted} a block of {}", crate::Bytes(len as u64)),
+            attempted: format!("{attempted} block {number} ({}){place}", crate::Bytes(len as u64)),
             folder: self.folder.display().to_string(),
             reason: reason.to_owned(),
         }
@@ -276,11 +285,16 @@ impl Sunk {
             bounce.forget(self.number, Some(Direction::Read));
         }
         drop(bounce);
-        let found = found.map_err(|error| self.disk.failed("reading", self.len, &error.to_string()))?;
+        let found = found.map_err(|error| self.failed("reading", &error.to_string()))?;
         if found != self.checksum {
-            return Err(self.disk.failed("reading", self.len, "its bytes are not those that were written"));
+            return Err(self.failed("reading", "its bytes are not those that were written"));
         }
         Ok(())
+    }
+
+    fn failed(&self, attempted: &str, reason: &str) -> OffloadError {
+        let place = self.parts.first().map(|part| part.start);
+        self.disk.failed(attempted, (self.number, self.len), place, reason)
     }
 
     /// The checksum of what was read.

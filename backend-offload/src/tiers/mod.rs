@@ -19,6 +19,8 @@ mod disk;
 mod extents;
 #[cfg(target_os = "linux")]
 mod hollow;
+#[cfg(all(test, target_os = "linux"))]
+mod lines;
 mod machine;
 mod pool;
 #[cfg(target_os = "linux")]

@@ -7,19 +7,52 @@ pub(super) use unknown::{free_on, no_disk, open, read, reserve, write};
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstatfs, open as open_file, statvfs};
+    use rustix::fs::{
+        FallocateFlags, Mode, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fstatfs, open as open_file,
+        statvfs, unlink,
+    };
+    use rustix::io::Errno;
     use std::fs::File;
     use std::io;
+    use std::os::fd::OwnedFd;
     use std::os::unix::fs::FileExt;
     use std::path::Path;
 
+    const FLAGS: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
+    const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+
     /// A file that has no name, read and written around the cache where that is possible.
     pub(in super::super) fn open(folder: &Path) -> io::Result<File> {
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
+        let flags = FLAGS | OFlags::TMPFILE;
         let file =
-            open_file(folder, flags | OFlags::DIRECT, mode).or_else(|_| open_file(folder, flags, mode));
-        Ok(File::from(file?))
+            open_file(folder, flags | OFlags::DIRECT, MODE).or_else(|_| open_file(folder, flags, MODE));
+        or_with_a_name(file, folder)
+    }
+
+    /// The file that was opened; where the file system makes none without a name, as on other machines, one that has a name for an
+    /// instant.
+    fn or_with_a_name(opened: Result<OwnedFd, Errno>, folder: &Path) -> io::Result<File> {
+        match opened {
+            Err(Errno::OPNOTSUPP | Errno::ISDIR) => Ok(open_and_unlink(folder)?.into()),
+            opened => Ok(opened?.into()),
+        }
+    }
+
+    fn open_and_unlink(folder: &Path) -> Result<OwnedFd, Errno> {
+        let process = std::process::id();
+        let mut number = 0_u64;
+        let (path, file) = loop {
+            let path = folder.join(format!(".offload-{process}-{number}"));
+            // Without the flag for direct transfers: a refused one would leave the file behind.
+            match open_file(&path, FLAGS | OFlags::CREATE | OFlags::EXCL, MODE) {
+                // It is another's, or was left by one that was killed in this instant.
+                Err(Errno::EXIST) => number += 1,
+                file => break (path, file?),
+            }
+        };
+        unlink(&path)?;
+        _ = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT));
+        Ok(file)
     }
 
     pub(in super::super) fn free_on(folder: &Path) -> Option<u64> {
@@ -33,7 +66,11 @@ mod linux {
 
     /// The kind of file system the file lies on, if that is memory or another machine.
     pub(in super::super) fn no_disk(file: &File) -> Option<&'static str> {
-        match fstatfs(file).ok()?.f_type as u64 & 0xffff_ffff {
+        kind(fstatfs(file).ok()?.f_type as u64)
+    }
+
+    fn kind(number: u64) -> Option<&'static str> {
+        match number & 0xffff_ffff {
             0x0102_1994 | 0x8584_58f6 => Some("a file system in memory"),
             0x6969 | 0xff53_4d42 | 0xfe53_4d42 => Some("a network mount"),
             _ => None,
@@ -46,6 +83,47 @@ mod linux {
 
     pub(in super::super) fn read(file: &File, bytes: &mut [u8], place: u64) -> io::Result<()> {
         file.read_exact_at(bytes, place)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use std::fs;
+
+        #[repr(C, align(4096))]
+        struct Page([u8; 4096]);
+
+        #[test]
+        fn a_file_system_without_nameless_files_serves_by_names_that_are_gone_at_once() {
+            let folder = tempfile::tempdir().expect("a folder");
+            let others = folder.path().join(format!(".offload-{}-0", std::process::id()));
+            fs::write(&others, "another's").expect("a file");
+            let open = |errno| or_with_a_name(Err(errno), folder.path());
+            let files = [Errno::OPNOTSUPP, Errno::ISDIR].map(|errno| open(errno).expect("a file"));
+            let names: Vec<_> = fs::read_dir(folder.path()).expect("a folder").flatten().collect();
+            assert_eq!(names.iter().map(fs::DirEntry::path).collect::<Vec<_>>(), [others.clone()]);
+            for (file, byte) in files.iter().zip(1..) {
+                reserve(file, 8192).expect("there is room");
+                write(file, &Page([byte; 4096]).0, 4096).expect("it is there to be written");
+            }
+            for (file, byte) in files.iter().zip(1..) {
+                let mut page = Page([0; 4096]);
+                read(file, &mut page.0, 4096).expect("it was written");
+                assert_eq!(page.0, [byte; 4096], "two files are two");
+            }
+            assert_eq!(fs::read_to_string(&others).expect("it is not ours"), "another's");
+            let refused = open(Errno::ACCESS).expect_err("another reason is no reason for a name");
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        }
+
+        #[test]
+        fn memory_and_other_machines_are_no_disks() {
+            assert_eq!(kind(rustix::fs::NFS_SUPER_MAGIC as u64), Some("a network mount"));
+            let shared = File::open("/dev/shm").expect("Linux has it");
+            assert_eq!(no_disk(&shared), Some("a file system in memory"));
+            let processes = File::open("/proc/self/stat").expect("Linux has it");
+            assert_eq!(no_disk(&processes), None);
+        }
     }
 }
 

@@ -160,10 +160,13 @@ impl DiskTraffic {
     /// and writes each byte of the `states` that are there once.
     fn of(machine: &Machine, [sinks, states]: [u64; 2], spills: u64, [leaves, returns]: [u64; 2]) -> Self {
         let share = sinks as f64 / spills.max(1) as f64;
-        let [written, read] =
-            [leaves, returns].map(|bytes| ((bytes as f64 * share) as u64).saturating_add(states));
+        let moved = [leaves, returns].map(|bytes| ((bytes as f64 * share) as u64).saturating_add(states));
+        Self::of_bytes(machine, moved)
+    }
+
+    fn of_bytes(machine: &Machine, [written, read]: [u64; 2]) -> Self {
         let seconds = match machine.disk_bytes_per_second {
-            _ if sinks == 0 && states == 0 => Some(0.0),
+            _ if written == 0 && read == 0 => Some(0.0),
             Some([write_speed, read_speed]) => Some(written as f64 / write_speed + read as f64 / read_speed),
             None => None,
         };

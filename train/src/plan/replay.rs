@@ -1,11 +1,14 @@
 //! The plan by replay: bytes and times of a recorded step under the planned budgets, by the very pager that will run.
 //!
 //! The step was recorded on the CPU, whose program fuses nothing. On a device that fuses, fewer tensors exist and somewhat less moves.
+//!
+//! States of the optimizer that lie on the disk are moved by no pager: a step reads and writes each of their bytes once. They share the
+//! disk with blocks, which come first, and each part of them has passed when the program comes to its new weights.
 
-use pager::{Limit, Machine as Speeds, Moved, Policy, Recording, Replay, Stop};
+use pager::{Limit, Machine as Speeds, Policy, Recording, Replay, Stop};
 use serde::Serialize;
 
-use super::{Machine, Plan};
+use super::{DiskTraffic, Machine, Plan};
 
 /// Enough to be learned and to settle: what was evicted before the step was known is gone from its place for some steps more.
 const ROUNDS: usize = 6;
@@ -20,27 +23,38 @@ pub(crate) struct Replayed {
     pub(crate) bytes_out: u64,
     /// Bytes that the program reads off the device, for an optimizer on the host above all.
     pub(crate) bytes_read: u64,
-    /// Bytes to and from the disk.
+    /// Bytes to and from the disk, for spilled tensors and for the optimizer's state.
     pub(crate) disk_written: u64,
     pub(crate) disk_read: u64,
     /// Known where the speeds of link and arithmetic are, and the disk's if blocks sink there.
     pub(crate) seconds: Option<f64>,
 }
 
+/// Bytes of an optimizer on the host in the tiers below the device.
+#[derive(Debug, Clone, Copy, Default)]
+struct OptimizerBytes {
+    on_host: u64,
+    on_disk: u64,
+}
+
 impl Replayed {
-    /// Replays `step` under the budgets of `machine`, of whose host the optimizer holds `taken` bytes.
-    fn of(step: &Recording, machine: &Machine, taken: u64) -> Result<Self, Stop> {
+    /// Replays `step` under the budgets of `machine`, beside an optimizer.
+    fn of(step: &Recording, machine: &Machine, optimizer: OptimizerBytes) -> Result<Self, Stop> {
         let free = Replay::new(step, Limit::NONE, Policy::Planned).run(2)?;
         let peak = free.pager().ledger().resident_peak();
         let budget = machine.device_budget.map_or(Limit::NONE, Limit::bytes);
         let under = || {
             let replay = Replay::new(step, budget, Policy::Planned);
             match machine.host_budget {
-                Some(host) if machine.disk_budget > 0 => replay.above_a_disk(host.saturating_sub(taken)),
+                Some(host) if machine.disk_budget > 0 => {
+                    replay.above_a_disk(host.saturating_sub(optimizer.on_host))
+                }
                 _ => replay,
             }
         };
-        let speeds = speeds(machine);
+        let states = 2.0 * optimizer.on_disk as f64;
+        let states_per_given = states / free.given_steps()[1].max(1) as f64;
+        let speeds = speeds(machine).map(|speeds| Speeds { states: states_per_given, ..speeds });
         // Where the device is the host's memory, copies are made in line and nothing is moved ahead.
         let ahead = speeds.filter(|_| !machine.shares_host);
         let played = match ahead {
@@ -54,23 +68,25 @@ impl Replayed {
             bytes_in: moved.bytes_in,
             bytes_out: moved.bytes_out,
             bytes_read,
-            disk_written: disk.bytes_out,
-            disk_read: disk.bytes_in,
+            disk_written: disk.bytes_out + optimizer.on_disk,
+            disk_read: disk.bytes_in + optimizer.on_disk,
             seconds: None,
         };
-        let sinks_at_unknown_speed = disk.total() > 0 && machine.disk_bytes_per_second.is_none();
+        let sinks_at_unknown_speed =
+            told.disk_written + told.disk_read > 0 && machine.disk_bytes_per_second.is_none();
         let Some(speeds) = speeds.filter(|_| !sinks_at_unknown_speed) else { return Ok(told) };
         let seconds = match ahead {
             Some(_) => played.elapsed()[ROUNDS - 1].step,
-            None => arithmetic(step, speeds) + told.in_line(speeds, disk),
+            // States pass beside all but what blocks take of the disk.
+            None => told.in_line(step, speeds).max(states / speeds.disk) + disk.total() as f64 / speeds.disk,
         };
         Ok(Self { seconds: Some(seconds), ..told })
     }
 
-    /// Seconds of all copies, each of which is waited for.
-    fn in_line(&self, speeds: Speeds, disk: Moved) -> f64 {
+    /// Seconds of the operations and of all copies over the link, each of which is waited for.
+    fn in_line(&self, step: &Recording, speeds: Speeds) -> f64 {
         let moved = (self.bytes_in + self.bytes_out + self.bytes_read) as f64;
-        moved / speeds.link + disk.total() as f64 / speeds.disk
+        arithmetic(step, Speeds { states: 0.0, ..speeds }) + moved / speeds.link
     }
 }
 
@@ -91,7 +107,9 @@ impl Plan {
     /// The plan with bytes and times of `step`, a recording of its run, in the place of those that a formula gives. A step that
     /// cannot be replayed under the budgets is a reason to refuse the run.
     pub(crate) fn by_replay(mut self, step: &Recording) -> Self {
-        let replayed = match Replayed::of(step, &self.machine, self.optimizer_host_bytes) {
+        let optimizer =
+            OptimizerBytes { on_host: self.optimizer_host_bytes, on_disk: self.optimizer_disk_bytes };
+        let replayed = match Replayed::of(step, &self.machine, optimizer) {
             Ok(replayed) => replayed,
             Err(stop) => {
                 self.refusals.push(format!(
@@ -103,7 +121,9 @@ impl Plan {
         };
         self.bytes_in_per_step = replayed.bytes_in;
         self.bytes_out_per_step = replayed.bytes_out + replayed.bytes_read;
-        (self.disk_written_per_step, self.disk_read_per_step) = (replayed.disk_written, replayed.disk_read);
+        let disk = DiskTraffic::of_bytes(&self.machine, [replayed.disk_written, replayed.disk_read]);
+        (self.disk_written_per_step, self.disk_read_per_step) = (disk.written, disk.read);
+        self.disk_seconds = disk.seconds;
         let slowdown = replayed.seconds.zip(self.compute_seconds).map(|(step, compute)| step / compute);
         (self.slowdown_hidden, self.slowdown_waiting) = (slowdown, slowdown);
         self.replayed = Some(replayed);
@@ -161,7 +181,7 @@ mod tests {
         // The toy's recording knows no floating-point operations.
         let bytes = include_bytes!("../../../backend-offload/pager/traces/gpt-124m-16k.trace");
         let step = Recording::from_bytes(bytes).expect("a recording");
-        let replayed = Replayed::of(&step, &machine, 0).expect("it fits");
+        let replayed = Replayed::of(&step, &machine, OptimizerBytes::default()).expect("it fits");
         assert_eq!((replayed.bytes_in, replayed.bytes_out), (0, 0));
         let operations = arithmetic(&step, speeds(&machine).expect("both are known"));
         let read = replayed.bytes_read as f64 / 25e9;
@@ -188,6 +208,72 @@ mod tests {
         let seconds = measured.replayed.and_then(|replayed| replayed.seconds).expect("all speeds are known");
         let bytes = measured.disk_written_per_step + measured.disk_read_per_step;
         assert!(seconds > bytes as f64 / 1e9, "{measured}");
+    }
+
+    /// A step whose optimizer is on the host, planned for a machine.
+    fn with_its_optimizer_on_the_host(machine: &Machine) -> (Plan, Recording) {
+        let bytes = include_bytes!("../../../backend-offload/pager/traces/streamed.trace");
+        let step = Recording::from_bytes(bytes).expect("a recording");
+        let settings = [
+            "memory.optimizer=host",
+            "model.compute=bf16",
+            "train.optimizer=adamw",
+            "train.recompute=1",
+            "model.n_layer=6",
+            "model.n_embd=512",
+            "tokenizer.kind=bytes",
+            "model.vocab_size=264",
+            "train.micro_batch=1",
+            "train.accumulate=1",
+            "train.sequence=15",
+        ];
+        let config = Config::load("toy", &settings.map(str::to_owned)).expect("a preset");
+        let footprint = Footprint::of(&config.model).expect("it was checked");
+        (Plan::new(&config, &footprint, machine).by_replay(&step), step)
+    }
+
+    #[test]
+    fn states_on_the_disk_are_among_the_replayed_bytes_and_times() {
+        let least = Machine { host_budget: Some(1), disk_budget: 1 << 40, ..Machine::default() };
+        let on_host = with_its_optimizer_on_the_host(&least).0.optimizer_host_bytes;
+        let blocks = 8 * MIB;
+        let machine =
+            Machine { device_budget: Some(24 * MIB), host_budget: Some(on_host + blocks), ..least.clone() };
+        let (plan, step) = with_its_optimizer_on_the_host(&machine);
+        let states = plan.optimizer_disk_bytes;
+        let room = on_host + blocks - plan.optimizer_host_bytes;
+        let played = Replay::new(&step, Limit::bytes(24 * MIB), Policy::Planned).above_a_disk(room);
+        let sunk = played.run(ROUNDS).expect("it fits").disk_steps()[ROUNDS - 1];
+        assert!(states > 200 * MIB && sunk.bytes_out > MIB, "{states} and {sunk:?}");
+        assert_eq!(
+            (plan.disk_written_per_step, plan.disk_read_per_step),
+            (sunk.bytes_out + states, sunk.bytes_in + states)
+        );
+
+        // Where nothing sinks, the states alone are between this machine and one whose host holds all.
+        let fast = Machine {
+            link_bytes_per_second: Some(25e9),
+            flops_per_second: Some(80e12),
+            disk_bytes_per_second: Some([1e9, 2e9]),
+            host_budget: Some(on_host + 100 * MIB),
+            ..least
+        };
+        for shares_host in [false, true] {
+            let seconds = |machine: Machine| {
+                let (plan, _) = with_its_optimizer_on_the_host(&Machine { shares_host, ..machine });
+                let moved = plan.disk_written_per_step + plan.disk_read_per_step;
+                (plan.replayed.expect("it fits").seconds, moved)
+            };
+            let (below, moved) = seconds(fast.clone());
+            let (roomy, nothing) = seconds(Machine { host_budget: Some(1 << 40), ..fast.clone() });
+            let (below, roomy) = (below.expect("known"), roomy.expect("known"));
+            let disk = moved as f64 / 1e9;
+            assert_eq!(nothing, 0);
+            assert!(disk > 10.0 * roomy, "{disk} {roomy}");
+            assert!(below > 0.999 * disk && below < 1.001 * (disk + roomy), "{below} {disk} {roomy}");
+            let unmeasured = Machine { disk_bytes_per_second: None, ..fast.clone() };
+            assert_eq!(seconds(unmeasured), (None, moved));
+        }
     }
 
     #[test]

@@ -38,11 +38,14 @@ pub(crate) struct Report {
     /// Whether gradients or weights are read, for an optimizer on the host or for other ranks.
     #[serde(skip)]
     pub(crate) gradients_leave: bool,
-    /// Bytes of spilled tensors that were written to the disk below host memory, and read from it.
+    /// Bytes that were written to the disk below host memory, and read from it: spilled tensors and states of the optimizer.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) disk_written: u64,
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) disk_read: u64,
+    /// Bytes that this process and earlier ones of the run have written there.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) drive_wear: u64,
     pub(crate) evictions: u64,
     pub(crate) restores: u64,
     pub(crate) stall_ms: f64,

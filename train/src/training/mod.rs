@@ -16,6 +16,7 @@ mod snapshot;
 mod steps;
 mod strategy;
 mod watching;
+mod wear;
 #[cfg(test)]
 mod whole_and_by_rows;
 
@@ -28,3 +29,4 @@ pub(crate) use samples::{QuizScore, quiz};
 pub(crate) use session::{Progress, Session};
 pub(crate) use snapshot::{PARTS, check, restore, save};
 pub(crate) use strategy::{Display, Failed, Outcome, Taken, Tape, launch};
+pub(crate) use wear::Wear;

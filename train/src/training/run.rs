@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use backend_offload::{Bytes, Managed, Offload, Offloadable, Stats, host_memory, stats};
+use backend_offload::{Managed, Offload, Offloadable, Stats, host_memory, stats};
 use burn::data::dataloader::Progress as Items;
 use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
 use runs::checkpoint::Checkpoints;
@@ -116,6 +116,7 @@ impl<I: Offloadable> Run<I> {
         let session = &self.session;
         report.mfu = session.flops_per_second.map(|possible| reached / possible);
         report.seconds = session.progress.seconds;
+        report.drive_wear = session.wear.written(stats::<I>(&self.device).bytes_to_disk);
         self.tell("step", &report);
         self.spare_the_disk();
         if usable {
@@ -145,16 +146,15 @@ impl<I: Offloadable> Run<I> {
         }
     }
 
-    /// Asks for the end of a run that has written as much to the disk as it may.
+    /// Asks for the end of a run whose next step would write more to the disk than it may.
     fn spare_the_disk(&mut self) {
-        let limit = self.session.config.memory.max_disk_writes().ok().flatten();
-        let written = stats::<I>(&self.device).bytes_to_disk;
-        let Some(limit) = limit.filter(|limit| written > *limit) else { return };
-        let reason = format!(
-            "{} were written to the disk, above `memory.max_disk_writes` = {}",
-            Bytes(written),
-            Bytes(limit)
-        );
+        let counter = |run: &Self| stats::<I>(&run.device).bytes_to_disk;
+        if self.session.wear.has_to_be_exact(counter(self)) {
+            // An update that failed is told by whoever needs its weights.
+            _ = self.optimizer.settle();
+        }
+        let counter = counter(self);
+        let Some(reason) = self.session.wear.step(counter) else { return };
         if self.ranks.leads() {
             self.say(&format!("{reason}: stopping"));
         } else {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokenizer::{Cursor, Fingerprint};
 
+use super::wear::Wear;
 use crate::data::{Data, TrainingWindows, ValidationWindows};
 
 /// A run as the loop sees it.
@@ -24,6 +25,7 @@ pub(crate) struct Session {
     pub(crate) training: Arc<TrainingWindows>,
     pub(crate) validation: Arc<ValidationWindows>,
     pub(crate) progress: Progress,
+    pub(crate) wear: Wear,
     pub(crate) parameters: u64,
     /// Floating-point operations that one optimizer step is worth; recomputation is not worth any.
     pub(crate) flops_per_step: f64,

@@ -5,7 +5,7 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::program::{PROGRAM, assert_code, assert_success, last_words, stderr};
+use crate::program::{PROGRAM, assert_code, assert_success, can_mount, last_words, stderr, with_own_mounts};
 use crate::tiny::Tiny;
 
 const FRESH: &str = "--config tiny.json --device cpu --out run";
@@ -44,15 +44,15 @@ fn a_full_disk_leaves_training_and_earlier_checkpoints_alone() {
     let tiny = Tiny::new();
     let mount = "mount -t tmpfs -o size=8m none run";
     fs::create_dir(tiny.join("run")).expect("making");
-    if !shell(&tiny, &format!("unshare -rm sh -c '{mount}'")).status.success() {
-        println!("skipped: no file system can be mounted here");
+    if !can_mount(tiny.path(), mount) {
         return;
     }
     // A checkpoint is 3 MiB: two have room, the third has not. The file system is gone with its process.
     let begin = format!("{PROGRAM} {FRESH} --set train.steps=3 2>/dev/null || exit 90");
     let go_on = format!("{PROGRAM} {MORE} --set checkpoint.every=1 --set checkpoint.keep_last=9; code=$?");
     let check = format!("{PROGRAM} inspect run > inspected");
-    let output = shell(&tiny, &format!("unshare -rm sh -c '{mount}; {begin}; {go_on}; {check}; exit $code'"));
+    let script = format!("{mount}; {begin}; {go_on}; {check}; exit $code");
+    let output = with_own_mounts(tiny.path(), &script).output().expect("a shell");
     assert_code(&output, 1);
     let said = stderr(&output);
     assert!(said.contains("step 5: no checkpoint was saved: saving step 5 in "), "{said}");
@@ -69,12 +69,11 @@ fn a_save_that_fails_beside_later_steps_is_reported_and_fails_the_run_at_its_end
     let tiny = Tiny::trained(&["train.steps=3"]);
     // Nothing can take the name of what is mounted there: only the last thing a save does fails.
     let pin = "mount --bind run/checkpoints/latest run/checkpoints/latest";
-    if !shell(&tiny, &format!("unshare -rm sh -c '{pin}'")).status.success() {
-        println!("skipped: nothing can be mounted here");
+    if !can_mount(tiny.path(), pin) {
         return;
     }
     let go_on = format!("{PROGRAM} {MORE} --set checkpoint.every=2");
-    let output = shell(&tiny, &format!("unshare -rm sh -c '{pin}; exec {go_on}'"));
+    let output = with_own_mounts(tiny.path(), &format!("{pin}; exec {go_on}")).output().expect("a shell");
     assert_code(&output, 1);
     let said = stderr(&output);
     let told = "step 4: no checkpoint was saved: ";

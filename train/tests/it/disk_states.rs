@@ -1,10 +1,13 @@
 //! States of an optimizer on the host on the disk below it: the same numbers, and as many bytes as the plan says.
 
 use std::fs;
+use std::process::{Command, Output};
 
+use backend_offload::Bytes;
 use serde_json::Value;
 
 use crate::program::{assert_code, assert_success, json, stderr};
+use crate::ranks::{SHARED, ended, has_mpi, set, wait_until};
 use crate::tiny::{TIGHT, Tiny, bits};
 
 const HOST: &str = "memory.optimizer=host";
@@ -31,7 +34,7 @@ fn plan(tiny: &Tiny, settings: &[&str]) -> Value {
 
 /// A host budget that holds all but the state of one block, of so many bytes for each parameter; and two of the three chunks that
 /// are on their way from it or to it, so that a second block makes room for the third.
-fn short(tiny: &Tiny, settings: &[&str], bytes: u64) -> String {
+pub(crate) fn short(tiny: &Tiny, settings: &[&str], bytes: u64) -> String {
     let all = number(&plan(tiny, settings)["optimizer_host_bytes"]);
     format!("memory.host_budget={}B", all - bytes * BLOCK + 2 * (bytes * LARGEST + 4096))
 }
@@ -144,8 +147,82 @@ fn states_wear_a_drive_as_far_as_they_may_and_are_refused_where_it_is_too_small(
     assert_eq!(bits(&tiny.resume("worn", &["memory.max_disk_writes=null"])), whole);
 }
 
+/// Placing the states takes as many bytes as each step.
+#[test]
+fn a_run_that_goes_on_counts_what_it_wrote_before_and_takes_no_step_above_its_limit() {
+    let tiny = Tiny::new();
+    fs::create_dir(tiny.join("drive")).expect("a folder");
+    let settings = [HOST, TWO, "train.steps=8"];
+    let host = short(&tiny, &settings, 12);
+    let below = [&settings[..], &[&host], &DISK].concat();
+    let state = number(&plan(&tiny, &below)["optimizer_disk_bytes"]);
+    let limit = |halves: u64| format!("memory.max_disk_writes={}B", halves * state / 2);
+    let refused = tiny.attempt("run", &[&below[..], &[&limit(3)]].concat());
+    assert_code(&refused, 2);
+    assert!(stderr(&refused).contains("the run has written 0 B to the disk"), "{}", stderr(&refused));
+    assert!(!tiny.join("run").exists());
+
+    let worn = |run: &Output, states: u64, steps: usize| {
+        assert_code(run, 3);
+        assert_eq!(tiny.records("run", "step").len(), steps);
+        let told = tiny.records("run", "disk");
+        assert_eq!(number(&told.last().expect("it has written")["drive_wear"]), states * state);
+    };
+    worn(&tiny.attempt("run", &[&below[..], &[&limit(9)]].concat()), 4, 3);
+    let go_on = |limit: &str| tiny.train(&["--resume", "run", "--device", "cpu", "--json", "--set", limit]);
+    let refused = go_on(&limit(11));
+    assert_code(&refused, 2);
+    let reason = format!("the run has written {} to the disk", Bytes(4 * state));
+    assert!(stderr(&refused).contains(&reason), "{}", stderr(&refused));
+    worn(&go_on(&limit(15)), 7, 5);
+    let whole = bits(&tiny.run("whole", &settings));
+    assert_eq!(bits(&tiny.resume("run", &["memory.max_disk_writes=null"])), whole);
+}
+
+/// Each rank has the states of the matrices that it owns on a disk of its own, in the same folder.
+#[test]
+fn ranks_with_divided_states_on_the_disk_have_the_bits_of_one_process_and_leave_nothing_there() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let drive = tiny.join("drive");
+    fs::create_dir(&drive).expect("a folder");
+    let names = || fs::read_dir(&drive).expect("a folder").count();
+    let settings = [&SHARED[..], &[HOST, "model.n_layer=4"]].concat();
+    let divided = [&settings[..], &["memory.shard=true"]].concat();
+    // What two ranks take together, without as much as the chunks on their way need not have.
+    let roomy = number(&tiny.planned_on_two(&divided)["optimizer_host_bytes"]);
+    let host = format!("memory.host_budget={}B", 2 * (roomy - (1 << 20)));
+    let below = [&divided[..], &[&host], &DISK].concat();
+    assert!(number(&tiny.planned_on_two(&below)["optimizer_disk_bytes"]) > 0);
+    tiny.run_on("2", "run", &below);
+    assert_eq!(names(), 0);
+    for journal in ["run", "run/ranks/1"] {
+        let wear = number(&tiny.records(journal, "disk")[0]["drive_wear"]);
+        assert!(
+            wear > 12 * BLOCK * STEPS,
+            "{journal}: {wear} bytes, with more than one block's states in each step"
+        );
+    }
+    let whole = bits(&tiny.run("whole", &[&settings[..], &["train.steps=6"]].concat()));
+    assert_eq!(tiny.resume_on("2", "run", &["train.steps=6"]), whole);
+
+    let mut child = tiny.start_on("2", "killed", &set(&below));
+    for process in tiny.processes("killed") {
+        // The launcher ends the others once one is gone.
+        _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+    }
+    assert_ne!(ended(&mut child), Some(0), "{}", tiny.said("killed"));
+    wait_until(|| tiny.ranks().is_empty(), "a killed rank lives");
+    assert_eq!(names(), 0);
+    let done = *tiny.whole_checkpoints("killed").iter().max().expect("one was saved");
+    let steps = format!("train.steps={}", done + 1);
+    let whole = bits(&tiny.run("killed-whole", &[&settings[..], &[&steps]].concat()));
+    assert_eq!(tiny.resume_on("2", "killed", &[&steps]), whole);
+}
+
 /// The run's file on the disk, which has no name but that of an open one.
-#[cfg(target_os = "linux")]
 fn file_of(process: u32, folder: &str) -> Option<fs::File> {
     let open = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
     let is_it = |file: &fs::DirEntry| {
@@ -155,7 +232,6 @@ fn file_of(process: u32, folder: &str) -> Option<fs::File> {
     fs::OpenOptions::new().write(true).open(file.path()).ok()
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn bytes_that_change_on_the_disk_end_the_run_with_their_place_and_leave_whole_checkpoints() {
     use std::os::unix::fs::FileExt;

@@ -3,7 +3,10 @@
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
-use crate::program::{assert_code, assert_success, json, last_words, stderr};
+use crate::disk_states::short;
+use crate::program::{
+    assert_code, assert_success, can_mount, json, last_words, stderr, stdout, with_own_mounts,
+};
 use crate::tiny::{TIGHT, Tiny, bits};
 
 const SETTINGS: [&str; 3] = [TIGHT, "train.accumulate=2", "train.steps=6"];
@@ -69,12 +72,16 @@ fn tensors_sink_for_an_optimizer_on_the_host() {
 fn a_run_that_has_written_enough_to_the_disk_stops_with_a_checkpoint() {
     let tiny = Tiny::new();
     let (host, whole) = roomy(&tiny);
-    let limit = ["memory.max_disk_writes=1MiB"];
-    let output = tiny.attempt("run", &[&SETTINGS[..], &[&host], &DISK, &limit].concat());
+    let below = [&SETTINGS[..], &[&host], &DISK].concat();
+    let most = tiny.run("unlimited", &below)["bytes_to_disk"].as_u64().expect("a number") / 2;
+    let limit = format!("memory.max_disk_writes={most}B");
+    let output = tiny.attempt("run", &[&below[..], &[&limit]].concat());
     assert_code(&output, 3);
-    assert!(stderr(&output).contains("above `memory.max_disk_writes` = 1.00 MiB"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("above `memory.max_disk_writes` = "), "{}", stderr(&output));
     let done = tiny.records("run", "step").len();
     assert!((1..6).contains(&done), "{done} steps");
+    let wear = tiny.records("run", "disk")[0]["drive_wear"].as_u64().expect("a number");
+    assert!(wear <= most && wear * 2 > most, "{wear} of {most}");
     let told = tiny.records("run", "stopping");
     let reason = told[0]["reason"].as_str().expect("a text");
     assert!(told.len() == 1 && reason.contains("memory.max_disk_writes"), "{told:?}");
@@ -145,44 +152,82 @@ fn a_killed_run_leaves_nothing_on_the_disk() {
     assert_eq!(fs::read_dir(tiny.join("drive")).expect("a folder").count(), 0);
 }
 
-/// Runs the program in `folder`, which is a file system of so many MiB to it and to nobody else. `meanwhile` is a script that
-/// runs beside it. `None` where this machine lets nobody mount one.
-#[cfg(target_os = "linux")]
-fn on_a_small_disk(mut command: Command, mib: u32, meanwhile: &str) -> Option<Output> {
-    let mounts = format!("mount -t tmpfs -o size={mib}m tmpfs drive");
-    let inside = |script: String| {
-        let mut shell = Command::new("unshare");
-        shell.args(["--map-root-user", "--mount", "sh", "-c", &script, "sh"]);
-        shell.current_dir(command.get_current_dir().expect("the test's folder"));
-        shell
-    };
-    if !inside(mounts.clone()).status().is_ok_and(|status| status.success()) {
-        eprintln!("skipped: nobody can mount a file system here");
+/// Runs `script`, in which `"$@"` is the command, where the folder `drive` is a file system of so many MiB. `None` where this machine
+/// lets nobody mount one.
+fn on_a_small_disk(command: &Command, mib: u32, script: &str) -> Option<Output> {
+    let folder = command.get_current_dir().expect("the test's folder");
+    let mount = format!("mount -t tmpfs -o size={mib}m tmpfs drive");
+    if !can_mount(folder, &mount) {
         return None;
     }
-    let script = format!("{mounts}; \"$@\" & run=$!; {meanwhile} wait $run");
-    let mut shell = inside(script);
+    let mut shell = with_own_mounts(folder, &format!("{mount}; {script}"));
     shell.arg(command.get_program()).args(command.get_args());
-    command = shell;
-    Some(command.output().expect("it starts"))
+    Some(shell.output().expect("it starts"))
 }
 
-#[cfg(target_os = "linux")]
+/// A run that is killed in the midst of its steps: blocks that are free on its disk before it, beside it and after it, and names that
+/// are left there. The kernel may have a transfer to end.
+const KILLED: &str = "free() { stat -f -c %f drive; }; \
+    before=$(free); \
+    \"$@\" >/dev/null 2>said & run=$!; \
+    tries=0; \
+    until grep -qs disk_written run/metrics.jsonl || [ $((tries += 1)) -gt 6000 ]; do sleep 0.01; done; \
+    beside=$(free); \
+    kill -KILL $run; wait $run; \
+    tries=0; \
+    until [ $(free) -eq $before ] || [ $((tries += 1)) -gt 1000 ]; do sleep 0.01; done; \
+    echo $before $beside $(free) $(ls -A drive | wc -l)";
+
+#[test]
+fn a_killed_run_gives_back_all_the_space_that_it_had_taken() {
+    const PAGE: u64 = 4096;
+    for states in [false, true] {
+        let tiny = Tiny::new();
+        let settings = if states {
+            let settings = ["memory.optimizer=host", "model.n_layer=2"];
+            fs::create_dir(tiny.join("drive")).expect("a folder");
+            let host = short(&tiny, &settings, 12);
+            settings.map(str::to_owned).into_iter().chain([host]).collect::<Vec<_>>()
+        } else {
+            let (host, _) = roomy(&tiny);
+            SETTINGS[..2].iter().map(|setting| (*setting).to_owned()).chain([host]).collect()
+        };
+        let settings: Vec<_> = settings.iter().map(String::as_str).collect();
+        let below = ["train.steps=100000", "memory.disk=drive", "memory.disk_budget=16MiB"];
+        let run = tiny.command("run", &[&settings[..], &below].concat());
+        let Some(output) = on_a_small_disk(&run, 24, KILLED) else { return };
+        let told = stdout(&output);
+        let numbers: Vec<u64> = told.split_whitespace().map(|number| number.parse().expect(&told)).collect();
+        let [before, beside, after, names] = numbers[..] else { panic!("{told}") };
+        assert!(before - beside >= (16 << 20) / PAGE, "the run had its space: {told}");
+        assert_eq!((after, names), (before, 0), "{told}");
+        let steps = tiny.records("run", "step");
+        assert!(
+            steps.iter().any(|step| step["disk_written"].as_u64() > Some(0)),
+            "it was killed in its steps"
+        );
+    }
+}
+
 #[test]
 fn a_full_disk_is_refused_at_the_start_and_one_that_fills_up_later_harms_nobody() {
     let tiny = Tiny::new();
     let (host, whole) = roomy(&tiny);
     let settings = |budget: &'static str| [&SETTINGS[..], &[&host, "memory.disk=drive", budget]].concat();
     let refused = tiny.command("refused", &settings("memory.disk_budget=64MiB"));
-    let Some(refused) = on_a_small_disk(refused, 24, "") else { return };
+    let Some(refused) = on_a_small_disk(&refused, 24, "exec \"$@\"") else { return };
     assert_code(&refused, 1);
     let told = last_words(&refused, tiny.path());
     assert!(told.contains("taking 64.00 MiB on the disk at DIR/drive failed"), "{told}");
     assert!(!tiny.join("refused").exists());
-    let fill = "until grep -q disk_written run/metrics.jsonl; do sleep 0.01; done; \
-                head -c 32M /dev/zero > drive/filler && exit 99;";
+    let fill = "\"$@\" & run=$!; \
+                until grep -q disk_written run/metrics.jsonl; do sleep 0.01; done; \
+                head -c 32M /dev/zero > drive/filler && exit 99; \
+                wait $run";
     let run = tiny.command("run", &settings("memory.disk_budget=16MiB"));
-    let run = on_a_small_disk(run, 24, fill).expect("it was mounted before");
+    let run = on_a_small_disk(&run, 24, fill).expect("it was mounted before");
     assert_success(&run);
     assert_eq!(bits(&json(&run)), whole);
+    let warning = "drive is on a file system in memory: it is no disk below host memory";
+    assert!(stderr(&run).contains(warning), "{}", stderr(&run));
 }

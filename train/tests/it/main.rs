@@ -31,6 +31,7 @@ mod device;
 mod disk;
 #[cfg(target_os = "linux")]
 mod disk_states;
+#[cfg(target_os = "linux")]
 mod disk_tier;
 #[cfg(unix)]
 mod kills;

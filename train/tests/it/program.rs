@@ -1,6 +1,6 @@
 //! Running the program and reading what it says.
 
-use std::{ffi::OsStr, fs, path::Path, process::Output};
+use std::{env, ffi::OsStr, fs, path::Path, process::Output};
 
 use assert_cmd::Command;
 use serde_json::Value;
@@ -56,6 +56,28 @@ pub(crate) fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
         panic!("{error} in {}\nbeside\n{}", stdout(output), stderr(output));
     })
+}
+
+/// A shell in `folder` that runs `script` and may mount file systems, which nobody else sees and which are gone with it.
+#[cfg(unix)]
+pub(crate) fn with_own_mounts(folder: &Path, script: &str) -> std::process::Command {
+    let mut shell = std::process::Command::new("unshare");
+    shell.args(["--map-root-user", "--mount", "sh", "-c", script, "sh"]).current_dir(folder);
+    shell
+}
+
+/// Whether `mount` can be done there. Without that tests say that they did not run, unless they have to.
+#[cfg(unix)]
+pub(crate) fn can_mount(folder: &Path, mount: &str) -> bool {
+    let can = with_own_mounts(folder, mount).status().is_ok_and(|status| status.success());
+    assert!(
+        can || env::var_os("TRAIN_REQUIRE_MOUNTS").is_none(),
+        "TRAIN_REQUIRE_MOUNTS is set, and `{mount}` is refused in a namespace of its own"
+    );
+    if !can {
+        eprintln!("NOT RUN: `{mount}` is refused in a namespace of its own");
+    }
+    can
 }
 
 pub(crate) fn write_text(path: &Path, lines: usize) {

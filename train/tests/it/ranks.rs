@@ -82,7 +82,7 @@ impl Tiny {
         }
     }
 
-    fn resume_on(&self, ranks: &str, out: &str, settings: &[&str]) -> [String; 2] {
+    pub(crate) fn resume_on(&self, ranks: &str, out: &str, settings: &[&str]) -> [String; 2] {
         let begin = ["--resume", out, "--device", "cpu", "--json", "--ranks", ranks];
         let output = self.train(&[&begin[..], &set(settings)].concat());
         assert_success(&output);
@@ -90,7 +90,7 @@ impl Tiny {
     }
 
     /// Starts ranks in the background; their output goes to `out.log`.
-    fn start_on(&self, ranks: &str, out: &str, more: &[&str]) -> Child {
+    pub(crate) fn start_on(&self, ranks: &str, out: &str, more: &[&str]) -> Child {
         let log = fs::File::create(self.join(&format!("{out}.log"))).expect("a file");
         let mut command =
             self.command(out, &[&SHARED[..], &["train.steps=400", "checkpoint.every=5"]].concat());
@@ -107,7 +107,7 @@ impl Tiny {
     }
 
     /// The processes of a run's ranks, by their rank, once a checkpoint is there.
-    fn processes(&self, out: &str) -> Vec<u32> {
+    pub(crate) fn processes(&self, out: &str) -> Vec<u32> {
         let latest = self.join(out).join("checkpoints/latest");
         wait_until(|| latest.exists(), "no checkpoint was saved");
         self.ranks()

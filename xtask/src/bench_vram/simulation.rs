@@ -75,6 +75,7 @@ impl Rates {
             flops: self.flops.unwrap_or(f64::INFINITY),
             host: bytes(self.host),
             disk: bytes(self.disk),
+            ..Machine::INSTANT
         })
     }
 }

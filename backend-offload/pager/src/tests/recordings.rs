@@ -178,6 +178,30 @@ fn contents_made_on_the_host_take_the_place_of_what_sinks() {
 }
 
 #[test]
+fn states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with_their_contents() {
+    let mut script = Script::default();
+    let [first, second, third, parameter] = [0; 4].map(|_| script.born(10));
+    for block in [first, second, third] {
+        script.operate(&[], &[block]);
+    }
+    script.recording.events.push(Event::WrittenInTier(parameter));
+    script.step();
+    let elapsed = |memory: f64, states: f64| {
+        let machine = Machine { memory, disk: 1.0, states, ..Machine::INSTANT };
+        let replay = Replay::new(&script.recording, Limit::bytes(10), Policy::Planned).on(machine);
+        let replay = replay.above_a_disk(10).run(1).expect("the disk takes it");
+        assert_eq!(replay.disk_steps(), [Moved { bytes_in: 0, bytes_out: 20 }], "states are no blocks");
+        assert_eq!(replay.given_steps(), [10]);
+        (replay.elapsed()[0].disk, replay.elapsed()[0].step)
+    };
+    // Two blocks sink into buffers, which nobody waits for; the state's 30 bytes come after them.
+    assert_eq!(elapsed(1.0, 0.0), (20.0, 30.0));
+    assert_eq!(elapsed(1.0, 3.0), (50.0, 50.0));
+    // Operations of 60 seconds leave the disk time enough for both.
+    assert_eq!(elapsed(0.5, 3.0), (50.0, 60.0));
+}
+
+#[test]
 fn contents_made_on_the_host_come_one_after_another_from_the_steps_beginning() {
     let mut script = Script::default();
     for work in [30, 500] {

@@ -141,6 +141,22 @@ fn what_is_written_on_the_host_is_no_more_on_the_disk() {
 }
 
 #[test]
+fn of_two_that_are_needed_equally_late_the_one_that_the_disk_has_sinks_and_nothing_is_written() {
+    let mut pager = Pager::new(Limit::bytes(10), Policy::LeastRecentlyUsed, Oversized::Refuse);
+    let [below, larger] = [10, 12].map(|bytes| pager.insert(bytes, Arena(0)));
+    for block in [below, larger] {
+        pager.wrote_in_tier(block, HOST).expect("it is nowhere");
+    }
+    pager.sunk(below).expect("it is on the host");
+    pager.raised(below).expect("it is on the disk");
+    pager.begin(&[]).expect("no operand");
+    let full = Rooms { host: Limit::bytes(0), disk: Limit::NONE };
+    assert_eq!(pager.step_to_host_room(5, &|| full), Ok(Step::Sink { block: below }));
+    pager.sunk(below).expect("it is on the host");
+    assert_eq!(pager.counters().bytes_to_disk, 10, "it was written before");
+}
+
+#[test]
 fn a_copy_that_the_disk_has_too_is_given_up_before_a_larger_one() {
     let mut pager = Pager::new(Limit::bytes(100), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let [below, larger] = [10, 12].map(|bytes| pager.insert(bytes, Arena(0)));

@@ -92,7 +92,7 @@ fn a_disk_that_cannot_be_read_fails_the_operation_and_loses_nothing() {
     break_disk(&door, 100);
     for _ in 0..3 {
         let error = door.operate(&[first], 0).expect_err("it cannot be raised").to_string();
-        assert!(error.contains("block of 4.00 KiB on the disk at"), "{error}");
+        assert!(error.contains("reading block 0 (4.00 KiB) at byte 0 of the file on the disk at"), "{error}");
         door.check();
     }
     door.read_on_host(first);
@@ -114,7 +114,10 @@ fn a_disk_that_cannot_be_written_is_reported_and_serves_once_it_can() {
     door.check();
     for _ in 0..3 {
         let error = door.operate(&[more[1]], 1).expect_err("nobody can sink for it").to_string();
-        assert!(error.contains("writing a block of 4.00 KiB on the disk at"), "{error}");
+        assert!(
+            error.contains("writing block 1 (4.00 KiB) at byte 4096 of the file on the disk at"),
+            "{error}"
+        );
         door.check();
     }
     assert_eq!(place(&door, third), Place::Away(TierIndex::HOST));

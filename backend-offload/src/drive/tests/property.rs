@@ -64,18 +64,19 @@ enum Op {
     },
 }
 
-fn op() -> impl Strategy<Value = Op> {
+/// Operations on blocks of fewer than `largest` bytes.
+fn op(largest: u16) -> impl Strategy<Value = Op> {
     prop_oneof![
-        8 => (1u16..600, 0u8..3).prop_map(|(bytes, arena)| Op::Allocate { bytes, arena }),
+        8 => (1..largest, 0u8..3).prop_map(|(bytes, arena)| Op::Allocate { bytes, arena }),
         20 => (vec(any::<u8>(), 1..5), any::<u8>()).prop_map(|(operands, writes)| Op::Use { operands, writes }),
         2 => any::<u8>().prop_map(|block| Op::WriteFromHost { block }),
         2 => any::<u8>().prop_map(|block| Op::Read { block }),
-        1 => (1u16..2000).prop_map(|bytes| Op::Take { bytes }),
+        1 => (1..largest / 3 * 10).prop_map(|bytes| Op::Take { bytes }),
         2 => Just(Op::GiveBack),
         5 => any::<u8>().prop_map(|block| Op::Drop { block }),
         2 => any::<u8>().prop_map(|block| Op::Remove { block }),
         1 => any::<u8>().prop_map(|block| Op::Pin { block }),
-        1 => (1u16..900, 0u8..3).prop_map(|(bytes, arena)| Op::Room { bytes, arena }),
+        1 => (1..largest / 2 * 3, 0u8..3).prop_map(|(bytes, arena)| Op::Room { bytes, arena }),
         1 => Just(Op::MarkStep),
         6 => any::<u8>().prop_map(|number| Op::Complete { number }),
         2 => (1u8..4).prop_map(|times| Op::Refuse { times }),
@@ -86,6 +87,11 @@ fn op() -> impl Strategy<Value = Op> {
 
 impl FakeDoor {
     fn run(&mut self, op: Op) {
+        self.act(op);
+        self.check();
+    }
+
+    fn act(&mut self, op: Op) {
         match op {
             Op::Allocate { bytes, arena } => {
                 if self.pager.sweep_pays() {
@@ -143,7 +149,6 @@ impl FakeDoor {
                 }
             }
         }
-        self.check();
     }
 }
 
@@ -165,7 +170,7 @@ proptest! {
         oversized in prop_oneof![Just(Oversized::Refuse), Just(Oversized::RunAlone)],
         disk in prop_oneof![Just(0), 1u64..20, Just(1000)],
         modes in (any::<bool>(), any::<bool>()),
-        program in vec(op(), PROGRAM),
+        program in vec(op(600), PROGRAM),
     ) {
         let mut door = FakeDoor::above_a_disk(budget, host, disk, policy, oversized, modes);
         for op in program {
@@ -182,7 +187,7 @@ proptest! {
         disk in prop_oneof![Just(0), 1u64..20, Just(1000)],
         distrust in any::<bool>(),
         kept in vec(1u16..300, 1..12),
-        step in vec(op(), 16..96),
+        step in vec(op(600), 16..96),
     ) {
         let budget = Limit::bytes(budget);
         let mut door =
@@ -201,6 +206,38 @@ proptest! {
             }
             door.pager.mark_step();
         }
+        door.close();
+    }
+}
+
+/// Bytes of a page of the disk.
+const PAGE: u64 = 4096;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// Half a million operations on blocks of one page and of two, with a disk below a host that holds few of them. All contents are
+    /// compared after every sixteenth, those of operands in each.
+    #[test]
+    fn any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers(
+        budget in 2 * PAGE..8 * PAGE,
+        host in 2 * PAGE..6 * PAGE,
+        disk in 1u64..30,
+        policy in prop_oneof![Just(Policy::Planned), Just(Policy::Recency), Just(Policy::LeastRecentlyUsed)],
+        modes in (any::<bool>(), any::<bool>()),
+        program in vec(op(2 * PAGE as u16 + 1), PROGRAM),
+    ) {
+        let (budget, host) = (Limit::bytes(budget), Limit::bytes(host));
+        let mut door = FakeDoor::above_a_disk(budget, host, disk, policy, Oversized::Refuse, modes);
+        for (n, op) in program.into_iter().enumerate() {
+            door.act(op);
+            if n % 16 == 0 {
+                door.check();
+            }
+        }
+        door.check();
+        let counters = door.pager.counters();
+        prop_assert!(counters.sunk > 0 && counters.raised > 0, "the disk is in play: {counters:?}");
         door.close();
     }
 }

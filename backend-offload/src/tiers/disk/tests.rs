@@ -1,6 +1,7 @@
 //! The disk and its buffers: contents, faults, and what goes on beside the program; by a ring and by threads.
 
 use super::super::bounce::BESIDE;
+use super::super::lines::Lines;
 use super::super::system;
 use super::*;
 use std::sync::Barrier;
@@ -71,7 +72,8 @@ fn a_block_in_several_parts_is_read_in_their_order() {
     sunk.read(&mut read).expect("as it was written");
     assert_eq!(read, contents(3 * 4096 - 9, 99));
     let told = disk.write(&[1]).expect_err("no page is free").to_string();
-    assert!(told.contains("a block of 1 B") && told.contains("in use"), "{told}");
+    assert!(told.contains("finding room for block 9 (1 B) on the disk at"), "{told}");
+    assert!(told.contains("in use"), "{told}");
 }
 
 /// The disk transfers some pieces while others are copied, so that one that fails is not the last one started.
@@ -142,13 +144,17 @@ fn elsewhere<T>(disk: &Disk, file: File, work: impl FnOnce() -> T) -> T {
 #[test]
 fn a_byte_that_changed_on_the_disk_is_no_contents() {
     by_each_means(1 << 20, |_, disk| {
+        let _before = disk.write(&contents(4096, 2)).expect("room");
         let sunk = disk.write(&contents(10_000, 3)).expect("room");
         disk.wait_for_writes().expect("written");
         let file = disk.bounce().exchange_file(Arc::new(tempfile::tempfile().expect("a file")));
         damage(&file, sunk.parts[0].start + 4096);
         disk.bounce().exchange_file(file);
         let told = sunk.read(&mut vec![0; 10_000]).expect_err("changed").to_string();
-        assert!(told.contains("9.77 KiB") && told.contains("not those that were written"), "{told}");
+        let place = sunk.parts[0].start;
+        let named = format!("reading block 1 (9.77 KiB) at byte {place} of the file on the disk at");
+        assert!(place > 0 && told.contains(&named), "{told}");
+        assert!(told.contains("not those that were written"), "{told}");
     });
 }
 
@@ -168,7 +174,7 @@ fn a_read_that_fails_is_told_in_the_same_words_by_ring_and_threads() {
                 let file = File::open(file).expect("Linux has it");
                 let told =
                     elsewhere(disk, file, || sunk.read(&mut read)).expect_err("nothing to read").to_string();
-                assert!(told.contains("reading a block of") && told.contains(reason), "{told}");
+                assert!(told.contains("reading block ") && told.contains(reason), "{told}");
                 all.borrow_mut().push(told.replace(&folder.display().to_string(), "FOLDER"));
             }
             sunk.read(&mut read).expect("as it was written");
@@ -190,14 +196,15 @@ fn a_write_that_fails_when_nobody_waits_keeps_its_contents_and_is_told_to_the_ne
         let mut read = vec![0; block.len()];
         let sunk = elsewhere(disk, full, || {
             let told = disk.write(&large).expect_err("more than can wait").to_string();
-            let whole =
-                told.contains("writing a block of 36.00 MiB") && told.contains("No space left on device");
+            let whole = told.contains("writing block 0 (36.00 MiB) at byte 0 of the file on the disk at ");
             assert!(whole && told.contains(&folder.display().to_string()), "{told}");
+            assert!(told.contains("No space left on device"), "{told}");
             assert_eq!((disk.usage().in_use, disk.bounce().taken()), (0, 0));
             let sunk = disk.write(&block).expect("buffers are there");
             disk.bounce().wait_for_writes(sunk.number);
             let told = disk.write(&large).expect_err("the device is full").to_string();
-            assert!(told.contains("writing a block of 9.77 KiB"), "it is about the one before: {told}");
+            let before = format!("writing block 1 (9.77 KiB) at byte {} of the file on", sunk.parts[0].start);
+            assert!(told.contains(&before), "it is about the one before: {told}");
             assert!(told.contains("No space left on device"), "{told}");
             sunk.read(&mut read).expect("it is in its buffer");
             assert_eq!(read, block);
@@ -295,6 +302,26 @@ fn blocks_that_a_thread_sank_before_it_ended_are_whole() {
         sunk.read(&mut read).expect("as it was written");
         assert!(read == contents(6 * PIECE, 1));
     });
+}
+
+#[test]
+fn a_folder_in_memory_is_taken_for_a_disk_with_a_warning() {
+    let folder = tempfile::tempdir_in("/dev/shm").expect("Linux has it");
+    let lines = Lines::default();
+    let opened = || Disk::open(folder.path(), 1 << 20);
+    let disk = tracing::subscriber::with_default(lines.clone(), opened).expect("there is room");
+    let sunk = disk.write(&contents(10_000, 1)).expect("room");
+    let mut read = vec![0; 10_000];
+    sunk.read(&mut read).expect("as it was written");
+    assert_eq!(read, contents(10_000, 1));
+    let warning = format!(
+        "WARN: {} is on a file system in memory: it is no disk below host memory",
+        folder.path().display()
+    );
+    assert_eq!(
+        lines.told().into_iter().filter(|line| !line.contains("io_uring")).collect::<Vec<_>>(),
+        [warning]
+    );
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub fn scenarios() -> Vec<Scenario> {
     vec![
         Scenario { name: "router: seed", run: seed },
         Scenario { name: "router: environment", run: environment },
+        Scenario { name: "router: disk of the environment", run: disk_of_the_environment },
     ]
 }
 
@@ -66,6 +67,40 @@ fn environment(facts: &Facts) -> Facts {
         .with("device", stats.device.budget.expect("a budget"))
         .with("host", stats.host.budget.expect("a budget"))
         .with("install", late)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_comes_from_the_environment_with_its_budget_or_not_at_all() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let child = || Child::new("router: disk of the environment");
+    let there = || child().environment("OFFLOAD_DISK_DIR", folder.path().display());
+    let both = || there().environment("OFFLOAD_DISK_BUDGET", "8MiB");
+    assert_eq!(both().run().number("disk"), 8 << 20);
+    let own = both().with("folder", folder.path().display()).run();
+    assert_eq!(own.number("disk"), 4 << 20, "the program's own configuration counts");
+    let endless = there().run();
+    assert!(
+        endless.text("refused").contains("no disk budget says how much of it may be taken"),
+        "{endless:?}"
+    );
+    let nowhere = child().environment("OFFLOAD_DISK_BUDGET", "8MiB").run();
+    assert!(nowhere.text("refused").contains("name a folder there by OFFLOAD_DISK_DIR"), "{nowhere:?}");
+    assert_eq!(child().run().number("disk"), 0, "nobody named one");
+}
+
+fn disk_of_the_environment(facts: &Facts) -> Facts {
+    let mut config = OffloadConfig::new();
+    if let Some(folder) = facts.find("folder") {
+        config = config.disk(folder, "4MiB".parse().expect("a budget"));
+    }
+    match config.install::<Flex>(&FlexDevice) {
+        Ok(()) => {
+            let disk = stats::<Flex>(&FlexDevice).disk;
+            Facts::default().with("disk", disk.budget.unwrap_or_default())
+        }
+        Err(error) => Facts::default().with("refused", error),
+    }
 }
 
 #[test]

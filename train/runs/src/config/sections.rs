@@ -242,7 +242,8 @@ pub struct MemorySection {
     pub disk: Option<PathBuf>,
     /// How much of that disk is taken when a run begins: bytes, or a share of what is free.
     pub disk_budget: String,
-    /// The run ends with a checkpoint once this process has written so much to the disk (`"20TiB"`): drives wear out.
+    /// The run ends with a checkpoint before a step that would have written more than this to the disk since the run began
+    /// (`"20TiB"`): drives wear out.
     pub max_disk_writes: Option<String>,
     /// Rated endurance of the drive (`"600TB"`), from which the plan says how long it lasts.
     pub disk_endurance: Option<String>,
@@ -428,7 +429,7 @@ impl MemorySection {
         self.disk.as_deref().map(|folder| Ok((folder, self.disk_budget.parse()?))).transpose()
     }
 
-    /// The most bytes that this process may write to the disk.
+    /// The most bytes that a run may write to the disk.
     pub fn max_disk_writes(&self) -> Result<Option<u64>, BudgetError> {
         bytes(self.max_disk_writes.as_deref())
     }

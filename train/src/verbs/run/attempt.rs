@@ -25,7 +25,9 @@ use crate::optimizer::Optimizer;
 use crate::plan::Plan;
 use crate::ranks::Ranks;
 use crate::summary::{self, Summary};
-use crate::training::{self, Display, Failed, Learner, Outcome, Progress, Run, Session, Tape, first_state};
+use crate::training::{
+    self, Display, Failed, Learner, Outcome, Progress, Run, Session, Tape, Wear, first_state,
+};
 use crate::{machine, report};
 
 /// The part of this process in a run, which begins anew where ranks were lost.
@@ -127,11 +129,12 @@ impl Part<'_> {
         }
 
         let budgets = machine::budgets::<I>(device, place, ranks.world());
-        let on_disk = Plan::new(&config, &footprint, &budgets).states_on_disk;
-        let (gpt, optimizer, mut progress) = first_state::<I>(directory, device, ranks, on_disk)?;
+        let plan = Plan::new(&config, &footprint, &budgets);
+        let wear = wear_of::<I>(&config, &run, device, plan.optimizer_disk_bytes, ranks)?;
+        let (gpt, optimizer, mut progress) = first_state::<I>(directory, device, ranks, plan.states_on_disk)?;
         same_data(&mut progress, &training)?;
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
-        let session = Session {
+        let mut session = Session {
             flops_per_step: flops_per_token * config.tokens_per_step() as f64,
             flops_per_second: planned.as_ref().and_then(|(_, speed)| *speed),
             parameters: footprint.parameters,
@@ -141,6 +144,7 @@ impl Part<'_> {
             training,
             validation,
             progress,
+            wear,
             stop: Arc::clone(stop),
             common_every: ranks.common_every(),
         };
@@ -153,7 +157,9 @@ impl Part<'_> {
             Ok(Vec::new())
         })?;
         ranks.watch(Duration::from_secs(args.ranks.rank_timeout));
-        let mut journal = journal(&session, place, directory)?;
+        let counter = stats::<I>(device).bytes_to_disk;
+        session.wear.begin(counter);
+        let mut journal = journal(&session, place, directory, session.wear.written(counter))?;
         self.losses.write_down(session.progress.step, ranks, &mut journal)?;
         Ok(Some(Opened { learner, optimizer, session, journal, lock }))
     }
@@ -166,6 +172,13 @@ impl Part<'_> {
         place: &Place,
     ) -> anyhow::Result<()> {
         let mut summary = Summary::of(outcome, place, &stats::<I>(device).since(&self.surveyed))?;
+        let (step, wear) = (outcome.session.progress.step, outcome.session.wear);
+        let written = wear.written(stats::<I>(device).bytes_to_disk);
+        if written > 0
+            && let Err(error) = outcome.journal.write("disk", &json!({ "step": step, "drive_wear": written }))
+        {
+            eprintln!("{error:#}: a run that goes on will not know of the last bytes written to the disk");
+        }
         let theirs = outcome.ranks.led(|| Ok(summary.weights_sha256.clone().into_bytes()))?;
         let same = outcome.ranks.all(theirs == summary.weights_sha256.as_bytes())?;
         ensure!(same, "the ranks ended with different weights: their devices compute differently");
@@ -262,8 +275,33 @@ fn describe(training: &TrainingWindows, validation: &ValidationWindows, data: &D
     }
 }
 
+/// Count and limit of bytes written to the disk, before the optimizer's states are placed there. An error on all ranks where one
+/// of them may not take a step.
+fn wear_of<I: Offloadable>(
+    config: &Config,
+    run: &Path,
+    device: &I::Device,
+    states: u64,
+    ranks: &mut Ranks,
+) -> anyhow::Result<Wear> {
+    let limit = config.memory.max_disk_writes()?;
+    let wear = Wear::open(&ranks.folder(run), limit, stats::<I>(device).bytes_to_disk, states)?;
+    let refusal = wear.refusal();
+    if limit.is_some() && !ranks.all(refusal.is_none())? {
+        let other =
+            "another rank may not write as much to its disk as this run would; its own messages say more";
+        return Err(BadInput(refusal.unwrap_or_else(|| other.to_owned())).into());
+    }
+    Ok(wear)
+}
+
 /// The run's journal, with the line of this start.
-fn journal(session: &Session, place: &Place, directory: &RunDirectory) -> anyhow::Result<Journal> {
+fn journal(
+    session: &Session,
+    place: &Place,
+    directory: &RunDirectory,
+    drive_wear: u64,
+) -> anyhow::Result<Journal> {
     let step = session.progress.step;
     let mut journal = Journal::open(&session.run, step)?;
     journal.write(
@@ -276,6 +314,7 @@ fn journal(session: &Session, place: &Place, directory: &RunDirectory) -> anyhow
             "device_budget": place.budget,
             "resumed": directory.from.is_some(),
             "began_with": directory.pretrained.as_ref().map(Pretrained::path),
+            "drive_wear": drive_wear,
         }),
     )?;
     Ok(journal)

@@ -1,0 +1,166 @@
+//! Bytes that a run has written to the disk below host memory, and the limit on them.
+//!
+//! A drive wears out whichever process writes, so the count goes on when the run does. It is kept by the journal: equal runs leave
+//! equal checkpoints, and steps that are lost and taken again count twice, as they were written twice. Each rank counts its own.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::path::Path;
+
+use anyhow::Context;
+use backend_offload::Bytes;
+use serde_json::Value;
+
+use crate::journal;
+
+/// The count and the limit of one process. Counters that it is told are those of its device, in bytes since the process began.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wear {
+    limit: Option<u64>,
+    /// Bytes written before the run was opened here, and the counter then.
+    earlier: u64,
+    counted: u64,
+    /// Bytes of the optimizer's states there, each of which an update writes once, and whoever opens the run before it.
+    states: u64,
+    /// Bytes written when the last step had ended, and since the one before.
+    written: u64,
+    step: u64,
+}
+
+impl Wear {
+    /// The count of a run with its journal in `run`, before states of so many bytes are placed on the disk.
+    pub(crate) fn open(run: &Path, limit: Option<u64>, counter: u64, states: u64) -> anyhow::Result<Self> {
+        let [written, step] = told_in(run)?;
+        Ok(Self { limit, earlier: written, counted: counter, states, written, step })
+    }
+
+    /// Bytes that the run has written in all.
+    pub(crate) fn written(&self, counter: u64) -> u64 {
+        self.earlier + (counter - self.counted)
+    }
+
+    /// Reason not to begin: placing the states and one step would be too much.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        let step = self.step.max(self.states);
+        let limit = self.limit.filter(|limit| self.written + self.states + step > *limit)?;
+        Some(format!(
+            "the run has written {} to the disk, and {} of the optimizer's state that go there and a step of {} would go above \
+             `memory.max_disk_writes` = {}; raise it",
+            Bytes(self.written),
+            Bytes(self.states),
+            Bytes(step),
+            Bytes(limit)
+        ))
+    }
+
+    /// The next step begins with what is written now.
+    pub(crate) fn begin(&mut self, counter: u64) {
+        self.written = self.written(counter);
+    }
+
+    /// Whether the update that is under way has to be waited for, as it would matter how much of it is written. Often enough to know
+    /// a whole step's bytes when it does.
+    pub(crate) fn has_to_be_exact(&self, counter: u64) -> bool {
+        let written = self.written(counter);
+        let step = written - self.written + self.states;
+        self.limit.is_some_and(|limit| written + 4 * step > limit)
+    }
+
+    /// Takes a step into account. Reason to stop, if another one like it would be too much.
+    pub(crate) fn step(&mut self, counter: u64) -> Option<String> {
+        let written = self.written(counter);
+        (self.step, self.written) = (written - self.written, written);
+        let step = self.step.max(self.states);
+        let limit = self.limit.filter(|limit| written + step > *limit)?;
+        let [written, step, limit] = [written, step, limit].map(Bytes);
+        Some(format!(
+            "{written} were written to the disk, and a step of {step} would go above `memory.max_disk_writes` = {limit}"
+        ))
+    }
+}
+
+/// Bytes that a run has written as far as its journal tells, and those of its last step.
+fn told_in(run: &Path) -> anyhow::Result<[u64; 2]> {
+    let path = run.join(journal::FILE);
+    let [mut written, mut step] = [0; 2];
+    let mut read = || -> std::io::Result<()> {
+        for line in BufReader::new(File::open(&path)?).split(b'\n') {
+            let record = serde_json::from_slice::<Value>(&line?).unwrap_or_default();
+            written = record["drive_wear"].as_u64().unwrap_or(written);
+            if record["kind"] == "step" {
+                step = record["disk_written"].as_u64().unwrap_or_default();
+            }
+        }
+        Ok(())
+    };
+    match read() {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("reading {}", path.display()))
+        }
+        _ => Ok([written, step]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn opened(run: &Path, limit: u64, states: u64) -> Wear {
+        Wear::open(run, Some(limit), 7, states).expect("no journal, or one that can be read")
+    }
+
+    /// Takes steps that write `blocks` and the states, which are written after the step that they are of, until one would be too
+    /// much; how many, and the bytes in all.
+    fn steps_until_it_stops(mut wear: Wear, [blocks, states]: [u64; 2], late: u64) -> (u64, u64) {
+        // The counter, and what is under way.
+        let (mut counter, mut under_way) = (7 + states, 0);
+        wear.begin(counter);
+        for step in 1.. {
+            counter += under_way + blocks + states - late;
+            under_way = late;
+            if wear.has_to_be_exact(counter) {
+                counter += std::mem::take(&mut under_way);
+            }
+            if wear.step(counter).is_some() {
+                return (step, wear.written(counter) + under_way);
+            }
+        }
+        unreachable!("every limit is reached")
+    }
+
+    #[test]
+    fn a_run_takes_all_steps_under_its_limit_and_none_that_goes_above_it() {
+        let none = tempfile::tempdir().expect("a folder");
+        for (blocks, states) in [(10, 0), (0, 10), (3, 10), (10, 3), (1, 100)] {
+            for limit in (states + blocks + states..2000).step_by(7) {
+                for late in [0, states / 3, states] {
+                    let most = (limit - states) / (blocks + states);
+                    let expected = (most, states + most * (blocks + states));
+                    let wear = opened(none.path(), limit, states);
+                    let told = format!("{blocks} and {states} below {limit}, {late} late");
+                    assert_eq!(steps_until_it_stops(wear, [blocks, states], late), expected, "{told}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_count_goes_on_where_the_journal_ends_and_refuses_what_cannot_take_a_step() {
+        let run = tempfile::tempdir().expect("a folder");
+        assert_eq!(opened(run.path(), 20, 10).refusal(), None);
+        let refused = opened(run.path(), 19, 10).refusal().expect("placing takes 10, and a step as many");
+        assert!(refused.contains("has written 0 B") && refused.contains("= 19 B; raise it"), "{refused}");
+        let lines = [
+            r#"{"kind":"step","step":1,"disk_written":30,"drive_wear":40}"#,
+            r#"{"kind":"step","step":2,"disk_written":25,"drive_wear":65}"#,
+            r#"{"kind":"disk","step":2,"drive_wear":75}"#,
+            r#"{"kind":"step","step":3,"disk_w"#,
+        ];
+        fs::write(run.path().join(journal::FILE), lines.join("\n")).expect("a file");
+        let wear = opened(run.path(), 110, 10);
+        assert_eq!((wear.written(7), wear.written(17), wear.refusal()), (75, 85, None));
+        assert!(opened(run.path(), 109, 10).refusal().is_some(), "75, 10 and a step of 25");
+    }
+}
