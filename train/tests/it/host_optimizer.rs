@@ -304,20 +304,33 @@ fn a_step_is_foretold_although_its_batch_names_other_rows_of_the_embedding() {
     assert!(rows("10").windows(2).any(|pair| pair[0] != pair[1]), "as many rows in each: {:?}", rows("10"));
 }
 
+/// What the device works with beside the weights that are stepped on the host: the gradients of a block until they have left,
+/// activations, and rows of the embedding. The narrowest budget shows that it is no more.
+const WORKING: u64 = 1800 << 10;
+
 /// Bytes per parameter on both tiers together: what the device computes with, the state, and a gradient that waits.
 #[test]
 fn each_format_holds_its_stated_bytes_per_parameter() {
     let tiny = Tiny::new();
-    for (format, narrow, wide) in [("f32", 16, 12), ("bf16", 12, 8), ("compact", 8, 8)] {
+    for (format, narrow, wide, stated) in
+        [("f32", 16, 12, 16.1), ("bf16", 12, 8, 12.1), ("compact", 8, 8, 8.2)]
+    {
         let state = format!("memory.optimizer_state={format}");
-        let run = tiny.run(format, &[&WIDE[..], &[&state, NARROWEST]].concat());
-        let parameters = run["parameters"].as_u64().expect("a number");
-        // Of the embedding there are only the state and what a step names of it. Four bytes of bases for each 256 numbers.
-        let bases = if format == "compact" { (parameters - EMBEDDING) / 64 } else { 0 };
-        let held = narrow * (parameters - EMBEDDING) + wide * EMBEDDING + bases;
-        let peaks = ["peak_device_bytes", "peak_host_bytes"].map(|key| run[key].as_u64().expect("a number"));
-        // Weights on the device keep their host copies.
-        assert!(peaks[1] <= held + (64 << 10), "{format}: {} bytes on the host, not {held}", peaks[1]);
-        assert!(peaks[0] + peaks[1] >= held, "{format}: {peaks:?} bytes are less than {held}");
+        for budget in [NARROWEST, "memory.device_budget=unlimited"] {
+            let run = tiny.run(&format!("{format}-{budget}"), &[&WIDE[..], &[&state, budget]].concat());
+            let parameters = run["parameters"].as_u64().expect("a number");
+            // Of the embedding there are only the state and what a step names of it. Four bytes of bases for each 256 numbers.
+            let bases = if format == "compact" { (parameters - EMBEDDING) / 64 } else { 0 };
+            let held = narrow * (parameters - EMBEDDING) + wide * EMBEDDING + bases;
+            let peaks =
+                ["peak_device_bytes", "peak_host_bytes"].map(|key| run[key].as_u64().expect("a number"));
+            println!("{format}, {budget}: {peaks:?} for {parameters} parameters");
+            // Weights on the device keep their host copies.
+            assert!(peaks[1] <= held + (64 << 10), "{format}: {} bytes on the host, not {held}", peaks[1]);
+            let both = peaks[0] + peaks[1];
+            assert!(both >= held, "{format}, {budget}: {peaks:?} bytes are less than {held}");
+            let at_most = (stated * parameters as f64) as u64 + WORKING;
+            assert!(both <= at_most, "{format}, {budget}: {peaks:?} bytes are more than {at_most}");
+        }
     }
 }
