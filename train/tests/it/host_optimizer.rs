@@ -170,6 +170,17 @@ fn blocks_that_stay_on_the_device_are_stepped_there() {
     // The norm's parts, of the six gradients that stay, are made on the device.
     assert_eq!(written("all") - written("mixed"), block, "the first block stays where it is");
 
+    // The journal tells who is stepped where, and of the update that ran beside the second step.
+    let told = |run: &str| {
+        let start = tiny.records(run, "start").remove(0);
+        let updates = tiny.records(run, "step").iter().map(|step| step["host_step_ms"].as_f64()).collect();
+        (start["optimizer_on"].clone(), start["device_blocks"].as_u64(), updates)
+    };
+    let (place, blocks, updates): (_, _, Vec<_>) = told("mixed");
+    assert_eq!((place, blocks), ("host".into(), Some(1)));
+    assert!(updates.iter().skip(1).all(|took| *took > Some(0.0)), "{updates:?}");
+    assert_eq!(told("device"), ("device".into(), None, vec![None; 4]));
+
     let narrow = [HOST, NARROW, TWO, "memory.device_blocks=1", "memory.optimizer_state=compact"];
     let whole = tiny.run("whole", &[&narrow[..], &["train.steps=7"]].concat());
     tiny.run("run", &[&narrow[..], &[TIGHT]].concat());
