@@ -69,6 +69,8 @@ mod codes;
 mod compact;
 mod elsewhere;
 mod error;
+#[cfg(feature = "test-util")]
+mod faults;
 mod format;
 mod gradient;
 mod kept;

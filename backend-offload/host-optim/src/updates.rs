@@ -46,6 +46,8 @@ impl Update {
     /// Takes the step. Whoever waits for the weights gets them once the state is where it is kept.
     fn run(self, pipeline: &mut Pipeline) -> Result<HostState, HostOptimError> {
         let Self { mut state, rule, stride, weights, form, done } = self;
+        #[cfg(feature = "test-util")]
+        crate::faults::panic_if_asked(&state);
         // Not before: each step gives a gradient's memory back, so that all together take no more than one does.
         let mut weights = weights.map_or_else(|| room(&state, form), Ok)?;
         match form {
