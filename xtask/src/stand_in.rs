@@ -18,7 +18,7 @@ use crate::{invocation::Invocation, readme::TestCommand, workspace, workspace::W
 
 #[derive(Args, Default)]
 pub(crate) struct StandIn {
-    /// Run the suite of door `cube` under 20 random schedules instead of the gate's 3; takes no other argument
+    /// Run the suite of door `cube` and the trainer's under 20 random schedules instead of the gate's few; takes no other argument
     #[arg(long, exclusive = true)]
     nightly: bool,
     /// When queued work runs
