@@ -89,7 +89,7 @@ impl HostPart {
         match &self.table {
             Some(table) if table.rows().has_gradient() => {
                 let begun = Instant::now();
-                let stepped = table.rows().step(rule, stride);
+                let stepped = self.times.waiting(|| table.rows().step(rule, stride));
                 self.times.stepped_since(begun);
                 stepped
             }

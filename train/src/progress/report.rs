@@ -104,7 +104,7 @@ impl Report {
 
     /// Time of the optimizer's steps on the host, and of waits for them, if it is there.
     pub(crate) fn host_step(&mut self, times: Option<[Duration; 2]>) {
-        let [stepping, waiting] = [0, 1].map(|which| Some(times?[which].as_secs_f64() * 1e3));
+        let [stepping, waiting] = [0, 1].map(|which: usize| Some(times?[which].as_secs_f64() * 1e3));
         (self.host_step_ms, self.host_step_wait_ms) = (stepping, waiting);
     }
 
