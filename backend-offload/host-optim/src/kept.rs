@@ -59,7 +59,12 @@ pub(crate) struct Part {
 
 impl Part {
     /// `len` bytes for the part with this number.
-    fn take(memory: &HostMemory, which: usize, len: usize, purpose: impl fmt::Display) -> Result<Self, OffloadError> {
+    fn take(
+        memory: &HostMemory,
+        which: usize,
+        len: usize,
+        purpose: impl fmt::Display,
+    ) -> Result<Self, OffloadError> {
         // Weights and gradients have no lead: their buffers are exchanged for each other.
         let lead = if len < LARGE { 0 } else { APART * (which + 1) };
         Ok(Self { buffer: memory.take(lead + len, purpose)?, lead })
@@ -235,7 +240,10 @@ mod tests {
                 for (n, lead) in leads.iter().enumerate() {
                     // Beside a gradient and weights, which begin at the beginning.
                     let others = leads[..n].iter().chain([&0, &4096]);
-                    assert!(others.map(|other| other.abs_diff(*lead)).all(|apart| apart >= 4 * LINE), "{leads:?}");
+                    assert!(
+                        others.map(|other| other.abs_diff(*lead)).all(|apart| apart >= 4 * LINE),
+                        "{leads:?}"
+                    );
                     assert_eq!(lead % LINE, 0, "numbers are where vectors are read");
                 }
                 let bytes = (layout.bytes(len).iter().sum::<usize>() + leads.iter().sum::<usize>()) as u64;

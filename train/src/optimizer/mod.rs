@@ -19,6 +19,7 @@ mod streamed;
 mod tables;
 #[cfg(test)]
 pub(crate) mod tests;
+mod times;
 
 pub(crate) use adoption::Restored;
 pub(crate) use host::{HostPart, format};

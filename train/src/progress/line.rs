@@ -30,7 +30,8 @@ pub(crate) fn line(report: &Report) -> String {
         parts.push(format!("disk {} out, {} in", Bytes(report.disk_written), Bytes(report.disk_read)));
     }
     // A step whose update is withheld leaves nothing for the next one to wait for.
-    if let (Some(step), Some(waited)) = (report.host_step_ms.filter(|ms| *ms > 0.0), report.host_step_wait_ms) {
+    if let (Some(step), Some(waited)) = (report.host_step_ms.filter(|ms| *ms > 0.0), report.host_step_wait_ms)
+    {
         let waited = 100.0 * waited / report.ms.max(1e-9);
         parts.push(format!("host's update {step:.0} ms, waited {waited:.0}%"));
     }

@@ -31,8 +31,12 @@ fn a_panic_in_an_update_ends_the_run_with_one_error_and_the_last_checkpoint_goes
         assert_code(&output, 1);
         let said = stderr(&output);
         let errors: Vec<_> = said.lines().filter(|line| line.starts_with("train: ")).collect();
-        let reason = format!("the optimizer's steps on the host ended early: injected into step \"{PANIC_AT}\"");
-        assert!(matches!(&errors[..], [error] if error.starts_with(told) && error.ends_with(&reason)), "{said}");
+        let reason =
+            format!("the optimizer's steps on the host ended early: injected into step \"{PANIC_AT}\"");
+        assert!(
+            matches!(&errors[..], [error] if error.starts_with(told) && error.ends_with(&reason)),
+            "{said}"
+        );
         assert_eq!(said.matches("panicked at").count(), 1, "{said}");
         assert!(!fs::exists(tiny.join(&run).join("summary.json")).expect("a folder"), "it did not end");
         assert_eq!(tiny.whole_checkpoints(&run), saved, "{said}");

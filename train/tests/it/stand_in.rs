@@ -165,7 +165,10 @@ fn a_budget_changes_no_bit_of_eight_bits_on_cuda() {
     let crossing = [NARROW, "memory.stream=int8", "memory.gradients=int8"];
     stand_in.spills_to_the_same_bits("int8", TIGHT_ON_HOST, &[&ON_HOST[..], &crossing].concat());
     // Three steps read eight large gradients each, or more.
-    assert!(reads_beside_kernels(&stand_in.tiny.join("int8-roomy.trace")) >= 8 * 3, "of every large gradient");
+    assert!(
+        reads_beside_kernels(&stand_in.tiny.join("int8-roomy.trace")) >= 8 * 3,
+        "of every large gradient"
+    );
 }
 
 #[test]
@@ -190,7 +193,10 @@ fn copies_of_a_step_on_the_host_take_less_of_it_beside_its_kernels() {
     let settings = [&ON_HOST[..], &[NARROW, COMPACT, TIGHT_ON_HOST, "eval.questions=[]"]].concat();
     let run = |out: &str, overlap: &str| {
         let mut command = stand_in.command(out, Order::Eager, &settings);
-        command.env("STAND_IN_KERNEL_US", "20").env("STAND_IN_BANDWIDTH", "4e9").env("OFFLOAD_OVERLAP", overlap);
+        command
+            .env("STAND_IN_KERNEL_US", "20")
+            .env("STAND_IN_BANDWIDTH", "4e9")
+            .env("OFFLOAD_OVERLAP", overlap);
         let (output, told) = stand_in.told_by(out, command);
         (bits(&json(&output)), told["simulated_ms"].as_f64().expect("milliseconds"))
     };
@@ -226,9 +232,8 @@ fn an_embedding_is_stepped_on_cuda_under_a_budget_that_holds_its_update_by_rows_
         "train.steps=3",
         "eval.questions=[]",
     ];
-    let trained = |out: &str, more: &[&str]| {
-        json(&stand_in.train(out, Order::Lazy, &[&settings[..], more].concat()))
-    };
+    let trained =
+        |out: &str, more: &[&str]| json(&stand_in.train(out, Order::Lazy, &[&settings[..], more].concat()));
     let roomy = trained("roomy", &[]);
     assert!(roomy["largest_launch"].as_u64() <= Some(45 << 20), "{roomy:#}");
     let tight = trained("tight", &["memory.device_budget=46MiB"]);

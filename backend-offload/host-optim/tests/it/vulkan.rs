@@ -137,7 +137,8 @@ fn run(folder: &Path, budget: &str) -> String {
         .env(BUDGET, budget)
         .output()
         .expect("a child process");
-    let [said, complained] = [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    let [said, complained] =
+        [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     assert!(child.status.success(), "{budget}: {said}\n{complained}");
     // The test harness may have begun the line with a text of its own.
     said.lines().find_map(|line| line.split_once(MARK)).expect("a report").1.to_owned()
