@@ -23,7 +23,7 @@ impl HostTimes {
         weights
     }
 
-    /// What `wait` returns, for which the program waits.
+    /// Runs `wait`, for whose result the program waits.
     pub(super) fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let waited_for = wait();
