@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::plan::{SHAPES, assert_as_planned};
 use crate::program::{PROGRAM, assert_success, json};
-use crate::tiny::{TIGHT, Tiny, bits};
+use crate::tiny::{Tiny, bits};
 
 /// The folder that plays a CUDA installation, or why there is none.
 fn installation() -> Result<PathBuf, String> {
@@ -184,7 +184,9 @@ fn an_optimizer_on_the_host_has_the_same_bits_on_cuda_in_whatever_order_work_hap
 #[test]
 fn a_run_has_the_same_bits_on_cuda_in_whatever_order_work_happens() {
     let Some(stand_in) = StandIn::prepared() else { return };
-    stand_in.spills_to_the_same_bits("device", TIGHT, &["train.optimizer=muon", "model.n_layer=2"]);
+    // The largest operation of its update takes 1,280 KiB.
+    let settings = ["train.optimizer=muon", "model.n_layer=2"];
+    stand_in.spills_to_the_same_bits("device", "memory.device_budget=1536KiB", &settings);
 }
 
 #[test]
