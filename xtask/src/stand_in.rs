@@ -18,7 +18,7 @@ use crate::{invocation::Invocation, readme::TestCommand, workspace, workspace::W
 
 #[derive(Args, Default)]
 pub(crate) struct StandIn {
-    /// Run the suite of door `cube` under 20 random schedules instead of the gate's 3; takes no other argument
+    /// Run the suite of door `cube` and the trainer's under 20 random schedules instead of the gate's few; takes no other argument
     #[arg(long, exclusive = true)]
     nightly: bool,
     /// When queued work runs
@@ -98,7 +98,7 @@ impl StandIn {
 
 /// The tests build the stand-in and choose its schedules themselves. Where it cannot be built they fail.
 fn nightly(test: &TestCommand) -> Invocation {
-    Invocation::cargo("test --package backend-offload --features")
+    Invocation::cargo("test --package backend-offload --package train --features")
         .arguments([test.features_of("backend-offload").join(",")])
         .arguments(["--test", "it", "stand_in::"])
         .environment("OFFLOAD_REQUIRE_STAND_IN", "1")
@@ -232,8 +232,8 @@ mod tests {
             "```sh\ncargo test --workspace --features backend-offload/cuda,train/x,backend-offload/wgpu\n```";
         assert_eq!(
             nightly(&TestCommand::parse(readme).unwrap()).to_string(),
-            "OFFLOAD_REQUIRE_STAND_IN=1 OFFLOAD_STAND_IN_SEEDS=20 cargo test --package backend-offload --features \
-             backend-offload/cuda,backend-offload/wgpu --test it stand_in::"
+            "OFFLOAD_REQUIRE_STAND_IN=1 OFFLOAD_STAND_IN_SEEDS=20 cargo test --package backend-offload --package train \
+             --features backend-offload/cuda,backend-offload/wgpu --test it stand_in::"
         );
     }
 
@@ -241,6 +241,8 @@ mod tests {
     fn tests_on_the_stand_in_are_where_the_nightly_run_looks_for_them() {
         let suite = workspace::root().join("backend-offload/tests/it/cube/mod.rs");
         assert!(fs::read_to_string(suite).unwrap().contains("mod stand_in {"));
+        let trainers = workspace::root().join("train/tests/it/main.rs");
+        assert!(fs::read_to_string(trainers).unwrap().contains("mod stand_in;"));
         assert!(TestCommand::read().unwrap().features_of("backend-offload").join(",").contains("/cuda"));
     }
 

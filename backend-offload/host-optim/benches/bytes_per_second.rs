@@ -2,7 +2,8 @@
 //! threads in the same run.
 //!
 //! `cargo bench -p host-optim` prints one line for each: bytes read and written per parameter, and its bytes per second as a
-//! ratio to the copy's. The two alternate, so that whatever else the machine does hits both.
+//! ratio to the copy's. The two alternate, so that whatever else the machine does hits both. `cargo bench -p host-optim -- 33554432`
+//! steps as many parameters.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -14,24 +15,26 @@ use host_optim::{
 };
 use rayon::prelude::*;
 
-/// Elements of the parameter: more than a cache holds in any format, and a few milliseconds of work, so that some rounds run
-/// undisturbed on a machine that does other things too.
+/// Elements of the parameter, where none are asked for: more than a cache holds in any format, and a few milliseconds of work, so that
+/// some rounds run undisturbed on a machine that does other things too.
 const LEN: usize = 1 << 23;
 const ROUNDS: usize = 60;
 const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
 
 fn main() {
-    println!("{LEN} parameters, {} threads", rayon::current_num_threads());
+    // Cargo adds an argument of its own.
+    let len = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(LEN);
+    println!("{len} parameters, {} threads", rayon::current_num_threads());
     println!("{:<14} {:>15} {:>12} {:>12} {:>8}", "", "bytes/parameter", "GB/s", "copy GB/s", "ratio");
     let gradient: Vec<bf16> =
-        (0..LEN).map(|n| bf16::from_f32(1e-3 * ((n as f32 * 0.754_877_7).fract() - 0.5))).collect();
-    let mut weights = vec![bf16::ONE; LEN];
+        (0..len).map(|n| bf16::from_f32(1e-3 * ((n as f32 * 0.754_877_7).fract() - 0.5))).collect();
+    let mut weights = vec![bf16::ONE; len];
     for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
-        let bytes = format.step_bytes(LEN as u64, true);
+        let bytes = format.step_bytes(len as u64, true);
         let memory = HostMemory::unlimited();
         let mut state =
             HostState::new(&memory, "w", format, Values::Bf16(&weights)).expect("the machine has memory");
-        beside_a_copy(&format!("{format:?}"), bytes, || {
+        beside_a_copy(&format!("{format:?}"), (bytes, len), || {
             state.arrive(Values::Bf16(&gradient)).expect("the machine has memory");
             let begun = Instant::now();
             state
@@ -41,14 +44,14 @@ fn main() {
         });
     }
     drop((gradient, weights));
-    let mut numbers: Vec<f32> = (0..LEN).map(|n| (n as f32 * 0.618).fract() - 0.5).collect();
-    let (mut codes, mut scales) = (vec![0; TILE * tiles(LEN)], vec![0.0; tiles(LEN)]);
+    let mut numbers: Vec<f32> = (0..len).map(|n| (n as f32 * 0.618).fract() - 0.5).collect();
+    let (mut codes, mut scales) = (vec![0; TILE * tiles(len)], vec![0.0; tiles(len)]);
     let bytes = (size_of_val(&numbers[..]) + codes.len() + size_of_val(&scales[..])) as u64;
     for code in [Code::Int8, Code::Fp8] {
-        beside_a_copy(&format!("{code:?} made"), bytes, || {
+        beside_a_copy(&format!("{code:?} made"), (bytes, len), || {
             timed(|| encode_tiles(code, &numbers, &mut codes, &mut scales))
         });
-        beside_a_copy(&format!("{code:?} read"), bytes, || {
+        beside_a_copy(&format!("{code:?} read"), (bytes, len), || {
             timed(|| decode_tiles(code, &codes, &scales, &mut numbers))
         });
     }
@@ -60,8 +63,8 @@ fn timed(work: impl FnOnce()) -> f64 {
     begun.elapsed().as_secs_f64()
 }
 
-/// Prints the speed of `work`, which touches so many bytes and says how many seconds it took.
-fn beside_a_copy(name: &str, bytes: u64, mut work: impl FnMut() -> f64) {
+/// Prints the speed of `work`, which touches so many bytes of so many parameters and says how many seconds it took.
+fn beside_a_copy(name: &str, (bytes, len): (u64, usize), mut work: impl FnMut() -> f64) {
     let source = vec![1u8; bytes as usize / 2];
     let mut target = vec![0u8; bytes as usize / 2];
     let mut best = [f64::INFINITY; 2];
@@ -74,6 +77,6 @@ fn beside_a_copy(name: &str, bytes: u64, mut work: impl FnMut() -> f64) {
         }));
     }
     let [speed, copy] = best.map(|seconds| bytes as f64 / seconds / 1e9);
-    let each = bytes as f64 / LEN as f64;
+    let each = bytes as f64 / len as f64;
     println!("{name:<14} {each:>15.2} {speed:>12.1} {copy:>12.1} {:>8.2}", speed / copy);
 }

@@ -37,7 +37,8 @@ impl Format {
         }
     }
 
-    /// Bytes of host memory for a parameter of `len` elements, `narrow` where the device computes with bf16 weights.
+    /// Bytes of host memory for a parameter of `len` elements, `narrow` where the device computes with bf16 weights. Large states take
+    /// up to 3,200 more, by which their parts begin apart.
     pub fn host_bytes(self, len: u64, narrow: bool) -> u64 {
         match self {
             Self::F32 => 12 * len,

@@ -1,9 +1,10 @@
 //! Where a state is: in host memory, or on the disk below it.
 
-use std::ops::Range;
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
-use backend_offload::{DiskMemory, HostBuffer, HostMemory};
+use backend_offload::{DiskMemory, HostBuffer, HostMemory, OffloadError};
 
 use crate::chunks::{CHUNK, OnDisk, Pipeline, Stored};
 use crate::error::HostOptimError;
@@ -42,6 +43,48 @@ impl From<DiskMemory> for StateMemory {
     }
 }
 
+/// Bytes from which on a part of a state is large: it lies in pages of its own.
+const LARGE: usize = 1 << 20;
+/// Bytes by which large parts begin apart: whole lines of the cache, and few of a page.
+const APART: usize = 5 * 64;
+
+/// A part of a state in host memory. Large ones of a state begin at places of a page of their own: a processor fetches nothing ahead
+/// over the end of a page, and parts that begin at the same place come to their next pages all at once.
+#[derive(Debug)]
+pub(crate) struct Part {
+    buffer: HostBuffer,
+    /// Bytes of the buffer before it.
+    lead: usize,
+}
+
+impl Part {
+    /// `len` bytes for the part with this number.
+    fn take(
+        memory: &HostMemory,
+        which: usize,
+        len: usize,
+        purpose: impl fmt::Display,
+    ) -> Result<Self, OffloadError> {
+        // Weights and gradients have no lead: their buffers are exchanged for each other.
+        let lead = if len < LARGE { 0 } else { APART * (which + 1) };
+        Ok(Self { buffer: memory.take(lead + len, purpose)?, lead })
+    }
+}
+
+impl Deref for Part {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer[self.lead..]
+    }
+}
+
+impl DerefMut for Part {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.lead..]
+    }
+}
+
 /// The numbers of a state.
 #[derive(Debug)]
 #[expect(
@@ -50,7 +93,7 @@ impl From<DiskMemory> for StateMemory {
 )]
 pub(crate) enum Kept {
     /// Parts that the format leaves empty have no buffer: a driver locks no pages of nothing.
-    Host([Option<HostBuffer>; PARTS]),
+    Host([Option<Part>; PARTS]),
     Disk(OnDisk),
 }
 
@@ -68,12 +111,11 @@ impl Kept {
         }
         let computes = !memory.host.computes_nothing();
         let mut parts = [const { None }; PARTS];
-        for ((part, bytes), what) in parts.iter_mut().zip(layout.bytes(len)).zip(PURPOSES) {
-            if bytes > 0 {
-                let buffer = part.insert(memory.host.take(bytes, format_args!("{what} of {name}"))?);
-                if computes {
-                    buffer.fill(0);
-                }
+        for (which, bytes) in layout.bytes(len).into_iter().enumerate().filter(|(_, bytes)| *bytes > 0) {
+            let purpose = format_args!("{} of {name}", PURPOSES[which]);
+            let part = parts[which].insert(Part::take(&memory.host, which, bytes, purpose)?);
+            if computes {
+                part.fill(0);
             }
         }
         if computes {
@@ -141,14 +183,14 @@ impl Kept {
     }
 
     /// The parts in host memory.
-    pub(crate) fn in_host_memory(&self) -> Option<&[Option<HostBuffer>; PARTS]> {
+    pub(crate) fn in_host_memory(&self) -> Option<&[Option<Part>; PARTS]> {
         match self {
             Self::Host(parts) => Some(parts),
             Self::Disk(_) => None,
         }
     }
 
-    pub(crate) fn in_host_memory_mut(&mut self) -> Option<&mut [Option<HostBuffer>; PARTS]> {
+    pub(crate) fn in_host_memory_mut(&mut self) -> Option<&mut [Option<Part>; PARTS]> {
         match self {
             Self::Host(parts) => Some(parts),
             Self::Disk(_) => None,
@@ -161,7 +203,8 @@ impl Kept {
     }
 
     pub(crate) fn host_bytes(&self) -> u64 {
-        self.in_host_memory().map_or(0, |parts| parts.iter().flatten().map(|part| part.len() as u64).sum())
+        let parts = self.in_host_memory().into_iter().flatten().flatten();
+        parts.map(|part| part.buffer.len() as u64).sum()
     }
 
     pub(crate) fn disk_bytes(&self) -> u64 {
@@ -172,6 +215,41 @@ impl Kept {
     }
 }
 
-pub(crate) fn arrays(layout: Layout, parts: &mut [Option<HostBuffer>; PARTS]) -> Arrays<'_> {
+pub(crate) fn arrays(layout: Layout, parts: &mut [Option<Part>; PARTS]) -> Arrays<'_> {
     layout.arrays(parts.each_mut().map(|part| part.as_deref_mut().unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::Format;
+    use crate::layout::Moments;
+
+    #[test]
+    fn large_parts_begin_at_places_of_a_page_of_their_own_and_all_their_bytes_count() {
+        const LINE: usize = 64;
+        for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
+            for (len, is_large) in [(1000, false), (1 << 20, true)] {
+                let memory = HostMemory::unlimited();
+                let layout = Layout::of(format, Moments::Two, true);
+                let state = Kept::new(&(&memory).into(), "w", layout, len, |_, _| {}).expect("memory");
+                let parts = state.in_host_memory().expect("it is there").each_ref();
+                let large = parts.into_iter().flatten().filter(|part| part.len() >= LARGE);
+                let leads: Vec<_> = large.map(|part| part.lead).collect();
+                assert_eq!(leads.len(), if is_large { 3 } else { 0 }, "{format:?}");
+                for (n, lead) in leads.iter().enumerate() {
+                    // Beside a gradient and weights, which begin at the beginning.
+                    let others = leads[..n].iter().chain([&0, &4096]);
+                    assert!(
+                        others.map(|other| other.abs_diff(*lead)).all(|apart| apart >= 4 * LINE),
+                        "{leads:?}"
+                    );
+                    assert_eq!(lead % LINE, 0, "numbers are where vectors are read");
+                }
+                let bytes = (layout.bytes(len).iter().sum::<usize>() + leads.iter().sum::<usize>()) as u64;
+                assert_eq!([state.host_bytes(), memory.usage().in_use], [bytes; 2], "{format:?}");
+                assert_eq!(parts.map(|part| part.as_ref().map_or(0, |part| part.len())), layout.bytes(len));
+            }
+        }
+    }
 }

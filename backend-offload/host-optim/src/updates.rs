@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use backend_offload::HostBuffer;
 use burn::tensor::{DType, Element, Shape, Tensor, TensorData, backend::Backend};
@@ -45,6 +46,8 @@ impl Update {
     /// Takes the step. Whoever waits for the weights gets them once the state is where it is kept.
     fn run(self, pipeline: &mut Pipeline) -> Result<HostState, HostOptimError> {
         let Self { mut state, rule, stride, weights, form, done } = self;
+        #[cfg(feature = "test-util")]
+        crate::faults::panic_if_asked(&state);
         // Not before: each step gives a gradient's memory back, so that all together take no more than one does.
         let mut weights = weights.map_or_else(|| room(&state, form), Ok)?;
         match form {
@@ -267,8 +270,10 @@ impl HostState {
         let memory = self.memory.clone();
         let (done, waiting) = sync_channel(1);
         let make = move || {
+            let begun = Instant::now();
             let done = waiting.recv().ok();
-            memory.first(|| make(done))
+            let waited = begun.elapsed();
+            (memory.first(|| make(done)), waited)
         };
         let update = Update { state: self, rule, stride, weights, form, done };
         (update, Updated { made: Mutex::new(Made::NotYet(Some(Box::new(make)))) })
@@ -281,8 +286,8 @@ pub struct Updated<T> {
 }
 
 enum Made<T> {
-    /// Waits for the step; `None` only after a panic in it.
-    NotYet(Option<Box<dyn FnOnce() -> T + Send>>),
+    /// Waits for the step, and tells how long; `None` only after a panic in it.
+    NotYet(Option<Box<dyn FnOnce() -> (T, Duration) + Send>>),
     Ready(T),
 }
 
@@ -295,13 +300,21 @@ impl<T> fmt::Debug for Updated<T> {
 impl<T: Clone> Updated<T> {
     /// The new weights, once they are there; all NaN if their step failed, which [`Updates::finish`] tells.
     pub fn wait(&self) -> T {
+        self.wait_timed().0
+    }
+
+    /// The same, and how long this call waited for the step. Making a tensor of the weights is no waiting.
+    pub fn wait_timed(&self) -> (T, Duration) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waited = Duration::ZERO;
         if let Made::NotYet(make) = &mut *made {
             let make = make.take().expect("an earlier try to make these weights panicked");
-            *made = Made::Ready(make());
+            let weights;
+            (weights, waited) = make();
+            *made = Made::Ready(weights);
         }
         match &*made {
-            Made::Ready(weights) => weights.clone(),
+            Made::Ready(weights) => (weights.clone(), waited),
             Made::NotYet(_) => unreachable!("made just before"),
         }
     }

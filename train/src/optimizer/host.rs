@@ -24,6 +24,7 @@ use runs::config::{Config, OptimizerKind, PlacementKind, StateKind, TrainSection
 use super::adoption::Restored;
 use super::rows::{Table, come_by_rows};
 use super::streamed::Crossing;
+use super::times::HostTimes;
 use super::{Rule, Stride, decay, rule};
 
 /// States by parameter.
@@ -42,6 +43,7 @@ pub(crate) struct HostPart {
     arrivals: Option<Arrivals>,
     arriving: HashMap<ParamId, Arriving>,
     stepping: Option<Stepping>,
+    pub(crate) times: HostTimes,
     /// Why an update failed. Weights and states that it lost are nowhere else.
     failure: Option<String>,
     /// In the model's order, in which sums are the same in every run.
@@ -109,6 +111,7 @@ impl HostPart {
             arrivals: None,
             arriving: HashMap::new(),
             stepping: None,
+            times: HostTimes::default(),
             failure: None,
             order: Vec::new(),
             to_tell: HashMap::new(),
@@ -244,7 +247,7 @@ impl HostPart {
     /// whenever it is asked.
     pub(crate) fn settle(&mut self) -> anyhow::Result<()> {
         if let Some(Stepping { parameters, updates }) = self.stepping.take() {
-            match updates.finish() {
+            match self.times.waiting(|| updates.finish()) {
                 Ok(states) => self.states.extend(parameters.into_iter().zip(states)),
                 Err(failure) => self.failure = Some(failure.to_string()),
             }

@@ -19,6 +19,7 @@ mod streamed;
 mod tables;
 #[cfg(test)]
 pub(crate) mod tests;
+mod times;
 
 pub(crate) use adoption::Restored;
 pub(crate) use host::{HostPart, format};
@@ -31,6 +32,7 @@ pub(crate) use rows::come_by_rows;
 pub(crate) use schedule::rate_share;
 pub(crate) use streamed::check_eight_bits;
 pub(crate) use tables::BLOCK_BYTES;
+pub(crate) use times::HostTimes;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -136,6 +138,13 @@ impl<I: Managed> Optimizer<I> {
         if let Some(host) = &mut self.host {
             host.withhold();
         }
+    }
+
+    /// The times of steps on the host, where there are any, for a step of the run that begins.
+    pub(crate) fn times_from_here(&self) -> Option<HostTimes> {
+        let times = self.host.as_ref()?.times.clone();
+        times.begin_step();
+        Some(times)
     }
 
     /// Waits for steps that are still on their way on the host.
@@ -333,10 +342,10 @@ impl<I: Managed> Stepper<'_, I> {
                 None
             }
         };
-        let missing = shape.clone();
+        let (missing, times) = (shape.clone(), host.times.clone());
         let value = move |device: &B::Device, _requires: bool| {
             let weights = match &updated {
-                Some(updated) => Tensor::from_inner(updated.wait()),
+                Some(updated) => Tensor::from_inner(times.awaited(updated.wait_timed())),
                 None => Tensor::full(missing.clone(), f32::NAN, device),
             };
             weights.require_grad()

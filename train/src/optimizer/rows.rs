@@ -6,6 +6,7 @@
 //! the embedding anyway. Rows that nobody names take theirs in turns, beside that pass.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use backend_offload::{HostMemory, Managed};
 use burn::module::ParamId;
@@ -86,17 +87,25 @@ impl HostPart {
     pub(super) fn step_rows(&mut self, stride: Stride) -> Result<(), HostOptimError> {
         let (rule, stride) = self.rule_and_stride(2, stride);
         match &self.table {
-            Some(table) if table.rows().has_gradient() => table.rows().step(rule, stride),
+            Some(table) if table.rows().has_gradient() => {
+                let begun = Instant::now();
+                let stepped = self.times.waiting(|| table.rows().step(rule, stride));
+                self.times.stepped_since(begun);
+                stepped
+            }
             _ => Ok(()),
         }
     }
 
     /// Begins `updates`; behind them some rows of the table that nobody named take the steps that they have missed.
     pub(super) fn begin_updates(&self, updates: Vec<Update>) -> Result<Updates, HostOptimError> {
-        match self.table.clone() {
-            Some(table) => Updates::begin_then(updates, move || table.rows().catch_up_some()),
-            None => Updates::begin(updates),
-        }
+        let (begun, times, table) = (Instant::now(), self.times.clone(), self.table.clone());
+        Updates::begin_then(updates, move || {
+            times.stepped_since(begun);
+            if let Some(table) = table {
+                table.rows().catch_up_some();
+            }
+        })
     }
 
     /// The table, whose rows are all to catch up before it is saved.

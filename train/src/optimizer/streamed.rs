@@ -135,7 +135,9 @@ impl HostPart {
         let state = self.states.remove(&id).expect("it is due");
         let code = self.crossing.weights.expect("its weights come in tiles");
         let (update, updated) = state.begin_tiles::<I>(rule, stride, code, device)?;
-        Ok((update, on_demand::<I>(self.crossing, code, shape, move || updated.wait())))
+        let times = self.times.clone();
+        let waited = move || times.awaited(updated.wait_timed());
+        Ok((update, on_demand::<I>(self.crossing, code, shape, waited)))
     }
 
     /// Whether the weights of a parameter that is due come in tiles.

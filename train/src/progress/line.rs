@@ -29,6 +29,12 @@ pub(crate) fn line(report: &Report) -> String {
     if report.disk_written > 0 || report.disk_read > 0 {
         parts.push(format!("disk {} out, {} in", Bytes(report.disk_written), Bytes(report.disk_read)));
     }
+    // A step whose update is withheld leaves nothing for the next one to wait for.
+    if let (Some(step), Some(waited)) = (report.host_step_ms.filter(|ms| *ms > 0.0), report.host_step_wait_ms)
+    {
+        let waited = 100.0 * waited / report.ms.max(1e-9);
+        parts.push(format!("host's update {step:.0} ms, waited {waited:.0}%"));
+    }
     if let (Some(sent), Some(ms)) = (report.ranks_sent, report.ranks_ms) {
         parts.push(format!("ranks {} {:.0}%", Bytes(sent), 100.0 * ms / report.ms.max(1e-9)));
     }
@@ -65,6 +71,8 @@ fn clock(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn report() -> Report {
@@ -92,6 +100,17 @@ mod tests {
             "{}",
             line(&report)
         );
+    }
+
+    #[test]
+    fn an_optimizer_on_the_host_tells_how_long_it_took_and_was_waited_for() {
+        let mut report = report();
+        report.host_step(Some([Duration::from_millis(310), Duration::from_micros(16_240)]));
+        let told = " | device 5.80 GiB/6.00 GiB | host's update 310 ms, waited 2% | eta ";
+        assert!(line(&report).contains(told), "{}", line(&report));
+        // Nothing was stepped beside the first step.
+        report.host_step(Some([Duration::ZERO; 2]));
+        assert!(line(&report).contains(" | device 5.80 GiB/6.00 GiB | eta "), "{}", line(&report));
     }
 
     #[test]

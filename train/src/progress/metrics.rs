@@ -36,7 +36,9 @@ pub(crate) fn train_scalars() -> Vec<Scalar<Report>> {
         Scalar::new("Tokens per second", None, true, |report| report.tokens_per_second),
         Scalar::new("Device memory", Some("GiB"), false, |report| report.device_bytes as f64 / GIB),
         Scalar::new("Host memory", Some("GiB"), false, |report| report.host_bytes as f64 / GIB),
-        Scalar::new("Moved", Some("GiB"), false, |report| (report.bytes_in + report.bytes_out) as f64 / GIB),
+        Scalar::new("Moved", Some("GiB"), false, |report| {
+            report.over_the_link().into_iter().sum::<u64>() as f64 / GIB
+        }),
     ]
 }
 

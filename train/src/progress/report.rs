@@ -49,6 +49,12 @@ pub(crate) struct Report {
     pub(crate) evictions: u64,
     pub(crate) restores: u64,
     pub(crate) stall_ms: f64,
+    /// Time of the optimizer's steps on the host that ended since the last report, beside this step's forward pass, and the part of
+    /// this step in which the program waited for them. Absent where the optimizer is on the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) host_step_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) host_step_wait_ms: Option<f64>,
     /// Bytes that this rank sent to others and heard from them, and the time in such calls; within `ms`, sums beside the pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_sent: Option<u64>,
@@ -97,6 +103,12 @@ impl Report {
     pub(crate) fn time(&mut self, step: Duration, data: Duration) {
         self.ms = step.as_secs_f64() * 1e3;
         self.data_ms = data.as_secs_f64() * 1e3;
+    }
+
+    /// Time of the optimizer's steps on the host, and of waits for them, if it is there.
+    pub(crate) fn host_step(&mut self, times: Option<[Duration; 2]>) {
+        let [stepping, waiting] = [0, 1].map(|which: usize| Some(times?[which].as_secs_f64() * 1e3));
+        (self.host_step_ms, self.host_step_wait_ms) = (stepping, waiting);
     }
 
     /// Bytes and time of the exchange with other ranks between two readings of its meter.

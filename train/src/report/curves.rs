@@ -1,7 +1,7 @@
 //! The curves of a run.
 
 use super::chart::{Chart, Curve, Look, Marks};
-use super::history::{History, Update};
+use super::history::{History, Start, Update};
 use super::thinning::{Point, smooth};
 
 /// Values beyond it are not drawn: an axis that reached them would show nothing else.
@@ -41,10 +41,11 @@ pub(super) fn charts(history: &History) -> Vec<Chart> {
     let mut charts = vec![loss.clone()];
     charts.extend((steps.len() >= LONG).then(|| second_half(loss)));
     charts.extend([rate, speed, memory(steps)]);
-    if steps.iter().any(|step| step.bytes_out.or(step.bytes_in).is_some_and(|bytes| bytes > 0)) {
-        charts.push(moved(steps));
-        charts.push(stall(steps));
-    }
+    let on_host = history.starts.last().is_some_and(Start::steps_on_host);
+    let spills = steps.iter().any(|step| step.bytes_out.or(step.bytes_in).is_some_and(|bytes| bytes > 0));
+    charts.extend((spills || on_host).then(|| moved(steps, on_host)));
+    charts.extend(spills.then(|| stall(steps)));
+    charts.extend(steps.iter().any(|step| step.host_step_ms.is_some()).then(|| updates(steps)));
     if steps.iter().any(|step| step.disk_written.or(step.disk_read).is_some_and(|bytes| bytes > 0)) {
         let curves = vec![
             ("to the disk", Look::First, bytes(steps, |step| step.disk_written)),
@@ -80,15 +81,19 @@ fn memory(steps: &[Update]) -> Chart {
     ];
     let host = bytes(steps, |step| step.host_bytes);
     if host.iter().any(|point| point.1 > 0.0) {
-        curves.push(("spilled to the host", Look::Second, host));
+        curves.push(("host, the most of a step", Look::Second, host));
     }
     sizes("Memory", curves)
 }
 
-fn moved(steps: &[Update]) -> Chart {
+/// Bytes over the link, with weights and gradients of an optimizer that is `on_host`.
+fn moved(steps: &[Update], on_host: bool) -> Chart {
+    let with = |spilled: Option<u64>, own: Option<u64>| {
+        if on_host { Some(spilled? + own.unwrap_or_default()) } else { spilled }
+    };
     let curves = vec![
-        ("to the device", Look::First, bytes(steps, |step| step.bytes_in)),
-        ("to the host", Look::Second, bytes(steps, |step| step.bytes_out)),
+        ("to the device", Look::First, bytes(steps, |step| with(step.bytes_in, step.bytes_written))),
+        ("to the host", Look::Second, bytes(steps, |step| with(step.bytes_out, step.bytes_read))),
     ];
     sizes("Moved per step", curves)
 }
@@ -104,6 +109,15 @@ fn exchanged(steps: &[Update]) -> Chart {
 fn stall(steps: &[Update]) -> Chart {
     let waited = share(steps, |step| step.stall_ms);
     Chart { from_zero: true, ..chart("Waiting for copies", "percent of the step", smoothed("stall", waited)) }
+}
+
+/// Time of the host's updates, and of steps that waited for them.
+fn updates(steps: &[Update]) -> Chart {
+    let curves = vec![
+        line("its time", Look::First, of(steps, |step| step.host_step_ms)),
+        line("waited for", Look::Second, of(steps, |step| step.host_step_wait_ms)),
+    ];
+    Chart { from_zero: true, ..chart("Update on the host", "milliseconds", curves) }
 }
 
 /// Percent of each step.

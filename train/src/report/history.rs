@@ -52,6 +52,10 @@ pub(super) struct Start {
     pub(super) parameters: u64,
     pub(super) tokens_per_step: u64,
     pub(super) device_budget: Option<u64>,
+    /// `device` or `host`, and what is told of the latter. Older journals do not say.
+    pub(super) optimizer_on: Option<String>,
+    pub(super) optimizer_state: Option<String>,
+    pub(super) device_blocks: Option<u64>,
 }
 
 /// One step of the optimizer. Numbers that are none in the file (a loss that is not finite) are absent here.
@@ -72,9 +76,13 @@ pub(super) struct Update {
     pub(super) host_bytes: Option<u64>,
     pub(super) bytes_out: Option<u64>,
     pub(super) bytes_in: Option<u64>,
+    pub(super) bytes_read: Option<u64>,
+    pub(super) bytes_written: Option<u64>,
     pub(super) disk_written: Option<u64>,
     pub(super) disk_read: Option<u64>,
     pub(super) stall_ms: Option<f64>,
+    pub(super) host_step_ms: Option<f64>,
+    pub(super) host_step_wait_ms: Option<f64>,
     pub(super) ranks_sent: Option<u64>,
     pub(super) ranks_heard: Option<u64>,
     pub(super) ranks_ms: Option<f64>,
@@ -129,6 +137,13 @@ pub(super) struct Stopping {
 pub(super) struct Score {
     pub(super) right: u64,
     pub(super) asked: u64,
+}
+
+impl Start {
+    /// Whether parameters are stepped on the host, so that what the trainer itself reads and writes are gradients and weights.
+    pub(super) fn steps_on_host(&self) -> bool {
+        self.optimizer_on.as_deref() == Some("host")
+    }
 }
 
 impl History {

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use backend_offload::Bytes;
 
-use super::history::{Eval, History, Sample, Score};
+use super::history::{Eval, History, Sample, Score, Start};
 use super::markup::Escaped;
 use crate::figures::{duration, grouped};
 
@@ -27,6 +27,7 @@ pub(super) fn facts(history: &History) -> Vec<(&'static str, String)> {
             "Device budget",
             Some(start.device_budget.map_or("unlimited".to_owned(), |budget| Bytes(budget).to_string())),
         );
+        tell("Optimizer", place_of_optimizer(start));
         tell("Parameters", Some(grouped(start.parameters)));
         tell("Tokens per step", Some(grouped(start.tokens_per_step)));
     }
@@ -40,7 +41,8 @@ pub(super) fn facts(history: &History) -> Vec<(&'static str, String)> {
     let device = history.steps.iter().filter_map(|step| step.device_bytes).max();
     tell("Most device memory", device.map(|bytes| Bytes(bytes).to_string()));
     let host = history.steps.iter().filter_map(|step| step.host_bytes).max();
-    tell("Most spilled to the host", host.filter(|bytes| *bytes > 0).map(|bytes| Bytes(bytes).to_string()));
+    tell("Most host memory", host.filter(|bytes| *bytes > 0).map(|bytes| Bytes(bytes).to_string()));
+    tell("Update on the host", time_of_updates(history));
     let disk: u64 = history.steps.iter().filter_map(|step| step.disk_written).sum();
     tell("Written to the disk tier", (disk > 0).then(|| Bytes(disk).to_string()));
     let best = history.evals.iter().rfind(|eval| eval.best);
@@ -52,6 +54,29 @@ pub(super) fn facts(history: &History) -> Vec<(&'static str, String)> {
     tell("Latest checkpoint", saved.map(|bytes| Bytes(bytes).to_string()));
     tell("Resumed", (history.starts.len() > 1).then(|| times(history.starts.len() - 1)));
     facts
+}
+
+/// Where parameters are stepped, and what is kept of them there.
+fn place_of_optimizer(start: &Start) -> Option<String> {
+    if !start.steps_on_host() {
+        return start.optimizer_on.as_ref().map(|place| format!("on the {place}"));
+    }
+    let state = start.optimizer_state.as_deref().unwrap_or("unknown");
+    let stays = match start.device_blocks.unwrap_or_default() {
+        0 => String::new(),
+        1 => "; of the first block on the device".to_owned(),
+        blocks => format!("; of the first {} blocks on the device", grouped(blocks)),
+    };
+    Some(format!("on the host, its state in {state}{stays}"))
+}
+
+/// The mean time of an update on the host, and of waiting for it.
+fn time_of_updates(history: &History) -> Option<String> {
+    let times = history.steps.iter().filter_map(|step| Some([step.host_step_ms?, step.host_step_wait_ms?]));
+    let times: Vec<_> = times.filter(|[took, _]| *took > 0.0).collect();
+    let mean = |which: usize| times.iter().map(|time| time[which]).sum::<f64>() / times.len() as f64;
+    let [took, waited] = [mean(0), mean(1)];
+    (!times.is_empty()).then(|| format!("{took:.1} ms on average, of which steps waited for {waited:.1} ms"))
 }
 
 pub(super) fn quiz(page: &mut String, history: &History) -> fmt::Result {

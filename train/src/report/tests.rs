@@ -32,7 +32,7 @@ fn jsonl(records: &[Value]) -> String {
 
 fn start(step: u64) -> Value {
     json!({"kind": "start", "step": step, "device": "CPU", "parameters": 804_096, "tokens_per_step": 1024,
-        "device_budget": 16 << 20, "resumed": step > 0})
+        "device_budget": 16 << 20, "optimizer_on": "device", "resumed": step > 0})
 }
 
 fn step(step: u64, steps: u64) -> Value {
@@ -142,6 +142,7 @@ fn a_page_tells_what_happened() {
     let text = text(&page);
     for told in [
         "DeviceCPU",
+        "Optimizeron the device",
         "804,096",
         "16.00 MiB",
         "Resumedonce",
@@ -179,6 +180,40 @@ fn a_watched_step_is_drawn_and_told_to_the_byte() {
         assert!(drawn.contains(named), "{named}");
     }
     assert_eq!(drawn.matches("<path class=\"band ").count(), 3);
+}
+
+#[test]
+fn a_page_tells_where_the_optimizer_is_how_long_it_took_and_what_it_moved() {
+    let on_host = |blocks: u64| {
+        let mut begun = start(0);
+        begun["optimizer_on"] = json!("host");
+        begun["optimizer_state"] = json!("compact");
+        begun["device_blocks"] = json!(blocks);
+        let steps = (1..=3).map(|at| {
+            let mut step = step(at, 9);
+            (step["bytes_out"], step["bytes_in"]) = (json!(0), json!(0));
+            (step["bytes_read"], step["bytes_written"]) = (json!(3 << 20), json!(6 << 20));
+            // No update was on its way during the first step.
+            let times = if at == 1 { [0.0, 0.0] } else { [30.0 + at as f64, 4.0] };
+            (step["host_step_ms"], step["host_step_wait_ms"]) = (json!(times[0]), json!(times[1]));
+            step
+        });
+        page(&jsonl(&[vec![begun], steps.collect()].concat()))
+    };
+    let page = on_host(2);
+    let told = text(&page);
+    for said in [
+        "Optimizeron the host, its state in compact; of the first 2 blocks on the device",
+        "Update on the host32.5 ms on average, of which steps waited for 4.0 ms",
+        "Most host memory9.00 MiB",
+    ] {
+        assert!(told.contains(said), "{said} is not told: {told}");
+    }
+    for drawn in ["<b>Update on the host</b>", "<b>Moved per step</b>", "data-name=\"waited for\""] {
+        assert!(page.contains(drawn), "{drawn}");
+    }
+    assert!(!page.contains("<b>Waiting for copies</b>"), "nothing spilled");
+    assert!(text(&on_host(0)).contains("Optimizeron the host, its state in compact\n"));
 }
 
 #[test]

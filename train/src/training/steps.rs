@@ -49,6 +49,7 @@ impl<I: Offloadable> Run<I> {
                 watch_step::<I>(&self.device);
             }
             let begun = Instant::now();
+            let times = self.optimizer.times_from_here();
             let Some(data) = batches.next() else {
                 let failure = self.session.training.failure();
                 let error = failure.map_or_else(|| anyhow!("the training data ended early"), Into::into);
@@ -105,6 +106,7 @@ impl<I: Offloadable> Run<I> {
                 return (model, Err(anyhow!("the update of step {step} could not run: {error}")));
             }
             report.time(begun.elapsed(), waited);
+            report.host_step(times.map(|times| times.take()));
             if let Some((before, after)) = told.zip(self.ranks.costs()) {
                 report.ranks(before, after);
             }

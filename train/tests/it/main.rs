@@ -13,6 +13,7 @@ mod host_optimizer;
 mod index;
 mod inspect;
 mod longest_match;
+mod panics;
 mod plan;
 mod prepare;
 mod program;

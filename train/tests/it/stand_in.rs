@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashSet,
-    env, fs,
+    env, fmt, fs,
     io::{Write as _, stderr},
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -29,46 +29,114 @@ fn installation() -> Result<PathBuf, String> {
     }
 }
 
-/// The folder, and one for runs whose autotune leaves no timings of a CPU in the cache of a machine with a GPU. `None` where
-/// the test cannot run and need not.
-fn prepared() -> Option<(PathBuf, Tiny)> {
-    let installation = match installation() {
-        Ok(installation) => installation,
-        Err(why) => {
-            let required = env::var("OFFLOAD_REQUIRE_STAND_IN").is_ok_and(|value| value == "1");
-            assert!(!required, "this test has to run, but {why}");
-            writeln!(stderr(), "NOT RUN: the trainer on the stand-in: {why}").expect("standard error");
-            return None;
-        }
-    };
-    let tiny = Tiny::new();
-    fs::write(tiny.join("cubecl.toml"), "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n")
-        .expect("writing");
-    Some((installation, tiny))
+/// The order in which queued work happens.
+#[derive(Clone, Copy)]
+enum Order {
+    /// At the call; the race detector reports accesses that nothing orders.
+    Eager,
+    /// As late as possible.
+    Lazy,
+    /// As the seed picks among what streams and events allow.
+    Random(u64),
 }
 
-/// Trains there under `budget`, with queued work run in the order that `mode` names, and ends without a finding.
-fn train(tiny: &Tiny, installation: &Path, mode: &str, budget: &str, settings: &[&str]) -> Output {
-    let out = format!("{mode}-{budget}");
-    let report = tiny.join(&format!("{out}.json"));
-    let mut command = Command::new(PROGRAM);
-    command
-        .args(["--config", "tiny.json", "--device", "cuda", "--json", "--out", &out])
-        .args(["--set", &format!("memory.device_budget={budget}")])
-        .args(settings.iter().flat_map(|setting| ["--set", setting]))
-        .current_dir(tiny.path())
-        .env("CUDA_PATH", installation)
-        .env("LD_LIBRARY_PATH", installation.join("lib"))
-        .env("STAND_IN_CACHE", installation.join("kernels"))
-        .env("STAND_IN_MODE", mode)
-        .env("STAND_IN_RACES", if mode == "eager" { "1" } else { "0" })
-        .env("STAND_IN_TRACE", tiny.join(&format!("{out}.trace")))
-        .env("STAND_IN_REPORT", &report);
-    let output = command.output().expect("the program starts");
-    assert_success(&output);
-    let told: Value = serde_json::from_slice(&fs::read(report).expect("a report at exit")).expect("JSON");
-    assert_eq!(told["findings"].to_string(), "{}", "{out}");
-    output
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Eager => f.write_str("eager"),
+            Self::Lazy => f.write_str("lazy"),
+            Self::Random(seed) => write!(f, "random-{seed}"),
+        }
+    }
+}
+
+/// Eager, lazy, and as many seeds as `OFFLOAD_STAND_IN_SEEDS` says. The gate has time for one.
+fn orders() -> impl Iterator<Item = Order> {
+    let seeds = env::var("OFFLOAD_STAND_IN_SEEDS").unwrap_or_else(|_| "1".to_owned());
+    let seeds: u64 = seeds.parse().expect("OFFLOAD_STAND_IN_SEEDS is a number of seeds");
+    [Order::Eager, Order::Lazy].into_iter().chain((1..=seeds).map(Order::Random))
+}
+
+/// The folder that plays a CUDA installation, and one for runs whose autotune leaves no timings of a CPU in the cache of a machine
+/// with a GPU.
+struct StandIn {
+    installation: PathBuf,
+    tiny: Tiny,
+}
+
+impl StandIn {
+    /// `None` where the test cannot run and need not.
+    fn prepared() -> Option<Self> {
+        let installation = match installation() {
+            Ok(installation) => installation,
+            Err(why) => {
+                let required = env::var("OFFLOAD_REQUIRE_STAND_IN").is_ok_and(|value| value == "1");
+                assert!(!required, "this test has to run, but {why}");
+                writeln!(stderr(), "NOT RUN: the trainer on the stand-in: {why}").expect("standard error");
+                return None;
+            }
+        };
+        let tiny = Tiny::new();
+        fs::write(tiny.join("cubecl.toml"), "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n")
+            .expect("writing");
+        Some(Self { installation, tiny })
+    }
+
+    /// Trains in `out`, ready to be started.
+    fn command(&self, out: &str, order: Order, settings: &[&str]) -> Command {
+        let Self { installation, tiny } = self;
+        let [mode, seed] = match order {
+            Order::Eager => ["eager".to_owned(), String::new()],
+            Order::Lazy => ["lazy".to_owned(), String::new()],
+            Order::Random(seed) => ["random".to_owned(), seed.to_string()],
+        };
+        let mut command = Command::new(PROGRAM);
+        command
+            .args(["--config", "tiny.json", "--device", "cuda", "--json", "--out", out])
+            .args(settings.iter().flat_map(|setting| ["--set", setting]))
+            .current_dir(tiny.path())
+            .env("CUDA_PATH", installation)
+            .env("LD_LIBRARY_PATH", installation.join("lib"))
+            .env("STAND_IN_CACHE", installation.join("kernels"))
+            .env("STAND_IN_MODE", mode)
+            .env("STAND_IN_SEED", seed)
+            .env("STAND_IN_RACES", if matches!(order, Order::Eager) { "1" } else { "0" })
+            .env("STAND_IN_TRACE", tiny.join(&format!("{out}.trace")))
+            .env("STAND_IN_REPORT", tiny.join(&format!("{out}.json")));
+        command
+    }
+
+    /// Trains in `out` and ends without a finding.
+    fn train(&self, out: &str, order: Order, settings: &[&str]) -> Output {
+        self.told_by(out, self.command(out, order, settings)).0
+    }
+
+    /// Runs such a command, which ends without a finding; what the program prints, and what the stand-in tells of it.
+    fn told_by(&self, out: &str, mut command: Command) -> (Output, Value) {
+        let output = command.output().expect("the program starts");
+        assert_success(&output);
+        let report = fs::read(self.tiny.join(&format!("{out}.json"))).expect("a report at exit");
+        let told: Value = serde_json::from_slice(&report).expect("JSON");
+        assert_eq!(told["findings"].to_string(), "{}", "{out}");
+        (output, told)
+    }
+
+    /// Under a budget that does not hold it, a run has the bits of one with room for everything, in whatever order queued work happens.
+    fn spills_to_the_same_bits(&self, name: &str, budget: &str, settings: &[&str]) {
+        let settings = [settings, &["train.steps=3", "eval.questions=[]"]].concat();
+        let roomy = json(&self.train(&format!("{name}-roomy"), Order::Lazy, &settings));
+        assert_eq!(roomy["evictions"], 0, "{name}");
+        let tight = [&settings[..], &[budget]].concat();
+        for order in orders() {
+            let run = json(&self.train(&format!("{name}-{order}"), order, &tight));
+            assert!(run["restores"].as_u64() > Some(20), "{name}, {order}: it did not spill: {run:#}");
+            assert!(
+                run["peak_device_bytes"].as_u64() <= run["device_budget"].as_u64(),
+                "{name}, {order}: {run:#}"
+            );
+            assert_eq!(bits(&run), bits(&roomy), "{name}, {order}");
+        }
+    }
 }
 
 /// Large reads in a trace of the stand-in, none of which is on a stream that runs kernels.
@@ -84,49 +152,79 @@ fn reads_beside_kernels(trace: &Path) -> u64 {
     reads.len() as u64
 }
 
+/// The optimizer on the host, whose embedding comes by rows; matrices cross the link as they are computed with.
+const ON_HOST: [&str; 4] =
+    ["memory.optimizer=host", "model.tie_word_embeddings=false", "model.n_layer=2", "train.recompute=1"];
+const NARROW: &str = "model.compute=bf16";
+const COMPACT: &str = "memory.optimizer_state=compact";
+const TIGHT_ON_HOST: &str = "memory.device_budget=800KiB";
+
 #[test]
 fn a_budget_changes_no_bit_of_eight_bits_on_cuda() {
-    let Some((installation, tiny)) = prepared() else { return };
-    let settings = [
-        "memory.optimizer=host",
-        "memory.stream=int8",
-        "memory.gradients=int8",
-        "model.compute=bf16",
-        "model.n_layer=2",
-        "train.recompute=1",
-        "train.steps=3",
-        "eval.questions=[]",
-    ];
-    let trained = |mode: &str, budget: &str| json(&train(&tiny, &installation, mode, budget, &settings));
-    let roomy = trained("lazy", "unlimited");
-    assert_eq!(roomy["evictions"], 0);
-    let steps = roomy["steps"].as_u64().expect("a number");
-    assert!(reads_beside_kernels(&tiny.join("lazy-unlimited.trace")) >= 8 * steps, "of every large gradient");
-    for mode in ["eager", "lazy"] {
-        let tight = trained(mode, "800KiB");
-        assert!(tight["restores"].as_u64() > Some(20), "{mode} did not spill: {tight:#}");
-        assert!(tight["peak_device_bytes"].as_u64() <= tight["device_budget"].as_u64(), "{mode}: {tight:#}");
-        assert_eq!(bits(&tight), bits(&roomy), "{mode}");
+    let Some(stand_in) = StandIn::prepared() else { return };
+    let crossing = [NARROW, "memory.stream=int8", "memory.gradients=int8"];
+    stand_in.spills_to_the_same_bits("int8", TIGHT_ON_HOST, &[&ON_HOST[..], &crossing].concat());
+    // Three steps read eight large gradients each, or more.
+    assert!(
+        reads_beside_kernels(&stand_in.tiny.join("int8-roomy.trace")) >= 8 * 3,
+        "of every large gradient"
+    );
+}
+
+#[test]
+fn an_optimizer_on_the_host_has_the_same_bits_on_cuda_in_whatever_order_work_happens() {
+    let Some(stand_in) = StandIn::prepared() else { return };
+    let cases: [(&str, &[&str]); 3] =
+        [("f32", &[]), ("bf16", &[NARROW, "memory.optimizer_state=bf16"]), ("compact", &[NARROW, COMPACT])];
+    for (name, settings) in cases {
+        stand_in.spills_to_the_same_bits(name, TIGHT_ON_HOST, &[&ON_HOST[..], settings].concat());
     }
+}
+
+#[test]
+fn a_run_has_the_same_bits_on_cuda_in_whatever_order_work_happens() {
+    let Some(stand_in) = StandIn::prepared() else { return };
+    // The largest operation of its update takes 1,280 KiB.
+    let settings = ["train.optimizer=muon", "model.n_layer=2"];
+    stand_in.spills_to_the_same_bits("device", "memory.device_budget=1536KiB", &settings);
+}
+
+#[test]
+fn copies_of_a_step_on_the_host_take_less_of_it_beside_its_kernels() {
+    let Some(stand_in) = StandIn::prepared() else { return };
+    let settings = [&ON_HOST[..], &[NARROW, COMPACT, TIGHT_ON_HOST, "eval.questions=[]"]].concat();
+    let run = |out: &str, overlap: &str| {
+        let mut command = stand_in.command(out, Order::Eager, &settings);
+        command
+            .env("STAND_IN_KERNEL_US", "20")
+            .env("STAND_IN_BANDWIDTH", "4e9")
+            .env("OFFLOAD_OVERLAP", overlap);
+        let (output, told) = stand_in.told_by(out, command);
+        (bits(&json(&output)), told["simulated_ms"].as_f64().expect("milliseconds"))
+    };
+    // The first run of all tunes; its time is not compared.
+    let (tuned, _) = run("tuned", "1");
+    let (beside, overlapped) = run("beside", "1");
+    let (in_line, serial) = run("in-line", "0");
+    println!("{overlapped} ms, in line {serial} ms");
+    assert!(beside == tuned && in_line == tuned, "other bits");
+    assert!(overlapped < 0.9 * serial, "{overlapped} ms, in line {serial} ms");
 }
 
 /// The records beside the plan's source hold more shapes; this holds what the program says of itself.
 #[test]
 fn a_run_on_cuda_takes_what_its_plan_said() {
-    let Some((installation, tiny)) = prepared() else { return };
-    for settings in SHAPES {
+    let Some(stand_in) = StandIn::prepared() else { return };
+    for (n, settings) in SHAPES.into_iter().enumerate() {
         let settings = [settings, &["eval.questions=[]"]].concat();
-        let output = train(&tiny, &installation, "lazy", "unlimited", &settings);
-        fs::remove_dir_all(tiny.join("lazy-unlimited")).expect("a run");
-        fs::remove_file(tiny.join("lazy-unlimited.json")).expect("a report");
-        assert_as_planned(&output, &settings);
+        assert_as_planned(&stand_in.train(&format!("run-{n}"), Order::Lazy, &settings), &settings);
     }
 }
 
 /// An embedding of 8 MiB: in one piece its update names 48 MiB and more, and by rows 44 at most.
 #[test]
 fn an_embedding_is_stepped_on_cuda_under_a_budget_that_holds_its_update_by_rows_alone() {
-    let Some((installation, tiny)) = prepared() else { return };
+    let Some(stand_in) = StandIn::prepared() else { return };
     let settings = [
         "train.optimizer=adamw",
         "model.n_embd=256",
@@ -136,10 +234,11 @@ fn an_embedding_is_stepped_on_cuda_under_a_budget_that_holds_its_update_by_rows_
         "train.steps=3",
         "eval.questions=[]",
     ];
-    let trained = |budget: &str| json(&train(&tiny, &installation, "lazy", budget, &settings));
-    let roomy = trained("unlimited");
+    let trained =
+        |out: &str, more: &[&str]| json(&stand_in.train(out, Order::Lazy, &[&settings[..], more].concat()));
+    let roomy = trained("roomy", &[]);
     assert!(roomy["largest_launch"].as_u64() <= Some(45 << 20), "{roomy:#}");
-    let tight = trained("46MiB");
+    let tight = trained("tight", &["memory.device_budget=46MiB"]);
     assert!(tight["evictions"].as_u64() > Some(0), "{tight:#}");
     assert!(tight["peak_device_bytes"].as_u64() <= Some(46 << 20), "{tight:#}");
     assert_eq!(bits(&tight), bits(&roomy));

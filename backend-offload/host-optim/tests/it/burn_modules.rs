@@ -49,7 +49,7 @@ impl<B: Backend> ModuleMapper<B> for Fixed {
     }
 }
 
-fn numbers<const D: usize>(shape: [usize; D], seed: u32) -> TensorData {
+pub(crate) fn numbers<const D: usize>(shape: [usize; D], seed: u32) -> TensorData {
     let mut x = seed.wrapping_mul(0x9e37_79b9) | 1;
     let numbers = (0..shape.iter().product()).map(|_| {
         x = x.wrapping_mul(0x915f_77f5).wrapping_add(0x6a09_e667);

@@ -8,3 +8,4 @@ mod rows;
 mod slices;
 mod updates;
 mod velocity;
+mod vulkan;

@@ -95,6 +95,28 @@ fn a_state_in_f32_has_the_bits_of_adamw_written_out() {
     }
 }
 
+/// Parts of several pages, which do not begin where their memory does.
+#[test]
+fn a_large_state_has_the_bits_of_arrays_of_ones_own() {
+    let len = (1 << 18) + 77;
+    let wave = |seed: usize| (0..len).map(move |n| ((n * 7 + seed) as f32 * 0.618).fract() - 0.5);
+    let (mut weights, memory) = (wave(1).collect::<Vec<f32>>(), HostMemory::unlimited());
+    let mut state = HostState::new(&memory, "w", Format::F32, Values::F32(&weights)).expect("memory");
+    assert!(state.host_bytes() > 12 * len as u64, "its parts begin apart");
+    let mut expected = [weights.clone(), vec![0.0; len], vec![0.0; len]];
+    for step in 1..=3 {
+        let gradient: Vec<f32> = wave(step as usize + 1).collect();
+        state.arrive(Values::F32(&gradient)).expect("memory");
+        state.step(RULE, stride(step), ValuesMut::F32(&mut weights)).expect("a gradient");
+        let [weights, first, second] = &mut expected;
+        RULE.step(stride(step), step, weights, [first, second], &gradient);
+    }
+    let saved = state.save(Values::F32(&weights)).expect("its own");
+    let found = [&weights, &saved.moments[0], &saved.moments[1]];
+    assert!(found.into_iter().zip(&expected).all(|(found, expected)| bits(found) == bits(expected)));
+    assert_eq!(bits(&saved.weights), bits(&weights));
+}
+
 #[test]
 fn the_number_of_threads_changes_no_bit() {
     for (format, is_narrow) in [(Format::F32, false), (Format::Bf16Moments, true), (Format::Compact, true)] {

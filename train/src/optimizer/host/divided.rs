@@ -103,7 +103,7 @@ impl HostPart {
     /// The weights that this process has stepped on the host and other ranks wait for, once they are there.
     pub(in crate::optimizer) fn stepped(&mut self, id: ParamId) -> Option<TensorData> {
         let updated = self.to_tell.remove(&id)?;
-        let stepped = updated.wait();
+        let stepped = self.times.awaited(updated.wait_timed());
         drop(updated);
         Some(Arc::unwrap_or_clone(stepped))
     }

@@ -10,7 +10,7 @@ use backend_offload::{Offload, Offloadable, Stats, stats};
 use burn::tensor::backend::Backend;
 use burn_train::Interrupter;
 use models::Footprint;
-use runs::config::Config;
+use runs::config::{Config, PlacementKind};
 use runs::device::Place;
 use runs::directory::{Lock, RunDirectory, Start};
 use runs::{BadInput, Pretrained};
@@ -302,7 +302,8 @@ fn journal(
     directory: &RunDirectory,
     drive_wear: u64,
 ) -> anyhow::Result<Journal> {
-    let step = session.progress.step;
+    let (step, memory) = (session.progress.step, &session.config.memory);
+    let on_host = memory.optimizer == PlacementKind::Host;
     let mut journal = Journal::open(&session.run, step)?;
     journal.write(
         "start",
@@ -312,6 +313,9 @@ fn journal(
             "parameters": session.parameters,
             "tokens_per_step": session.config.tokens_per_step(),
             "device_budget": place.budget,
+            "optimizer_on": memory.optimizer,
+            "optimizer_state": on_host.then_some(memory.optimizer_state),
+            "device_blocks": on_host.then_some(memory.device_blocks),
             "resumed": directory.from.is_some(),
             "began_with": directory.pretrained.as_ref().map(Pretrained::path),
             "drive_wear": drive_wear,

@@ -1,0 +1,47 @@
+//! A panic in a step on the host ends the run and damages nothing that was saved.
+
+use std::fs;
+
+use crate::program::{assert_code, stderr};
+use crate::tiny::{Tiny, bits};
+
+/// By then every other parameter has taken its fourth step.
+const PANIC_AT: &str = "lm_head 4";
+
+/// The fourth step is waited for before it is saved, or by the forward pass of the fifth.
+#[test]
+fn a_panic_in_an_update_ends_the_run_with_one_error_and_the_last_checkpoint_goes_on() {
+    let tiny = Tiny::new();
+    let settings = ["memory.optimizer=host", "model.compute=bf16", "train.steps=6"];
+    for (state, every, saved, told) in [
+        ("f32", 1, vec![1, 2, 3], "train: the last update could not run"),
+        ("compact", 2, vec![2], "train: the last update could not run"),
+        ("compact", 3, vec![3], "train: step 5 could not run: the last update could not run"),
+    ] {
+        let [format, every, keep] = [
+            format!("memory.optimizer_state={state}"),
+            format!("checkpoint.every={every}"),
+            "checkpoint.keep_last=9".to_owned(),
+        ];
+        let settings = [&settings[..], &[&format, &every, &keep]].concat();
+        let [whole, run] = ["whole", "run"].map(|run| format!("{run}-{state}-{every}"));
+        let whole = tiny.run(&whole, &settings);
+        let output =
+            tiny.command(&run, &settings).env("HOST_OPTIM_PANIC_AT", PANIC_AT).output().expect("it starts");
+        assert_code(&output, 1);
+        let said = stderr(&output);
+        let errors: Vec<_> = said.lines().filter(|line| line.starts_with("train: ")).collect();
+        let reason =
+            format!("the optimizer's steps on the host ended early: injected into step \"{PANIC_AT}\"");
+        assert!(
+            matches!(&errors[..], [error] if error.starts_with(told) && error.ends_with(&reason)),
+            "{said}"
+        );
+        assert_eq!(said.matches("panicked at").count(), 1, "{said}");
+        assert!(!fs::exists(tiny.join(&run).join("summary.json")).expect("a folder"), "it did not end");
+        let mut found = tiny.whole_checkpoints(&run);
+        found.sort_unstable();
+        assert_eq!(found, saved, "{said}");
+        assert_eq!(bits(&tiny.resume(&run, &[])), bits(&whole), "{state}, {every}");
+    }
+}
