@@ -1,13 +1,21 @@
-"""The models that bench-vram trains on a CPU, in PyTorch: same shapes, same batch, same optimizer, plain f32.
+"""The models that bench-vram trains, in PyTorch: same shapes, same batch, same optimizer, plain f32.
 
 `--shape gpt-124m` is GPT-2 small, its vocabulary padded to 50,304 as in the preset, on one sequence of 64 tokens under AdamW;
 `--shape toy` is the default run's network on 1,024 tokens under Muon and AdamW. Tokens are random: what a step costs does
 not depend on them. Written as a user of PyTorch would write it, with its fused attention and its own AdamW; nothing is
 compiled ahead and no type is narrowed.
+
+On a GPU (`--device cuda`) there are three ways to train under a cap (`--cap-bytes`), which PyTorch's allocator keeps: `--mode
+memory` with everything there, `--mode activations` with what the backward pass needs in page-locked host memory
+(`save_on_cpu`), `--mode fsdp` with parameters, gradients and moments there and stepped there (FSDP2, `CPUOffloadPolicy`, one
+process). Products round their factors to TF32 there, as the trainer's do. Memory that does not suffice is exit code 4 and one
+line, a PyTorch without CUDA exit code 3 and one line.
+
 Prints one JSON object. The first step is left out of the median.
 """
 
 import argparse
+import contextlib
 import json
 import math
 import resource
@@ -24,12 +32,19 @@ SHAPES = {
     ),
 }
 
+MODES = ("memory", "activations", "fsdp")
+
+WITHOUT_CUDA, OUT_OF_MEMORY = 3, 4
+
 
 def arguments(words=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
     parser.add_argument("--steps", type=int, required=True, help="2 or more")
     parser.add_argument("--threads", type=int, default=0, help="0 leaves the choice to PyTorch")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--mode", choices=MODES, default="memory", help="where what is trained lies; all but memory on a GPU")
+    parser.add_argument("--cap-bytes", type=int, help="device memory that may be taken, on a GPU")
     for name in ("batch", "time", "vocabulary"):
         parser.add_argument(f"--{name}", type=int, help="in place of the shape's own")
     found = parser.parse_args(words)
@@ -39,8 +54,16 @@ def arguments(words=None):
         parser.error("--batch, --time and --vocabulary must be 1 or more")
     if found.threads < 0:
         parser.error("--threads must be 0 or more")
+    if found.device != "cpu" and found.device.split(":")[0] != "cuda":
+        parser.error(f"--device {found.device} is neither cpu nor cuda nor cuda:N")
+    if found.device == "cpu" and (found.mode != "memory" or found.cap_bytes is not None):
+        parser.error("--mode and --cap-bytes are about a GPU's memory: add --device cuda")
+    if found.cap_bytes is not None and found.cap_bytes < 1:
+        parser.error("--cap-bytes must be 1 or more")
     shape = dict(SHAPES[found.shape])
     shape.update({name: value for name, value in vars(found).items() if name in shape and value is not None})
+    if found.mode == "fsdp" and shape["family"] != "gpt2":
+        parser.error(f"--mode fsdp is for models under AdamW alone, and matrices of {found.shape} are under Muon")
     if shape["time"] > shape["positions"]:
         parser.error(f"--time {shape['time']} is longer than the {shape['positions']} positions of {found.shape}")
     return found, shape
@@ -76,7 +99,7 @@ def networks(torch):
                 nn.init.normal_(weight, std=0.02)
 
         def forward(self, ids):
-            x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+            x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
             for block in self.blocks:
                 x = block(x)
             return self.norm(x) @ self.wte.weight.T
@@ -118,7 +141,8 @@ def networks(torch):
             self.head = nn.Linear(shape["width"], shape["vocabulary"], bias=False)
             self.blocks = nn.ModuleList(NanochatBlock(shape) for _ in range(shape["layers"]))
             angles = torch.arange(shape["positions"])[:, None] * 10000.0 ** (-torch.arange(half) / half)
-            self.cos, self.sin = angles.cos(), angles.sin()
+            self.register_buffer("cos", angles.cos(), persistent=False)
+            self.register_buffer("sin", angles.sin(), persistent=False)
 
         def forward(self, ids):
             time = ids.shape[1]
@@ -158,11 +182,40 @@ class Muon:
             weight.mul_(1 - self.lr * self.decay).sub_(x, alpha=rate)
 
 
+def capped(torch, found):
+    """The device, once it has its cap."""
+    device = torch.device(found.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.backends.cuda.matmul.allow_tf32 = True
+        if found.cap_bytes is not None:
+            whole = torch.cuda.get_device_properties(device).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, found.cap_bytes / whole), device)
+    return device
+
+
+def sharded(torch, model):
+    """The model with its parameters in host memory, from where each block's come for the time of its use."""
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=0, world_size=1)
+    for part in [*model.blocks, model]:
+        fully_shard(part, offload_policy=CPUOffloadPolicy(pin_memory=True))
+    return model
+
+
 def measure(torch, found, shape):
     torch.manual_seed(1337)
     if found.threads:
         torch.set_num_threads(found.threads)
+    device = capped(torch, found)
     model = networks(torch)[shape["family"]](shape)
+    model = sharded(torch, model) if found.mode == "fsdp" else model.to(device)
+    if found.mode == "activations":
+        kept = lambda: torch.autograd.graph.save_on_cpu(pin_memory=True)
+    else:
+        kept = contextlib.nullcontext
     hidden = model.hidden_matrices()
     apart = {id(weight) for weight in hidden}
     others = [weight for weight in model.parameters() if id(weight) not in apart]
@@ -173,27 +226,36 @@ def measure(torch, found, shape):
     muon = Muon(hidden)
     seconds = []
     for _ in range(found.steps):
-        tokens = torch.randint(shape["vocabulary"], (shape["batch"], shape["time"] + 1))
+        tokens = torch.randint(shape["vocabulary"], (shape["batch"], shape["time"] + 1), device=device)
         begun = time.perf_counter()
-        logits = model(tokens[:, :-1])
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        with kept():
+            logits = model(tokens[:, :-1])
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         with torch.no_grad():
             muon.step()
         adamw.step()
         model.zero_grad(set_to_none=True)
-        loss.item()
+        last = loss.item()
         seconds.append(time.perf_counter() - begun)
     median = statistics.median(seconds[1:])
     used = resource.getrusage(resource.RUSAGE_SELF)
+    if found.mode == "fsdp":
+        torch.distributed.destroy_process_group()
     return {
         "peer": f"PyTorch {torch.__version__}",
         "shape": found.shape,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "mode": found.mode,
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "threads": torch.get_num_threads(),
         "steps": found.steps,
-        "tokens": shape["batch"] * shape["time"],
+        "tokens": found.steps * shape["batch"] * shape["time"],
+        "seconds": sum(seconds),
+        "loss": last,
+        "peak_device_bytes": torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None,
+        "peak_host_bytes": 1024 * used.ru_maxrss,
         "step_ms_median": 1000 * median,
         "tokens_per_second": shape["batch"] * shape["time"] / median,
         "cpu_seconds": used.ru_utime + used.ru_stime,
@@ -206,7 +268,14 @@ def main():
         import torch
     except ImportError as error:
         sys.exit(f"PyTorch cannot be imported ({error}); `pip install torch` in the environment of {sys.executable}")
-    print(json.dumps(measure(torch, found, shape)))
+    if found.device != "cpu" and not torch.cuda.is_available():
+        print(f"PyTorch {torch.__version__} in {sys.executable} has no CUDA that works here", file=sys.stderr)
+        sys.exit(WITHOUT_CUDA)
+    try:
+        print(json.dumps(measure(torch, found, shape)))
+    except torch.OutOfMemoryError as error:
+        print(str(error).splitlines()[0], file=sys.stderr)
+        sys.exit(OUT_OF_MEMORY)
 
 
 if __name__ == "__main__":

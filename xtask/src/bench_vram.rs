@@ -7,6 +7,7 @@
 mod below;
 mod bisection;
 mod budget;
+mod capped;
 mod cell;
 mod energy;
 mod limits;
@@ -38,6 +39,7 @@ use simulation::{Rates, Simulation};
 use suite::{Crossing, Optimizer, Place, Turns};
 use trainer::Trainer;
 
+pub(crate) use peer::{CARRIED as CARRIED_PEER, SCRIPT as PEER};
 pub(crate) use readme_table::fault as readme_fault;
 
 #[derive(Args)]
@@ -46,7 +48,7 @@ pub(crate) struct BenchVram {
     #[arg(long = "config", value_name = "NAME")]
     configs: Vec<String>,
     /// Bytes, or shares of the peak without a limit
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "100%,75%,50%,25%")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = BUDGETS)]
     budgets: Vec<Budget>,
     /// Steps per cell; speed is that of the median step, the first one left out
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
@@ -87,8 +89,9 @@ pub(crate) struct BenchVram {
     /// Device memory for `--max-params`, in bytes
     #[arg(long, value_name = "BYTES", requires = "max_params")]
     budget: Option<Budget>,
-    /// Record nothing: compare the CPU's speed with that of the same models elsewhere, by turns
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["budgets", "out", "max_params"])]
+    /// Compare with the same models elsewhere, by turns: on the CPU the speed, which is not recorded; on a GPU everything, under the
+    /// same caps of device memory
+    #[arg(long, value_name = "NAME", conflicts_with = "max_params")]
     peer: Option<peer::Peer>,
     /// The Python that the peer runs in
     #[arg(long, value_name = "PATH", default_value = "python3", requires = "peer")]
@@ -156,24 +159,22 @@ impl BenchVram {
             );
         }
         if let Some(peer::Peer::Pytorch) = self.peer {
-            return self.beside_pytorch(&place);
+            return self.beside_pytorch(&machine, &place);
         }
         let models = suite::models(&self.configs, self.steps, self.turns(), &self.settings, &place);
-        let limits = || {
-            Limits::begin(Duration::from_secs(self.seconds_per_cell), Duration::from_secs(60 * self.minutes))
-        };
         if let Some(budget) = self.budget {
             let Budget::Bytes(budget) = budget else { bail!("--max-params needs a --budget in bytes: 8GiB") };
             let model = models.first().context("there is no model")?;
             let trainer = Trainer::get(self.train.as_deref(), &place.device)?;
-            return max_params::run(&trainer, model, budget, &limits());
+            return max_params::run(&trainer, model, budget, &self.limits());
         }
         let limited = self.below_the_device()?;
         let planned = sweep::size(&models, &self.budgets);
         let trainer = Trainer::get(self.train.as_deref(), &place.device)?.beside(counts_energy(&place));
         let record = Record::begin(self.out.as_deref(), &machine, &place, &models, &trainer.origin, planned)?;
-        let cells =
-            sweep::run(&trainer, &models, &self.budgets, &limited, &limits(), |cells| record.write(cells))?;
+        let cells = sweep::run(&trainer, &models, &self.budgets, &limited, &self.limits(), |cells| {
+            record.write(cells)
+        })?;
         println!("\n{}", table::terminal(&cells));
         for reason in table::reasons(&cells) {
             println!("{reason}");
@@ -205,16 +206,42 @@ impl BenchVram {
         host.into_iter().chain(disk).collect()
     }
 
-    fn beside_pytorch(&self, place: &Place) -> Result<()> {
+    fn beside_pytorch(&self, machine: &Machine, place: &Place) -> Result<()> {
         let steps = self.steps.unwrap_or(PEER_STEPS);
+        if place.device.starts_with("cuda") {
+            return self.capped_beside_pytorch(machine, place, steps);
+        }
+        let budgets = self.budgets.iter().map(Budget::to_string).collect::<Vec<_>>().join(",");
+        if self.out.is_some() || budgets != BUDGETS {
+            bail!(
+                "--peer has --budgets and --out on a GPU alone: on the CPU it compares speeds and records nothing"
+            );
+        }
         let models = suite::models(&self.configs, Some(steps), self.turns(), &self.settings, place);
         peer::check(&models, place)?;
-        let twin = peer::Twin::pytorch(&self.python, steps)?;
+        let twin = peer::Twin::pytorch(&self.python, &place.device, steps)?;
         let trainer = Trainer::get(self.train.as_deref(), &place.device)?;
-        let limits =
-            Limits::begin(Duration::from_secs(self.seconds_per_cell), Duration::from_secs(60 * self.minutes));
-        println!("{}", peer::run(&twin, &trainer, &models, &limits)?);
+        println!("{}", peer::run(&twin, &trainer, &models, &self.limits())?);
         Ok(())
+    }
+
+    fn capped_beside_pytorch(&self, machine: &Machine, place: &Place, steps: u64) -> Result<()> {
+        let configs = if self.configs.is_empty() { capped::default_models() } else { self.configs.clone() };
+        let settings = [capped::settings(&configs)?, self.settings.clone()].concat();
+        let models = suite::models(&configs, Some(steps), self.turns(), &settings, place);
+        let twin = peer::Twin::pytorch(&self.python, &place.device, steps)?;
+        let trainer = Trainer::get(self.train.as_deref(), &place.device)?;
+        let record =
+            capped::Comparison::begin(self.out.as_deref(), machine, place, &twin.name, &trainer.origin)?;
+        let (script, device, limits) = (&twin.program, place.device.as_str(), &self.limits());
+        let capped = capped::Capped { script, steps: twin.steps, device, trainer: &trainer, limits };
+        capped.run(&models, &self.budgets, |rows| record.write(rows))?;
+        println!("recorded in {}", record.folder.display());
+        Ok(())
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::begin(Duration::from_secs(self.seconds_per_cell), Duration::from_secs(60 * self.minutes))
     }
 }
 
@@ -227,6 +254,8 @@ fn counts_energy(place: &Place) -> Option<energy::Gpu> {
     };
     gpu.inspect_err(|error| println!("energy is left out: {error:#}")).ok()
 }
+
+const BUDGETS: &str = "100%,75%,50%,25%";
 
 /// Steps of one run beside a peer.
 const PEER_STEPS: u64 = 8;

@@ -18,7 +18,7 @@ use crate::{invocation::Invocation, readme::TestCommand, workspace, workspace::W
 
 #[derive(Args, Default)]
 pub(crate) struct StandIn {
-    /// Run the suite of door `cube` and the trainer's under 20 random schedules instead of the gate's few; takes no other argument
+    /// Run the suite of door `cube` and the trainer's under 50 random schedules instead of the gate's few; takes no other argument
     #[arg(long, exclusive = true)]
     nightly: bool,
     /// When queued work runs
@@ -102,7 +102,7 @@ fn nightly(test: &TestCommand) -> Invocation {
         .arguments([test.features_of("backend-offload").join(",")])
         .arguments(["--test", "it", "stand_in::"])
         .environment("OFFLOAD_REQUIRE_STAND_IN", "1")
-        .environment("OFFLOAD_STAND_IN_SEEDS", "20")
+        .environment("OFFLOAD_STAND_IN_SEEDS", "50")
 }
 
 fn require_compiler(compiler: &str) -> Result<()> {
@@ -227,12 +227,12 @@ mod tests {
     }
 
     #[test]
-    fn at_night_the_suite_of_the_stand_in_runs_under_twenty_seeds_or_fails() {
+    fn at_night_the_suite_of_the_stand_in_runs_under_fifty_seeds_or_fails() {
         let readme =
             "```sh\ncargo test --workspace --features backend-offload/cuda,train/x,backend-offload/wgpu\n```";
         assert_eq!(
             nightly(&TestCommand::parse(readme).unwrap()).to_string(),
-            "OFFLOAD_REQUIRE_STAND_IN=1 OFFLOAD_STAND_IN_SEEDS=20 cargo test --package backend-offload --package train \
+            "OFFLOAD_REQUIRE_STAND_IN=1 OFFLOAD_STAND_IN_SEEDS=50 cargo test --package backend-offload --package train \
              --features backend-offload/cuda,backend-offload/wgpu --test it stand_in::"
         );
     }

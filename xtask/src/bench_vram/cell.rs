@@ -86,20 +86,26 @@ impl Cell {
 
 const OWN_COLUMNS: [&str; 5] = ["model", "budget", "budget_bytes", "outcome", "reason"];
 
+/// The columns of a record.
+pub(super) fn header() -> Vec<String> {
+    OWN_COLUMNS.iter().chain(Summary::COLUMNS).map(|&name| name.to_owned()).collect()
+}
+
+/// A cell under these columns.
+pub(super) fn row(cell: &Cell) -> Vec<String> {
+    let own = [
+        cell.model.clone(),
+        cell.budget.to_string(),
+        cell.limit.map(|bytes| bytes.to_string()).unwrap_or_default(),
+        cell.outcome.name().to_owned(),
+        cell.outcome.reason().unwrap_or_default().to_owned(),
+    ];
+    let nothing = || vec![String::new(); Summary::COLUMNS.len()];
+    own.into_iter().chain(cell.summary().map_or_else(nothing, Summary::to_columns)).collect()
+}
+
 pub(super) fn to_csv(cells: &[Cell]) -> String {
-    let header = OWN_COLUMNS.iter().chain(Summary::COLUMNS).map(|&name| name.to_owned()).collect();
-    let row = |cell: &Cell| {
-        let own = [
-            cell.model.clone(),
-            cell.budget.to_string(),
-            cell.limit.map(|bytes| bytes.to_string()).unwrap_or_default(),
-            cell.outcome.name().to_owned(),
-            cell.outcome.reason().unwrap_or_default().to_owned(),
-        ];
-        let nothing = || vec![String::new(); Summary::COLUMNS.len()];
-        own.into_iter().chain(cell.summary().map_or_else(nothing, Summary::to_columns)).collect()
-    };
-    let rows: Vec<Vec<String>> = std::iter::once(header).chain(cells.iter().map(row)).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(header()).chain(cells.iter().map(row)).collect();
     csv::write(&rows)
 }
 

@@ -1,7 +1,13 @@
-//! `bench-vram --peer pytorch`: the trainer and the same model in PyTorch, by turns, on the CPU.
+//! `bench-vram --peer pytorch`: the trainer and the same model in PyTorch, by turns, on the CPU. On a GPU it is compared under caps,
+//! which is `capped`.
 //!
 //! Both take every step in a process of their own. A round is one run of each, so that what else the machine does falls
 //! on both; what is compared is the ratio within a round.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Error, Result, bail, ensure};
 use serde::Deserialize;
@@ -25,31 +31,48 @@ const SHAPES: [&str; 2] = ["toy", "gpt-124m"];
 /// Rounds; an odd number has a median.
 const ROUNDS: usize = 3;
 
-const SCRIPT: &str = "xtask/peers/pytorch_gpt.py";
+pub(crate) const SCRIPT: &str = "xtask/peers/pytorch_gpt.py";
+
+/// Its name where `cargo xtask gpu-check` laid it beside this program.
+pub(crate) const CARRIED: &str = "pytorch_gpt.py";
 
 /// The program that trains the same models elsewhere.
 pub(super) struct Twin {
-    program: Invocation,
-    steps: u64,
+    pub(super) program: Invocation,
+    /// Its name and version.
+    pub(super) name: String,
+    pub(super) steps: u64,
 }
 
 impl Twin {
-    /// The script under the `python` of the machine, once it has PyTorch.
-    pub(super) fn pytorch(python: &str, steps: u64) -> Result<Self> {
-        let imports = Invocation::new(python).arguments(["-c", "import torch"]);
-        imports.output(workspace::root()).with_context(|| {
+    /// The script under the `python` of the machine, once it has PyTorch, which sees a GPU where that is the `device`.
+    pub(super) fn pytorch(python: &str, device: &str, steps: u64) -> Result<Self> {
+        let look = "import torch; print(torch.__version__, torch.cuda.is_available())";
+        let found = Invocation::new(python).arguments(["-c", look]).output(Path::new("."));
+        let found = found.with_context(|| {
             format!("`{python}` has no PyTorch; name another by --python, or `{python} -m pip install torch`")
         })?;
-        let script = workspace::root().join(SCRIPT);
-        Ok(Self { program: Invocation::new(python).arguments([script.to_string_lossy()]), steps })
+        let (version, cuda) = found.trim().split_once(' ').context("PyTorch named no version")?;
+        ensure!(
+            device == "cpu" || cuda == "True",
+            "PyTorch {version} of `{python}` has no CUDA that works here, so that nothing was compared; name another by --python, or add \
+             --device cpu"
+        );
+        let program = Invocation::new(python).arguments([script().to_string_lossy()]);
+        Ok(Self { program, name: format!("PyTorch {version}"), steps })
     }
 
     fn ask(&self, shape: &str) -> Result<Said> {
         let steps = self.steps.to_string();
         let asked = self.program.clone().arguments(["--shape", shape, "--steps", &steps]);
-        let printed = asked.output(workspace::root())?;
+        let printed = asked.output(Path::new("."))?;
         serde_json::from_str(printed.trim()).with_context(|| format!("`{asked}` printed something else"))
     }
+}
+
+fn script() -> PathBuf {
+    let beside = env::current_exe().ok().map(|program| program.with_file_name(CARRIED));
+    beside.filter(|path| path.is_file()).unwrap_or_else(|| workspace::root().join(SCRIPT))
 }
 
 /// The fields that are read of the script's output.
@@ -105,7 +128,7 @@ pub(super) fn run(twin: &Twin, trainer: &Trainer, models: &[Model], limits: &Lim
 /// Refuses what has no twin before anything is built.
 pub(super) fn check(models: &[Model], place: &Place) -> Result<()> {
     if place.device != "cpu" {
-        bail!("--peer compares on the CPU; add --device cpu");
+        bail!("--peer compares on the CPU and on CUDA, and not on {}; add --device cpu", place.device);
     }
     for model in models {
         ensure!(
@@ -132,7 +155,7 @@ fn shown(model: &str, peer: &str, rounds: &[Round]) -> String {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use std::fs;
+    use std::{fs, os::unix::fs::PermissionsExt};
 
     use crate::records::machine::Machine;
 
@@ -150,7 +173,8 @@ mod tests {
         let trainer = StandIn::new(test, &format!("cat <<'END'\n{PRINTED}\nEND\n"));
         let script = trainer.folder.join("twin.sh");
         fs::write(&script, format!("cat <<'END'\n{said}\nEND\n")).unwrap();
-        let twin = Twin { program: Invocation::new("sh").arguments([script.to_string_lossy()]), steps: 10 };
+        let program = Invocation::new("sh").arguments([script.to_string_lossy()]);
+        let twin = Twin { program, name: "PyTorch 2".to_owned(), steps: 10 };
         let hour = std::time::Duration::from_hours(1);
         run(&twin, &trainer.trainer, &[toy()], &Limits::begin(hour, hour))
     }
@@ -175,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_without_a_twin_and_a_gpu_are_refused() {
+    fn a_model_without_a_twin_and_another_device_are_refused() {
         let machine =
             Machine { gpu: None, evidence: String::new(), processor: String::new(), facts: Vec::new() };
         let refused = |config: &str, device: &str| {
@@ -185,13 +209,29 @@ mod tests {
         };
         assert_eq!(refused("toy", "cpu"), Ok(()));
         assert!(refused("gpt-350m", "cpu").unwrap_err().contains("knows toy and gpt-124m"));
-        assert!(refused("toy", "cuda").unwrap_err().contains("--device cpu"));
+        assert!(refused("toy", "vulkan").unwrap_err().contains("not on vulkan; add --device cpu"));
     }
 
     #[test]
     fn a_python_without_the_peer_is_named() {
-        let error = Twin::pytorch("false", 2).err().unwrap().to_string();
+        let error = Twin::pytorch("false", "cpu", 2).err().unwrap().to_string();
         assert!(error.starts_with("`false` has no PyTorch"), "{error}");
+    }
+
+    #[test]
+    fn a_peer_without_cuda_says_so_in_one_line() {
+        let trainer = StandIn::new("peer-without-cuda", "");
+        let python = trainer.folder.join("python");
+        fs::write(&python, "#!/bin/sh\necho 2.15.0+cpu False\n").unwrap();
+        fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+        let python = python.to_string_lossy().into_owned();
+        let error = Twin::pytorch(&python, "cuda", 2).err().unwrap().to_string();
+        assert!(
+            error.starts_with("PyTorch 2.15.0+cpu of `") && error.contains("has no CUDA that works here"),
+            "{error}"
+        );
+        assert_eq!(error.lines().count(), 1);
+        assert_eq!(Twin::pytorch(&python, "cpu", 2).unwrap().name, "PyTorch 2.15.0+cpu");
     }
 
     impl Said {

@@ -83,7 +83,8 @@ pub(super) fn size(models: &[Model], budgets: &[Budget]) -> usize {
     models.len() * with_reference(budgets).count()
 }
 
-fn with_reference(budgets: &[Budget]) -> impl Iterator<Item = Budget> {
+/// The run without a limit, and then those with one.
+pub(super) fn with_reference(budgets: &[Budget]) -> impl Iterator<Item = Budget> {
     let limited = budgets.iter().copied().filter(|budget| *budget != Budget::Unlimited);
     std::iter::once(Budget::Unlimited).chain(limited)
 }

@@ -105,7 +105,7 @@ impl Trainer {
     }
 
     /// In a folder that is gone afterwards.
-    fn in_scratch<T>(&self, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+    pub(super) fn in_scratch<T>(&self, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         // Two benchmarks at once would spoil each other's numbers; at least they keep each other's files.
         let scratch = self.scratch.join(std::process::id().to_string());
         fs::create_dir_all(&scratch).with_context(|| format!("{} could not be made", scratch.display()))?;

@@ -1,5 +1,5 @@
 //! Lays the folder to carry: the stripped release binaries (the check, the trainer, and this program, which measures the
-//! trainer), the script that runs them, the commit they were built from.
+//! trainer), the same models in PyTorch, the script that runs them, the commit they were built from.
 
 use std::{
     env, fs,
@@ -9,7 +9,12 @@ use std::{
 use anyhow::{Context, Result};
 
 use super::stand_in;
-use crate::{invocation::Invocation, workspace, workspace::Workspace};
+use crate::{
+    bench_vram::{CARRIED_PEER, PEER},
+    invocation::Invocation,
+    workspace,
+    workspace::Workspace,
+};
 
 const BINARY: &str = "gpu_check";
 const TRAINER: &str = "train";
@@ -44,6 +49,9 @@ pub(super) fn lay() -> Result<PathBuf> {
 
 fn lay_script(folder: &Path, commit: &str) -> Result<()> {
     let run = folder.join("run");
+    let peer = workspace::root().join(PEER);
+    fs::copy(&peer, folder.join(CARRIED_PEER))
+        .with_context(|| format!("{} could not be copied to {}", peer.display(), folder.display()))?;
     fs::write(folder.join("commit"), commit)?;
     fs::write(&run, RUN)?;
     make_executable(&run)
@@ -108,6 +116,45 @@ mod tests {
 
         assert_eq!(outcomes.clone().map(|(ran, _)| ran), [true, false, false]);
         let asked = outcomes[0].1.replace(&place, "FOLDER");
+        assert_eq!(
+            asked,
+            "bench-vram --device cuda --minutes 3 --train FOLDER/train --out FOLDER/bench-vram\n"
+        );
+    }
+
+    /// Words that the measuring program is asked with where the machine's Python says whether its PyTorch sees a GPU.
+    fn measured_where(python: &str, test: &str) -> (String, bool) {
+        let folder = env::temp_dir().join(format!("gpu-check-{test}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        lay_script(&folder, "abc\n").unwrap();
+        let asked = folder.join("asked");
+        for (name, does) in [
+            (BINARY, "echo '{\"bandwidth\": 1}'".to_owned()),
+            ("xtask", format!("echo \"$*\" >>{}", asked.display())),
+            ("python3", python.to_owned()),
+        ] {
+            fs::write(folder.join(name), format!("#!/bin/sh\n{does}\n")).unwrap();
+            make_executable(&folder.join(name)).unwrap();
+        }
+        let path = format!("{}:{}", folder.display(), env::var("PATH").unwrap());
+        let run = Invocation::new(folder.join("run").to_string_lossy()).environment("PATH", path);
+        run.run(&folder).unwrap();
+        let is_there = folder.join(CARRIED_PEER).is_file();
+        let told = fs::read_to_string(asked).unwrap().replace(&folder.display().to_string(), "FOLDER");
+        fs::remove_dir_all(&folder).unwrap();
+        (told, is_there)
+    }
+
+    #[test]
+    fn pytorch_is_compared_in_the_same_time_where_the_machine_has_one_that_sees_the_gpu() {
+        let (asked, is_there) = measured_where("exit 0", "peer");
+        assert!(is_there, "the script is carried");
+        assert_eq!(
+            asked,
+            "bench-vram --device cuda --minutes 2 --train FOLDER/train --out FOLDER/bench-vram\n\
+             bench-vram --device cuda --minutes 1 --train FOLDER/train --out FOLDER/bench-vram --peer pytorch\n"
+        );
+        let (asked, _) = measured_where("exit 1", "no-peer");
         assert_eq!(
             asked,
             "bench-vram --device cuda --minutes 3 --train FOLDER/train --out FOLDER/bench-vram\n"

@@ -5,8 +5,9 @@
 #     ./run [FILE]
 #
 # FILE (raw.jsonl beside this script unless named) gets one line on the machine, one per program and budget,
-# and one on the copy bandwidth. Then bench-vram/ gets a record of what device budgets cost the trainer. On a GPU both
-# take eight minutes at most: what was not reached is missing in the record, and said to be. Through
+# and one on the copy bandwidth. Then bench-vram/ gets a record of what device budgets cost the trainer, and, where `python3`
+# has a PyTorch that sees the GPU, of the same model there under the same caps. On a GPU all of it
+# takes eight minutes at most: what was not reached is missing in the record, and said to be. Through
 # `cargo xtask stand-in` the first part runs without a GPU, as long as it takes, and FILE says so.
 set -euo pipefail
 
@@ -50,7 +51,16 @@ printf '{"date":"%s","commit":"%s","command":"%s","machine":{"gpu":"%s","gpu_mem
 rm -rf "$folder/bench-vram"
 status=0
 (cd "$work" && exec ${limit[@]+"${limit[@]}"} "$folder/${check[0]}" "${check[@]:1}") | tee -a "$raw" || status=$?
+measure() {
+    "$folder/xtask" bench-vram --device cuda --minutes "$1" --train "$folder/train" --out "$folder/bench-vram" "${@:2}" || status=$?
+}
 if [ "$work" = . ] && [ -x "$folder/xtask" ]; then
-    "$folder/xtask" bench-vram --device cuda --minutes 3 --train "$folder/train" --out "$folder/bench-vram" || status=$?
+    if python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+        measure 2
+        measure 1 --peer pytorch
+    else
+        echo 'PyTorch is not compared: python3 has none here that sees the GPU'
+        measure 3
+    fi
 fi
 exit "$status"

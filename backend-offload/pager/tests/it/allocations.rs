@@ -1,6 +1,6 @@
-//! The planner allocates nothing on the heap for a program that fits.
+//! The planner allocates nothing on the heap for a program that fits, and little for one that does not.
 
-use pager::{Arena, BlockId, Limit, Oversized, Pager, Policy};
+use pager::{Arena, BlockId, Limit, Oversized, Pager, Policy, Rooms, Step};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -52,4 +52,52 @@ fn operations_of_a_program_that_fits_allocate_nothing() {
     (0..10).for_each(|_| step());
     assert_eq!(ALLOCATIONS.get() - before, 0);
     assert!(pager.counters().predicted > 1000);
+}
+
+/// Takes the step, whose move lands at once.
+fn take(pager: &mut Pager, step: Step) {
+    let token = match step {
+        Step::Evict { block, .. } => pager.evict_started(block),
+        Step::Bring { block, .. } => pager.return_started(block),
+        Step::Sweep => return pager.swept(),
+        Step::Trim => return pager.trimmed(),
+        other => panic!("{other:?} is no step of moves that land at once"),
+    };
+    pager.landed(token.expect("it may move")).expect("it is under way");
+}
+
+/// A step over blocks of which half fits, with moves ahead of their operations.
+#[test]
+fn operations_of_a_program_of_which_half_fits_allocate_at_most_once_each() {
+    const BLOCKS: u64 = 50;
+    const STEPS: u64 = 10;
+    let mut pager = Pager::new(Limit::bytes(BLOCKS * 100 / 2), Policy::Planned, Oversized::Refuse);
+    pager.look_ahead(true);
+    let blocks: Vec<BlockId> = (0..BLOCKS).map(|_| pager.insert(100, Arena::UNPOOLED)).collect();
+    let rooms = || Rooms { host: Limit::NONE, disk: Limit::bytes(0) };
+    let mut step = || {
+        for pair in blocks.windows(2) {
+            let mut is_ready = pager.begin(pair).expect("it fits");
+            while !is_ready {
+                let step = pager.next_step(&rooms).expect("it fits");
+                is_ready = step == Step::Ready;
+                if !is_ready {
+                    take(&mut pager, step);
+                }
+            }
+            while let Some(step) = pager.next_ahead(&rooms) {
+                take(&mut pager, step);
+            }
+            pager.wrote(pair[1]).expect("on the device");
+        }
+        pager.mark_step();
+    };
+    (0..30).for_each(|_| step());
+    let before = ALLOCATIONS.get();
+    (0..STEPS).for_each(|_| step());
+    let (made, operations) = (ALLOCATIONS.get() - before, STEPS * (BLOCKS - 1));
+    println!("{made} allocations for {operations} operations");
+    let counters = pager.counters();
+    assert!(counters.left_ahead > 50 && counters.brought_ahead > 50, "{counters:?}");
+    assert!(made > 0 && made <= operations, "{made} allocations for {operations} operations");
 }

@@ -2,11 +2,22 @@
 //!
 //! `PAGER_WRITE_GOLDEN=1` writes the table of bytes anew.
 
-use pager::{Limit, Moved, Policy, Recording, Replay, bound};
+use pager::{Event, Limit, Moved, Policy, Recording, Replay, bound};
 use std::fmt::Write;
 use std::path::PathBuf;
 
 const STEPS: [&str; 4] = ["toy", "gpt-124m", "gpt-1.5b", "gpt-7b"];
+
+/// The further ones that are kept: of 16,384 tokens, and with the optimizer on the host, from where weights come in every step.
+const FURTHER: [&str; 7] = [
+    "gpt-124m-16k",
+    "gpt-1.5b-16k",
+    "gpt-7b-16k",
+    "gpt-7b-host",
+    "llama-18b-host",
+    "streamed",
+    "streamed-int8",
+];
 
 /// Once to be learned, and then as it stays.
 pub(crate) const ROUNDS: usize = 4;
@@ -21,6 +32,13 @@ pub(crate) fn recorded(name: &str) -> (Recording, u64) {
     let free = Replay::new(&step, Limit::NONE, Policy::Planned).run(2).expect("no budget is too small");
     let peak = free.pager().ledger().resident_peak();
     (step, peak)
+}
+
+/// The budgets under which a step is on record: shares of what it takes, and the toy's own.
+fn budgets(name: &str, peak: u64) -> Vec<(String, u64)> {
+    let shares = [75, 50, 25].map(|share| (format!("{share}%"), peak * share / 100));
+    let own = (name == "toy").then(|| ("16MiB".to_owned(), 16 << 20));
+    shares.into_iter().chain(own).collect()
 }
 
 pub(crate) fn moved(step: &Recording, budget: u64, policy: Policy) -> Vec<Moved> {
@@ -43,43 +61,62 @@ fn bytes_of_recorded_steps_are_on_record_below_recency_and_within_a_tenth_of_the
     );
     for name in STEPS {
         let (step, peak) = recorded(name);
-        for share in [75, 50, 25] {
-            let budget = peak * share / 100;
+        for (residency, budget) in budgets(name, peak) {
             let least = bound(&step, budget, ROUNDS)[ROUNDS - 1];
             let rounds = moved(&step, budget, Policy::Planned);
             let [_, second, third, steady] = rounds[..] else { panic!("{ROUNDS} rounds") };
             for moved in [second, third, steady] {
                 let (moved, least) = (moved.total(), least.total());
-                assert!(moved * 10 <= least * 11, "{name} at {share} %: {moved} of at least {least}");
+                assert!(moved * 10 <= least * 11, "{name} at {residency}: {moved} of at least {least}");
             }
             let recency = moved(&step, budget, Policy::Recency)[ROUNDS - 1];
             assert!(
                 steady.total() < recency.total(),
-                "{name} at {share} %: {steady:?}, by recency {recency:?}"
+                "{name} at {residency}: {steady:?}, by recency {recency:?}"
             );
             let numbers = [second, steady, least, recency]
                 .map(|moved| format!("{},{}", moved.bytes_in, moved.bytes_out));
-            writeln!(table, "{name},{share}%,{}", numbers.join(",")).expect("a string");
+            writeln!(table, "{name},{residency},{}", numbers.join(",")).expect("a string");
         }
     }
     assert_on_record("moved.csv", &table);
 }
 
 #[test]
-fn recorded_steps_that_fit_move_nothing_after_the_first() {
-    for name in STEPS {
+fn every_step_that_is_kept_is_looked_at() {
+    let folder = std::fs::read_dir(file("")).expect("the folder of recordings");
+    let names = folder.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
+    let mut kept: Vec<String> =
+        names.filter_map(|name| Some(name.strip_suffix(".trace")?.to_owned())).collect();
+    let mut looked_at = [&STEPS[..], &FURTHER].concat();
+    kept.sort();
+    looked_at.sort_unstable();
+    assert_eq!(kept, looked_at);
+}
+
+#[test]
+fn recorded_steps_that_fit_move_nothing_after_the_first_but_what_the_program_makes_on_the_host() {
+    for name in STEPS.into_iter().chain(FURTHER) {
         let (step, peak) = recorded(name);
         let rounds = moved(&step, peak, Policy::Planned);
-        assert!(rounds[1..].iter().all(|moved| moved.total() == 0), "{name}: {rounds:?}");
+        let least = bound(&step, peak, ROUNDS)[ROUNDS - 1];
+        let comes_from_the_host = step.events.iter().skip_while(|event| **event != Event::Begin);
+        let comes_from_the_host =
+            comes_from_the_host.filter(|event| matches!(event, Event::WrittenInTier(_))).count() > 0;
+        assert_eq!(least.total() > 0, comes_from_the_host, "{name}");
+        assert!(rounds[1..].iter().all(|moved| *moved == least), "{name}: {rounds:?}, at least {least:?}");
     }
 }
 
 #[test]
 fn more_memory_never_moves_more() {
-    for name in STEPS {
+    for name in STEPS.into_iter().chain(FURTHER) {
         let (step, peak) = recorded(name);
+        // The largest operation of a streamed step does not fit into a quarter.
+        let least_share = if name.starts_with("streamed") { 50 } else { 25 };
+        let apart = if STEPS.contains(&name) { 5 } else { 25 };
         let mut before = u64::MAX;
-        for share in (25..=100).step_by(5) {
+        for share in (least_share..=100).step_by(apart) {
             let steady = moved(&step, peak * share / 100, Policy::Planned)[ROUNDS - 1].total();
             assert!(steady <= before, "{name} at {share} %: {steady}, with less memory {before}");
             before = steady;
