@@ -161,7 +161,7 @@ fn a_step_is_done_again_by_all_that_live_whichever_call_fails() {
     let calls = on_each(3, |ranks| {
         let (_, report) = learner("1").gradients(&data(5), None, &Owners::default(), Passes::none(), ranks);
         assert_eq!(report.failure, None);
-        ranks.costs().expect("three ranks").calls
+        ranks.spent().expect("three ranks").costs.calls
     });
     // Behind the sums: a vote, losses, the norm, a vote.
     let votes = [4, 1].map(|before_end| calls[1] - before_end);
