@@ -59,7 +59,7 @@ impl Tiny {
     }
 
     /// Runs a command that starts ranks in this folder; fails with what they printed where they do not end.
-    fn to_its_end(&self, command: &mut Command) -> Output {
+    pub(crate) fn to_its_end(&self, command: &mut Command) -> Output {
         // Files, because a pipe stays open as long as any process that has inherited it.
         let mut printed = [(), ()].map(|()| tempfile::tempfile().expect("a file"));
         let [stdout, stderr] = printed.each_ref().map(|file| file.try_clone().expect("the file once more"));
