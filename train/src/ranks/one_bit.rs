@@ -48,7 +48,8 @@ impl OneBits {
 
     /// The residuals of each parameter, in the model's order.
     pub(super) fn owed(&self) -> Pairs<'_> {
-        let owing: Vec<_> = self.buffers.values().filter_map(|buffer| Some((buffer, buffer.owed()?))).collect();
+        let owing: Vec<_> =
+            self.buffers.values().filter_map(|buffer| Some((buffer, buffer.owed()?))).collect();
         let lengths = owing.iter().map(|(_, lengths)| *lengths).collect();
         let fetch = move |n: usize| {
             let owed = owing[n].0.residuals();

@@ -12,7 +12,9 @@ use crate::tiny::{Tiny, bits};
 /// The folder that plays a CUDA installation. `None` where it cannot be built and need not.
 fn installation() -> Option<PathBuf> {
     let mut build = Command::new(env!("CARGO"));
-    build.args(["run", "--quiet", "--package", "xtask", "--", "stand-in"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    build
+        .args(["run", "--quiet", "--package", "xtask", "--", "stand-in"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
     let built = build.output().expect("cargo starts");
     if built.status.success() {
         return Some(PathBuf::from(String::from_utf8_lossy(&built.stdout).trim()));
@@ -31,9 +33,9 @@ fn each_rank_takes_a_gpu_of_its_own_and_they_end_with_the_bits_of_one() {
     }
     let Some(installation) = installation() else { return };
     let tiny = Tiny::new();
-    fs::write(tiny.join("cubecl.toml"), "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n").expect("writing");
-    let settings =
-        ["train.accumulate=2", "train.micro_batch=1", "train.steps=2", "eval.questions=[]"];
+    fs::write(tiny.join("cubecl.toml"), "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n")
+        .expect("writing");
+    let settings = ["train.accumulate=2", "train.micro_batch=1", "train.steps=2", "eval.questions=[]"];
     let trained = |ranks: &'static str| {
         let mut command = Command::new(PROGRAM);
         command.args(begin_with("cuda", ranks, ranks)).args(set(&settings));

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::program::{
-    LIMIT, PROGRAM, assert_code, assert_success, json, last_words, processes_in, stderr,
-};
+use crate::program::{LIMIT, PROGRAM, assert_code, assert_success, json, last_words, processes_in, stderr};
 use crate::tiny::{TIGHT, Tiny, bits};
 
 /// Four micro-batches with targets that count and others that do not.
@@ -152,7 +150,54 @@ impl Tiny {
     }
 
     /// Fails with what a run has printed unless something comes true.
-    const HANGS: &str = "it hangs, and is ended";
+    pub(crate) fn wait_until(&self, out: &str, mut holds: impl FnMut() -> bool, otherwise: &str) {
+        let begun = Instant::now();
+        while !holds() {
+            assert!(begun.elapsed() < LIMIT, "{otherwise}: {}", self.said(out));
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The code with which a run ends that was started in the background.
+    pub(crate) fn ended(&self, child: &mut Child, out: &str) -> Option<i32> {
+        let status = end_of(child).unwrap_or_else(|| panic!("{HANGS}: {}", self.said(out)));
+        status.code()
+    }
+
+    /// The digests of a run that was started in the background.
+    pub(crate) fn bits_of(&self, out: &str) -> [String; 2] {
+        let summary = fs::read(self.join(out).join("summary.json")).expect("it has ended");
+        bits(&serde_json::from_slice(&summary).expect("JSON"))
+    }
+
+    /// Processes that a launcher has started here, by their ranks.
+    pub(crate) fn ranks(&self) -> Vec<u32> {
+        let rank_of = |id: u32| {
+            let own = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+            let own = String::from_utf8_lossy(&own).into_owned();
+            let rank = |pair: &str| pair.strip_prefix("OMPI_COMM_WORLD_RANK=")?.parse::<u32>().ok();
+            Some((own.split('\0').find_map(rank)?, id))
+        };
+        let mut found: Vec<_> = processes_in(self.path()).into_iter().filter_map(rank_of).collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, id)| id).collect()
+    }
+}
+
+pub(crate) fn begin<'a>(out: &'a str, ranks: &'a str) -> [&'a str; 11] {
+    begin_with("cpu", out, ranks)
+}
+
+pub(crate) fn begin_with<'a>(device: &'a str, out: &'a str, ranks: &'a str) -> [&'a str; 11] {
+    let [by, ranks, over, interface] = on(ranks);
+    ["--config", "tiny.json", "--device", device, "--json", "--out", out, by, ranks, over, interface]
+}
+
+pub(crate) fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
+    settings.iter().flat_map(|setting| ["--set", setting]).collect()
+}
+
+const HANGS: &str = "it hangs, and is ended";
 
 /// How a process ends, unless it takes longer than it may. What it has started is ended with the folder.
 fn end_of(child: &mut Child) -> Option<ExitStatus> {
@@ -472,7 +517,8 @@ fn a_frozen_rank_is_ended_and_the_run_restarts_to_the_bits_of_one_that_nobody_di
     let settings = [&SHARED[..], &["train.steps=60", "checkpoint.every=5"]].concat();
     let whole = bits(&tiny.run("whole", &settings));
     let mut command = tiny.command("run", &settings);
-    let mut child = tiny.start(command.args(on("2")).args(["--restarts", "1", "--rank-timeout", "10"]), "run");
+    let mut child =
+        tiny.start(command.args(on("2")).args(["--restarts", "1", "--rank-timeout", "10"]), "run");
     let frozen = tiny.processes("run")[0];
     signal("-STOP", frozen);
     assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.said("run"));
@@ -517,7 +563,8 @@ fn sigint_to_the_launcher_stops_all_ranks_with_a_checkpoint() {
         assert_eq!(code, Some(3), "{said}");
         let last = tiny.records(&run, "step").len() as u64;
         assert_eq!(tiny.whole_checkpoints(&run).iter().max(), Some(&last));
-        let command = format!("train --resume {run} --device cpu --ranks {ranks} --interface lo --rank-timeout 900");
+        let command =
+            format!("train --resume {run} --device cpu --ranks {ranks} --interface lo --rank-timeout 900");
         assert!(said.contains(&command), "{said}");
     }
 }

@@ -85,7 +85,11 @@ fn survivors_end_with_the_bits_of_a_run_that_lost_nobody() {
         // Steps are the clock: how fast the machine is does not matter.
         tiny.wait_for_step(&run, step);
         let ranks = tiny.ranks();
-        println!("kill {} of {kills}: {settings:?}, rank {rank} after step {}", kill + 1, tiny.steps_taken(&run));
+        println!(
+            "kill {} of {kills}: {settings:?}, rank {rank} after step {}",
+            kill + 1,
+            tiny.steps_taken(&run)
+        );
         signal("-KILL", ranks[rank]);
         assert_eq!(tiny.ended(&mut child, &run), Some(0), "{}", tiny.said(&run));
         let lost = &tiny.records(&run, "lost")[0];
@@ -170,8 +174,7 @@ fn a_frozen_rank_is_no_loss_to_survive_and_ends_the_run_which_is_restarted() {
     let tiny = Tiny::new();
     let settings = ["train.steps=60", "checkpoint.every=5"];
     let whole = bits(&tiny.run("whole", &[&SHARED[..], &settings].concat()));
-    let mut child =
-        tiny.start_survivors("3", "run", &settings, &["--restarts", "1", "--rank-timeout", "10"]);
+    let mut child = tiny.start_survivors("3", "run", &settings, &["--restarts", "1", "--rank-timeout", "10"]);
     tiny.wait_for_step("run", 8);
     let frozen = tiny.ranks()[1];
     signal("-STOP", frozen);

@@ -120,7 +120,8 @@ mod tests {
         let folder = env::temp_dir().join(name);
         fs::create_dir_all(folder.join("bin")).unwrap();
         lay_script(&folder, "abc\n").unwrap();
-        let digests = "echo \"{\\\"losses_sha256\\\": \\\"0a\\\", \\\"weights_sha256\\\": \\\"$weights\\\"}\"";
+        let digests =
+            "echo \"{\\\"losses_sha256\\\": \\\"0a\\\", \\\"weights_sha256\\\": \\\"$weights\\\"}\"";
         let train = format!(
             "#!/bin/sh\nweights={one}\ncase \"$*\" in *--ranks\\ {gpus}*) weights={several};; esac\n{digests}\n"
         );

@@ -253,7 +253,15 @@ pub(super) mod failing {
     unsafe extern "C" fn asked(_: Handle, _: *mut c_int) -> c_int {
         CODE
     }
-    unsafe extern "C" fn moved<P>(_: P, _: c_int, _: Handle, _: c_int, _: c_int, _: Handle, _: *mut Handle) -> c_int {
+    unsafe extern "C" fn moved<P>(
+        _: P,
+        _: c_int,
+        _: Handle,
+        _: c_int,
+        _: c_int,
+        _: Handle,
+        _: *mut Handle,
+    ) -> c_int {
         0
     }
     unsafe extern "C" fn test(_: *mut Handle, ended: *mut c_int, _: *mut Status) -> c_int {

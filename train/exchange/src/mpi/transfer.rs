@@ -232,8 +232,7 @@ impl Mpi {
         if pending.receives {
             let mut count = 0;
             // SAFETY: the status was filled by the call above.
-            let code =
-                unsafe { (self.library.count)(&raw const status, self.library.byte, &raw mut count) };
+            let code = unsafe { (self.library.count)(&raw const status, self.library.byte, &raw mut count) };
             if code != 0 {
                 self.fail(phase, self.error(call, pending.peer, code));
                 return true;

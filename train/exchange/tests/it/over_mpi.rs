@@ -145,7 +145,8 @@ fn a_namespace_with_nothing_but_loopback_is_enough() {
         return eprintln!("NOT RUN: {name}: Open MPI 5 does not start where there is loopback alone");
     };
     // Whoever is not root may be one among users of his own.
-    let namespace = if rustix::process::geteuid().is_root() { "--net" } else { "--user --map-root-user --net" };
+    let namespace =
+        if rustix::process::geteuid().is_root() { "--net" } else { "--user --map-root-user --net" };
     let mut front: Vec<&str> = ["unshare"].into_iter().chain(namespace.split(' ')).collect();
     front.extend(["sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
     let possible = std::process::Command::new(front[0]).args(&front[1..]).arg("true").output();

@@ -53,7 +53,8 @@ pub struct Installation {
 /// fails if `EXCHANGE_REQUIRE_MPI=1` or `EXCHANGE_REQUIRE_OPEN_MPI_5=1` demands it.
 pub fn installations(test: &str) -> Vec<Installation> {
     let of_path = launch::find_mpirun(&env::var_os("PATH").unwrap_or_default());
-    let of_path = of_path.map_err(|error| error.to_string()).and_then(|mpirun| Installation::at(mpirun, false));
+    let of_path =
+        of_path.map_err(|error| error.to_string()).and_then(|mpirun| Installation::at(mpirun, false));
     let unpacked = PathBuf::from(UNPACKED).join("bin/mpirun");
     let unpacked = if unpacked.is_file() {
         Installation::at(unpacked, true)
@@ -118,7 +119,8 @@ impl Installation {
             release: self.release,
         };
         let binary = env::current_exe().expect("this test's own path");
-        let arguments = ["over_mpi::runs_the_scenario_it_was_started_for", "--exact", "--ignored", "--nocapture"];
+        let arguments =
+            ["over_mpi::runs_the_scenario_it_was_started_for", "--exact", "--ignored", "--nocapture"];
         let command = job.command(self.mpirun.clone(), binary.as_os_str(), &arguments.map(Into::into));
         let launch::Command { program, arguments, environment } = command.expect("a command");
         let front: Vec<OsString> = front.iter().map(Into::into).chain([program.into_os_string()]).collect();
