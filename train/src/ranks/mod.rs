@@ -71,7 +71,7 @@ impl<E: Watched> Metered for Counted<E> {
     }
 }
 
-/// What other ranks have cost so far.
+/// Costs of the other ranks so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
     /// Bytes, calls and the time within them, those beside a pass included.
@@ -170,7 +170,7 @@ impl Ranks {
         anyhow::bail!("{} ranks were started, and this system's MPI is not known", place.world)
     }
 
-    /// What the exchange with other ranks has cost so far; `None` in a world of one.
+    /// Costs of the exchange with other ranks so far; `None` in a world of one.
     pub(crate) fn spent(&self) -> Option<Spent> {
         let costs = self.engine.as_ref().map_or(self.costs, |engine| engine.costs());
         let stood = costs.time.saturating_sub(self.beside) + self.waited;

@@ -36,7 +36,7 @@ fn faulty(mut engine: Threads, faults: &[Vec<(u64, Fault)>]) -> Threads {
     engine
 }
 
-/// What a trainer exchanges in each of its steps.
+/// The exchange of a trainer in each of its steps.
 trait Program {
     fn exchange(&mut self, engine: &mut Threads, step: u64) -> Result<Vec<f32>, Error>;
 
