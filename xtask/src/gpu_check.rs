@@ -38,7 +38,7 @@ impl GpuCheck {
         if !self.here {
             println!(
                 "carry {} to a machine with an NVIDIA driver, NVRTC and CUDA headers; run ./run there, which takes at most \
-                 eight minutes, then bring raw.jsonl and bench-vram back to `cargo xtask gpu-check --record raw.jsonl`",
+                 eight minutes and with several GPUs two more, then bring raw.jsonl and bench-vram back to `cargo xtask gpu-check --record raw.jsonl`",
                 folder.display()
             );
             return Ok(());

@@ -23,7 +23,7 @@
 //! # A step that can be done again
 //! Exchange, then [`commit`](Engine::commit), then change weights. An error of `commit` reaches every rank that lives: they
 //! [`shrink`](Engine::shrink) and do the step again with new shares. [`Exchange::settle`] tells an exchange with a memory
-//! whether the step counts.
+//! whether the step counts. Who goes back to a checkpoint after a failure may change weights as they come, without a vote.
 //!
 //! # Which exchange
 //!

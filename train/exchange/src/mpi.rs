@@ -65,10 +65,16 @@ impl Mpi {
         assert!((1..=c_int::MAX as usize).contains(&piece), "MPI counts from 1 to {}", c_int::MAX);
         let library = Library::load(library::NAME)?;
         library.start()?;
-        let communicator = library.world;
-        let mut engine = Self {
+        let mut engine = Self::over(library, piece);
+        engine.find_place()?;
+        Ok(engine)
+    }
+
+    /// A world of one until its place is found.
+    fn over(library: Library, piece: usize) -> Self {
+        Self {
+            communicator: library.world,
             library,
-            communicator,
             rank: 0,
             world: 1,
             piece,
@@ -76,9 +82,7 @@ impl Mpi {
             broken: false,
             whole: true,
             waiting: Waiting::default(),
-        };
-        engine.find_place()?;
-        Ok(engine)
+        }
     }
 
     /// The library's name and version.
@@ -218,7 +222,11 @@ impl Drop for Mpi {
     fn drop(&mut self) {
         if self.whole && !self.broken && !std::thread::panicking() {
             // SAFETY: started by `open`, ended once, and no transfer is pending.
-            unsafe { (self.library.finalize)() };
+            let code = unsafe { (self.library.finalize)() };
+            if code != 0 {
+                // No other call is allowed any more, not even for the library's words.
+                eprintln!("error: MPI_Finalize: error {code}");
+            }
         }
     }
 }

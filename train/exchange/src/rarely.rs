@@ -71,7 +71,8 @@ impl Outer {
         Ok(sum)
     }
 
-    /// Takes the outer step to where `average` leads and sets `weights` to its result. Call it after a `commit`.
+    /// Takes the outer step to where `average` leads and sets `weights` to its result. Whoever is to average again after a failure
+    /// calls it after a `commit`; who goes back to a checkpoint then needs no vote.
     pub fn step(&mut self, average: &[f32], weights: &mut [f32]) -> Result<()> {
         self.check(average.len())?;
         self.check(weights.len())?;

@@ -35,8 +35,8 @@ pub(crate) fn line(report: &Report) -> String {
         let waited = 100.0 * waited / report.ms.max(1e-9);
         parts.push(format!("host's update {step:.0} ms, waited {waited:.0}%"));
     }
-    if let (Some(sent), Some(ms)) = (report.ranks_sent, report.ranks_ms) {
-        parts.push(format!("ranks {} {:.0}%", Bytes(sent), 100.0 * ms / report.ms.max(1e-9)));
+    if let (Some(sent), Some(stood)) = (report.ranks_sent, report.ranks_stall_ms) {
+        parts.push(format!("ranks {} stall {:.0}%", Bytes(sent), 100.0 * stood / report.ms.max(1e-9)));
     }
     let waiting = 100.0 * report.data_ms / report.ms.max(1e-9);
     if waiting >= 1.0 {
@@ -93,10 +93,12 @@ mod tests {
     }
 
     #[test]
-    fn one_of_several_ranks_tells_what_it_sent_and_waited() {
-        let report = Report { ranks_sent: Some(3 << 20), ranks_ms: Some(81.2), ..report() };
+    fn one_of_several_ranks_tells_what_it_sent_and_how_long_it_stood_still() {
+        let ranks = [Some(700.0), Some(81.2)];
+        let report =
+            Report { ranks_sent: Some(3 << 20), ranks_ms: ranks[0], ranks_stall_ms: ranks[1], ..report() };
         assert!(
-            line(&report).contains(" | device 5.80 GiB/6.00 GiB | ranks 3.00 MiB 10% | eta "),
+            line(&report).contains(" | device 5.80 GiB/6.00 GiB | ranks 3.00 MiB stall 10% | eta "),
             "{}",
             line(&report)
         );

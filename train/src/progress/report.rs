@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use backend_offload::Stats;
 use burn_train::metric::{Adaptor, ItemLazy};
-use exchange::Costs;
 use serde::Serialize;
+
+use crate::ranks::Spent;
 
 /// One optimizer step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -55,13 +56,16 @@ pub(crate) struct Report {
     pub(crate) host_step_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) host_step_wait_ms: Option<f64>,
-    /// Bytes that this rank sent to others and heard from them, and the time in such calls; within `ms`, sums beside the pass.
+    /// Bytes that this rank sent to others and heard from them, and the time in such calls, of which sums are made beside the pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_sent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_heard: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ranks_ms: Option<f64>,
+    /// Time within `ms` for which the step stood still for other ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ranks_stall_ms: Option<f64>,
     /// The most bytes of gradients outside the host optimizer that this rank held at once: sums that wait, are under way or complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gradients_held: Option<u64>,
@@ -111,11 +115,15 @@ impl Report {
         (self.host_step_ms, self.host_step_wait_ms) = (stepping, waiting);
     }
 
-    /// Bytes and time of the exchange with other ranks between two readings of its meter.
-    pub(crate) fn ranks(&mut self, before: Costs, after: Costs) {
-        self.ranks_sent = Some(after.sent - before.sent);
-        self.ranks_heard = Some(after.received - before.received);
-        self.ranks_ms = Some(after.time.saturating_sub(before.time).as_secs_f64() * 1e3);
+    /// Bytes and times of the exchange with other ranks between two readings of its meter.
+    pub(crate) fn ranks(&mut self, before: Spent, after: Spent) {
+        let since = |time: fn(&Spent) -> Duration| {
+            Some(time(&after).saturating_sub(time(&before)).as_secs_f64() * 1e3)
+        };
+        self.ranks_sent = Some(after.costs.sent - before.costs.sent);
+        self.ranks_heard = Some(after.costs.received - before.costs.received);
+        self.ranks_ms = since(|spent| spent.costs.time);
+        self.ranks_stall_ms = since(|spent| spent.stood);
     }
 
     /// Bytes held and moved between two readings of the counters, whose peaks began anew at the first, and the most that the

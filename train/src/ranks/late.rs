@@ -5,7 +5,7 @@
 use anyhow::{Context, ensure};
 use exchange::Pairwise;
 
-use super::{Beside, Ranks};
+use super::{Beside, Job, Ranks};
 
 /// One sum per parameter.
 pub(crate) type Sums = Vec<Vec<f32>>;
@@ -27,8 +27,8 @@ impl Ranks {
         let late = self.late.as_ref().context("these ranks do not sum late")?;
         ensure!(late.landed.is_none(), "sums of two steps are under way");
         let (sums, count) = (self.begin_sums()?, own.len());
-        for own in own {
-            sums.hand_in(own, None);
+        for (place, own) in own.into_iter().enumerate() {
+            sums.hand_in(Job { own, place, owner: None });
         }
         if let Some(late) = &mut self.late {
             late.under_way = Some((sums, count));

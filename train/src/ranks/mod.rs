@@ -14,7 +14,7 @@ mod outer;
 mod own;
 mod survival;
 
-pub(crate) use beside::Beside;
+pub(crate) use beside::{Beside, Job};
 pub(crate) use exchanges::Restored;
 pub(crate) use launch::{RankArgs, launch};
 pub(crate) use own::{Pair, Pairs, SavedAt};
@@ -71,6 +71,15 @@ impl<E: Watched> Metered for Counted<E> {
     }
 }
 
+/// Costs of the other ranks so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Spent {
+    /// Bytes, calls and the time within them, those beside a pass included.
+    pub(crate) costs: Costs,
+    /// Time for which the thread that trains stood still.
+    pub(crate) stood: Duration,
+}
+
 /// This process among those of its run.
 pub(crate) struct Ranks {
     /// Until it is left: see [`Ranks::end`]. A thread has it while sums are under way.
@@ -83,6 +92,9 @@ pub(crate) struct Ranks {
     failed: Option<FailedCall>,
     /// Costs of the exchange when the engine was last here.
     costs: Costs,
+    /// Time of calls that were made beside the thread that trains, and for which it waited for them.
+    beside: Duration,
+    waited: Duration,
     exact: Exact,
     /// Exchanges of gradients where they are compressed.
     one_bit: Option<OneBits>,
@@ -110,6 +122,8 @@ impl Ranks {
             costs: engine.costs(),
             engine: ManuallyDrop::new(Some(engine)),
             failed: None,
+            beside: Duration::ZERO,
+            waited: Duration::ZERO,
             exact: Exact::default(),
             one_bit: None,
             outer: None,
@@ -156,10 +170,11 @@ impl Ranks {
         anyhow::bail!("{} ranks were started, and this system's MPI is not known", place.world)
     }
 
-    /// Bytes and time of the exchange with other ranks so far; `None` in a world of one.
-    pub(crate) fn costs(&self) -> Option<Costs> {
-        let here = self.engine.as_ref().map(|engine| engine.costs());
-        (!self.is_alone()).then(|| here.unwrap_or(self.costs))
+    /// Costs of the exchange with other ranks so far; `None` in a world of one.
+    pub(crate) fn spent(&self) -> Option<Spent> {
+        let costs = self.engine.as_ref().map_or(self.costs, |engine| engine.costs());
+        let stood = costs.time.saturating_sub(self.beside) + self.waited;
+        (!self.is_alone()).then_some(Spent { costs, stood })
     }
 
     pub(crate) fn world(&self) -> usize {

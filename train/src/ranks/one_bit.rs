@@ -1,4 +1,6 @@
-//! One bit per element between the ranks of a run: an exchange for each parameter, in the order in which ranks come to them.
+//! One bit per element between the ranks of a run: an exchange for each parameter.
+
+use std::collections::BTreeMap;
 
 use exchange::{Exchange, OneBit, Residuals};
 use runs::config::RanksSection;
@@ -11,14 +13,13 @@ pub(super) struct OneBits {
     warm_up: u64,
     /// Whether the present step is one of the exact ones.
     is_exact: bool,
-    buffers: Vec<OneBit>,
-    /// The buffer that is summed next.
-    next: usize,
+    /// By the parameter's place in the model, so that what is saved does not depend on the order in which ranks come to them.
+    buffers: BTreeMap<usize, OneBit>,
 }
 
 impl OneBits {
     pub(super) fn new(settings: &RanksSection) -> Self {
-        Self { warm_up: settings.warm_up, is_exact: true, buffers: Vec::new(), next: 0 }
+        Self { warm_up: settings.warm_up, is_exact: true, buffers: BTreeMap::new() }
     }
 
     /// Whether the first `steps` of a run leave residuals.
@@ -28,30 +29,27 @@ impl OneBits {
 
     /// Begins step `step`, counted from 1. Residuals of a step that was never settled are forgotten.
     pub(super) fn begin(&mut self, step: u64) {
-        (self.is_exact, self.next) = (step <= self.warm_up, 0);
+        self.is_exact = step <= self.warm_up;
         self.settle(false);
     }
 
-    /// The exchange of the next parameter, which has `len` elements; `None` in an exact step.
-    pub(super) fn next(&mut self, len: usize) -> Option<&mut OneBit> {
+    /// The exchange of the parameter at `place` in the model, which has `len` elements; `None` in an exact step.
+    pub(super) fn of(&mut self, place: usize, len: usize) -> Option<&mut OneBit> {
         if self.is_exact {
             return None;
         }
-        if self.buffers.len() == self.next {
-            self.buffers.push(OneBit::new(len, 0));
-        }
-        self.next += 1;
-        self.buffers.get_mut(self.next - 1)
+        Some(self.buffers.entry(place).or_insert_with(|| OneBit::new(len, 0)))
     }
 
     /// Ends a step, whose residuals are forgotten where its update is withheld.
     pub(super) fn settle(&mut self, committed: bool) {
-        self.buffers.iter_mut().for_each(|buffer| buffer.settle(committed));
+        self.buffers.values_mut().for_each(|buffer| buffer.settle(committed));
     }
 
-    /// The residuals of each parameter.
+    /// The residuals of each parameter, in the model's order.
     pub(super) fn owed(&self) -> Pairs<'_> {
-        let owing: Vec<_> = self.buffers.iter().filter_map(|buffer| Some((buffer, buffer.owed()?))).collect();
+        let owing: Vec<_> =
+            self.buffers.values().filter_map(|buffer| Some((buffer, buffer.owed()?))).collect();
         let lengths = owing.iter().map(|(_, lengths)| *lengths).collect();
         let fetch = move |n: usize| {
             let owed = owing[n].0.residuals();
@@ -62,10 +60,10 @@ impl OneBits {
 
     /// Takes over residuals that were saved at `place`, a rank and its world.
     pub(super) fn restore(&mut self, place: (usize, usize), saved: Vec<Pair>) -> exchange::Result<()> {
-        let restored = saved.into_iter().map(|[own, part]| {
+        let restored = saved.into_iter().enumerate().map(|(n, [own, part])| {
             let mut buffer = OneBit::new(own.len(), 0);
             buffer.restore(Residuals { place, own, part })?;
-            Ok(buffer)
+            Ok((n, buffer))
         });
         self.buffers = restored.collect::<exchange::Result<_>>()?;
         Ok(())

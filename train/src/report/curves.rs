@@ -54,12 +54,7 @@ pub(super) fn charts(history: &History) -> Vec<Chart> {
         charts.push(sizes("Disk tier per step", curves));
     }
     if steps.iter().any(|step| step.ranks_sent.is_some()) {
-        charts.push(exchanged(steps));
-        let called = share(steps, |step| step.ranks_ms);
-        charts.push(Chart {
-            from_zero: true,
-            ..chart("Time in calls to ranks", "percent of the step", smoothed("in calls", called))
-        });
+        charts.extend([exchanged(steps), waiting(steps)]);
     }
     charts.push(norm);
     charts.retain(|chart| !chart.is_empty());
@@ -104,6 +99,14 @@ fn exchanged(steps: &[Update]) -> Chart {
         ("received by it", Look::Second, bytes(steps, |step| step.ranks_heard)),
     ];
     sizes("Exchanged per step", curves)
+}
+
+/// Sums are made beside the pass, so calls may take long that nobody waits for.
+fn waiting(steps: &[Update]) -> Chart {
+    let mut curves = smoothed("the step stood still", share(steps, |step| step.ranks_stall_ms));
+    curves.push(line("in calls, beside it too", Look::Second, share(steps, |step| step.ranks_ms)));
+    curves.retain(|curve| !curve.points.is_empty());
+    Chart { from_zero: true, ..chart("Waiting for ranks", "percent of the step", curves) }
 }
 
 fn stall(steps: &[Update]) -> Chart {

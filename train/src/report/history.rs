@@ -86,6 +86,7 @@ pub(super) struct Update {
     pub(super) ranks_sent: Option<u64>,
     pub(super) ranks_heard: Option<u64>,
     pub(super) ranks_ms: Option<f64>,
+    pub(super) ranks_stall_ms: Option<f64>,
     pub(super) seconds: Option<f64>,
 }
 

@@ -41,7 +41,7 @@ fn step(step: u64, steps: u64) -> Value {
         "lr": 0.02 * step as f64 / steps as f64, "gnorm": 0.5 + wave, "ms": 80.0 + wave, "tokens": step * 1024,
         "tokens_per_second": 12_000.0 + 900.0 * wave, "mfu": 0.31, "device_bytes": (15 << 20) + step,
         "device_budget": 16 << 20, "host_bytes": 9 << 20, "bytes_out": (3 << 20) + ((step % 17) << 14),
-        "bytes_in": 4 << 20, "disk_written": 1 << 20, "disk_read": 2 << 20, "ranks_sent": 7 << 20, "ranks_heard": 7 << 20, "ranks_ms": 3.0 * wave, "evictions": 12, "restores": 13, "stall_ms": 9.0 * wave, "seconds": step as f64 * 0.08})
+        "bytes_in": 4 << 20, "disk_written": 1 << 20, "disk_read": 2 << 20, "ranks_sent": 7 << 20, "ranks_heard": 7 << 20, "ranks_ms": 3.0 * wave, "ranks_stall_ms": wave, "evictions": 12, "restores": 13, "stall_ms": 9.0 * wave, "seconds": step as f64 * 0.08})
 }
 
 /// A step of so many stretches of a millisecond, each with an operation that moved something.
@@ -135,7 +135,7 @@ fn a_page_tells_what_happened() {
         "Waiting for copies",
         "Disk tier per step",
         "Exchanged per step",
-        "Time in calls to ranks",
+        "Waiting for ranks",
         "Gradient norm",
     ];
     assert_eq!(titles, expected);
@@ -152,6 +152,8 @@ fn a_page_tells_what_happened() {
         "Step 77: withheld: no number",
         "Step 300: stopped: 300 MiB were written to the disk",
         "Written to the disk tier300.00 MiB",
+        "the step stood still, smoothed over 6 steps",
+        "in calls, beside it too",
         "no checkpoint was saved: the disk is full",
         "Day 300.",
     ] {

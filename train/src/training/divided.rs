@@ -78,16 +78,19 @@ impl<'r> Training<'r> {
         })
     }
 
-    fn gradients(&mut self, step: u64) -> (GradientsParams, Report) {
+    fn data(&self, step: u64) -> StepData {
         let count = self.config.train.accumulate as u64;
-        let data = StepData { step, micro_batches: (0..count).map(|n| micro_batch(step, n)).collect() };
+        StepData { step, micro_batches: (0..count).map(|n| micro_batch(step, n)).collect() }
+    }
+
+    fn gradients(&mut self, data: &StepData) -> (GradientsParams, Report) {
         let Self { learner, optimizer: Optimizer { host, owners, passes, .. }, ranks, .. } = self;
-        learner.gradients(&data, host.as_mut(), owners, passes.clone(), ranks)
+        learner.gradients(data, host.as_mut(), owners, passes.clone(), ranks)
     }
 
     /// The bits of loss and norm.
     fn step(mut self, step: u64) -> (Self, [u32; 2]) {
-        let (grads, report) = self.gradients(step);
+        let (grads, report) = self.gradients(&self.data(step));
         assert_eq!(report.failure, None);
         let settings = &self.config.train;
         let share = rate_share(&settings.schedule, step, 2 * STEPS);
@@ -270,7 +273,7 @@ fn a_rank_takes_host_memory_for_what_it_owns_and_no_more() {
                 in_use
             };
             let states = bytes(&training);
-            let (gradients, _) = training.gradients(3);
+            let (gradients, _) = training.gradients(&training.data(3));
             let sizes = Sizes::of(&training.learner.gpt, &gradients);
             (states, bytes(&training), sizes.owned(world)[training.ranks.rank()], sizes.all)
         });
@@ -292,7 +295,7 @@ fn a_rank_keeps_summed_gradients_of_what_it_owns_alone() {
         let config = config(settings);
         on_each(4, |ranks| {
             let mut training = Training::new(&config, ranks);
-            let (gradients, report) = training.gradients(1);
+            let (gradients, report) = training.gradients(&training.data(1));
             let sizes = Sizes::of(&training.learner.gpt, &gradients);
             let owned = sizes.owned(4)[training.ranks.rank()];
             (4 * sizes.with_gradient, report.gradients_held.expect("four ranks"), 4 * owned)
@@ -323,8 +326,35 @@ fn a_rank_that_fails_keeps_no_other_waiting() {
             let short = Tensor::<Device, 1>::ones([3], &FlexDevice);
             host.arrive(training.learner.gpt.wte.id, short, DType::F32, false).expect("it can be read");
         }
-        training.gradients(1).1.failure.expect("no rank can go on")
+        training.gradients(&training.data(1)).1.failure.expect("no rank can go on")
     });
     assert!(told[0].contains("another rank could not compute"), "{told:?}");
     assert!(told[1].contains("the gradient has 3 elements"), "{told:?}");
+}
+
+#[test]
+fn a_step_that_is_none_on_one_rank_is_withheld_by_all_owners_and_leaves_no_trace() {
+    let settings = ["train.accumulate=4"];
+    let steps = |settings: &[&str], world: usize, first_is_bad: bool| {
+        let config = config(settings);
+        on_each(world, |ranks| {
+            let mut training = Training::new(&config, ranks);
+            if first_is_bad {
+                let mut data = training.data(9);
+                let mut mask = vec![1.0; data.micro_batches[3].targets.len()];
+                mask[..2].copy_from_slice(&[3e38, -3e38]);
+                data.micro_batches[3].mask = Some(mask);
+                let (_, report) = training.gradients(&data);
+                assert!(report.failure.is_none() && !report.is_usable(), "{report:?}");
+                training.optimizer.withhold();
+            }
+            training.steps(1..3).1
+        })
+    };
+    let expected = steps(&settings, 1, false);
+    let divided = [&settings[..], &["memory.shard=true"]].concat();
+    for settings in [&settings[..], &divided] {
+        let found = steps(settings, 2, true);
+        assert!(found.iter().all(|bits| *bits == expected[0]), "{settings:?}: {found:?} {expected:?}");
+    }
 }

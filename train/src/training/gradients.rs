@@ -117,11 +117,7 @@ impl<I: Backend> Learner<Autodiff<I>> {
     /// Begins the exchange of a step, whose gradients leave as they come.
     fn begin_sums(&self, step: u64, sum: &mut Sum<'_, I>, ranks: &mut Ranks) -> anyhow::Result<()> {
         ranks.begin_step(step);
-        let turns = if ranks.have_own() {
-            Turns::of_model(&self.gpt)
-        } else {
-            Turns::of_pass(&self.gpt, self.pass.recompute)
-        };
+        let turns = Turns::of_pass(&self.gpt, self.pass.recompute);
         sum.departing = Some(Departing::begin(ranks.begin_sums()?, turns));
         Ok(())
     }

@@ -57,7 +57,7 @@ impl<I: Offloadable> Run<I> {
             };
             let waited = begun.elapsed();
             self.ranks.wish_to_stop(self.session.should_stop() || interrupter.should_stop());
-            let told = self.ranks.costs();
+            let told = self.ranks.spent();
             let step = data.step;
             let (grads, mut report) = loop {
                 let Optimizer { host, owners, passes, .. } = &mut self.optimizer;
@@ -107,7 +107,7 @@ impl<I: Offloadable> Run<I> {
             }
             report.time(begun.elapsed(), waited);
             report.host_step(times.map(|times| times.take()));
-            if let Some((before, after)) = told.zip(self.ranks.costs()) {
+            if let Some((before, after)) = told.zip(self.ranks.spent()) {
                 report.ranks(before, after);
             }
             mark_step::<I>(&self.device);

@@ -3,10 +3,9 @@
 use std::fs;
 
 use safetensors::SafeTensors;
-use serde_json::Value;
 
 use crate::program::{assert_code, assert_success, json, stderr};
-use crate::ranks::{SHARED, has_mpi, set};
+use crate::ranks::{SHARED, has_mpi};
 use crate::tiny::{Tiny, bits};
 
 const ONE_BIT: [&str; 2] = ["ranks.exchange=one_bit", "ranks.warm_up=2"];
@@ -14,16 +13,6 @@ const ONE_BIT: [&str; 2] = ["ranks.exchange=one_bit", "ranks.warm_up=2"];
 /// Bytes of as many packed numbers: a bit each, and a scale for every 2048.
 fn packed(numbers: u64) -> u64 {
     numbers.div_ceil(8) + 4 * numbers.div_ceil(2048)
-}
-
-impl Tiny {
-    /// Resumes `run`; its standard error.
-    pub(crate) fn resume_and_hear(&self, ranks: &str, run: &str, settings: &[&str]) -> (Value, String) {
-        let begin = ["--resume", run, "--device", "cpu", "--json", "--ranks", ranks];
-        let output = self.train(&[&begin[..], &set(settings)].concat());
-        assert_success(&output);
-        (json(&output), stderr(&output))
-    }
 }
 
 /// Exact steps tell how many bytes are sent beside gradients: as many in every step.

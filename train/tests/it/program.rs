@@ -1,11 +1,14 @@
 //! Running the program and reading what it says.
 
-use std::{env, ffi::OsStr, fs, path::Path, process::Output};
+use std::{env, ffi::OsStr, fs, path::Path, process::Output, time::Duration};
 
 use assert_cmd::Command;
 use serde_json::Value;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_train");
+
+/// A program that takes longer hangs.
+pub(crate) const LIMIT: Duration = Duration::from_mins(10);
 
 pub(crate) fn train(folder: &Path, arguments: &[impl AsRef<OsStr>]) -> Output {
     train_with_input(folder, arguments, "")
@@ -13,8 +16,18 @@ pub(crate) fn train(folder: &Path, arguments: &[impl AsRef<OsStr>]) -> Output {
 
 pub(crate) fn train_with_input(folder: &Path, arguments: &[impl AsRef<OsStr>], input: &str) -> Output {
     let mut command = Command::new(PROGRAM);
-    command.args(arguments).current_dir(folder).write_stdin(input);
+    command.args(arguments).current_dir(folder).write_stdin(input).timeout(LIMIT);
     command.output().expect("the program starts")
+}
+
+/// Processes that work in `folder`.
+#[cfg(target_os = "linux")]
+pub(crate) fn processes_in(folder: &Path) -> Vec<u32> {
+    let Ok(folder) = folder.canonicalize() else { return Vec::new() };
+    let works_there = |id: &u32| fs::read_link(format!("/proc/{id}/cwd")).is_ok_and(|cwd| cwd == folder);
+    let ids = fs::read_dir("/proc").expect("Linux").flatten();
+    let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.filter(works_there).collect()
 }
 
 /// Standard error of a run that has to fail, without the test's own folder.

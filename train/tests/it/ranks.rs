@@ -2,17 +2,23 @@
 
 use std::env;
 use std::fs;
-use std::process::{Child, Command, Output, Stdio};
+use std::io::{Read, Seek};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::program::{PROGRAM, assert_code, assert_success, json, last_words, stderr};
+use crate::program::{LIMIT, PROGRAM, assert_code, assert_success, json, last_words, processes_in, stderr};
 use crate::tiny::{TIGHT, Tiny, bits};
 
 /// Four micro-batches with targets that count and others that do not.
 pub(crate) const SHARED: [&str; 2] = ["train.accumulate=4", "train.micro_batch=1"];
+
+/// So many ranks, which see nothing but loopback.
+pub(crate) fn on<'a>(ranks: &'a str) -> [&'a str; 4] {
+    ["--ranks", ranks, "--interface", "lo"]
+}
 
 /// Whether Open MPI is here. Without it tests say that they did not run, unless they have to.
 pub(crate) fn has_mpi() -> bool {
@@ -42,7 +48,29 @@ fn losses_end_runs() -> bool {
 
 impl Tiny {
     pub(crate) fn attempt_on(&self, ranks: &str, out: &str, settings: &[&str]) -> Output {
-        self.train(&[&begin(out, ranks)[..], &set(settings)].concat())
+        self.train_on_ranks(&[&begin(out, ranks)[..], &set(settings)].concat())
+    }
+
+    /// As [`train`](Self::train), for a command that starts ranks.
+    pub(crate) fn train_on_ranks(&self, arguments: &[&str]) -> Output {
+        self.to_its_end(Command::new(PROGRAM).args(arguments))
+    }
+
+    /// Runs a command that starts ranks in this folder; fails with what they printed where they do not end.
+    pub(crate) fn to_its_end(&self, command: &mut Command) -> Output {
+        // Files, because a pipe stays open as long as any process that has inherited it.
+        let mut printed = [(), ()].map(|()| tempfile::tempfile().expect("a file"));
+        let [stdout, stderr] = printed.each_ref().map(|file| file.try_clone().expect("the file once more"));
+        let command = command.current_dir(self.path()).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        let status = end_of(&mut command.spawn().expect("it starts"));
+        let [stdout, stderr] = printed.each_mut().map(|file| {
+            let mut bytes = Vec::new();
+            file.rewind().and_then(|()| file.read_to_end(&mut bytes)).expect("reading");
+            bytes
+        });
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let status = status.unwrap_or_else(|| panic!("{HANGS}: {}\n{}", text(&stdout), text(&stderr)));
+        Output { status, stdout, stderr }
     }
 
     pub(crate) fn run_on(&self, ranks: &str, out: &str, settings: &[&str]) -> [String; 2] {
@@ -83,19 +111,27 @@ impl Tiny {
     }
 
     pub(crate) fn resume_on(&self, ranks: &str, out: &str, settings: &[&str]) -> [String; 2] {
-        let begin = ["--resume", out, "--device", "cpu", "--json", "--ranks", ranks];
-        let output = self.train(&[&begin[..], &set(settings)].concat());
+        bits(&self.resume_and_hear(ranks, out, settings).0)
+    }
+
+    /// Resumes a run; its summary and standard error.
+    pub(crate) fn resume_and_hear(&self, ranks: &str, out: &str, settings: &[&str]) -> (Value, String) {
+        let begin = ["--resume", out, "--device", "cpu", "--json"];
+        let output = self.train_on_ranks(&[&begin[..], &on(ranks), &set(settings)].concat());
         assert_success(&output);
-        bits(&json(&output))
+        (json(&output), stderr(&output))
     }
 
     /// Starts ranks in the background; their output goes to `out.log`.
     pub(crate) fn start_on(&self, ranks: &str, out: &str, more: &[&str]) -> Child {
+        let settings = [&SHARED[..], &["train.steps=400", "checkpoint.every=5"]].concat();
+        self.start(self.command(out, &settings).args(on(ranks)).args(more), out)
+    }
+
+    /// Starts a command in the background; its output goes to `out.log`.
+    pub(crate) fn start(&self, command: &mut Command, out: &str) -> Child {
         let log = fs::File::create(self.join(&format!("{out}.log"))).expect("a file");
-        let mut command =
-            self.command(out, &[&SHARED[..], &["train.steps=400", "checkpoint.every=5"]].concat());
-        command.args(["--ranks", ranks]).args(more).stdout(Stdio::null()).stderr(log);
-        command.spawn().expect("the program starts")
+        command.stdout(Stdio::null()).stderr(log).spawn().expect("the program starts")
     }
 
     pub(crate) fn said(&self, out: &str) -> String {
@@ -109,59 +145,70 @@ impl Tiny {
     /// The processes of a run's ranks, by their rank, once a checkpoint is there.
     pub(crate) fn processes(&self, out: &str) -> Vec<u32> {
         let latest = self.join(out).join("checkpoints/latest");
-        wait_until(|| latest.exists(), "no checkpoint was saved");
+        self.wait_until(out, || latest.exists(), "no checkpoint was saved");
         self.ranks()
+    }
+
+    /// Fails with what a run has printed unless something comes true.
+    pub(crate) fn wait_until(&self, out: &str, mut holds: impl FnMut() -> bool, otherwise: &str) {
+        let begun = Instant::now();
+        while !holds() {
+            assert!(begun.elapsed() < LIMIT, "{otherwise}: {}", self.said(out));
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The code with which a run ends that was started in the background.
+    pub(crate) fn ended(&self, child: &mut Child, out: &str) -> Option<i32> {
+        let status = end_of(child).unwrap_or_else(|| panic!("{HANGS}: {}", self.said(out)));
+        status.code()
+    }
+
+    /// The digests of a run that was started in the background.
+    pub(crate) fn bits_of(&self, out: &str) -> [String; 2] {
+        let summary = fs::read(self.join(out).join("summary.json")).expect("it has ended");
+        bits(&serde_json::from_slice(&summary).expect("JSON"))
     }
 
     /// Processes that a launcher has started here, by their ranks.
     pub(crate) fn ranks(&self) -> Vec<u32> {
-        let of_run = |id: &u32| {
-            let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
-            let own = String::from_utf8_lossy(&fs::read(format!("/proc/{id}/environ")).unwrap_or_default())
-                .into_owned();
-            let folder = fs::read_link(format!("/proc/{id}/cwd"));
-            let ours = folder.is_ok_and(|folder| folder == self.path().canonicalize().expect("a folder"));
-            let rank = own
-                .split('\0')
-                .find_map(|pair| pair.strip_prefix("OMPI_COMM_WORLD_RANK=")?.parse::<u32>().ok());
-            (ours && !line.is_empty()).then_some(rank?)
+        let rank_of = |id: u32| {
+            let own = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+            let own = String::from_utf8_lossy(&own).into_owned();
+            let rank = |pair: &str| pair.strip_prefix("OMPI_COMM_WORLD_RANK=")?.parse::<u32>().ok();
+            Some((own.split('\0').find_map(rank)?, id))
         };
-        let ids = fs::read_dir("/proc").expect("Linux").flatten();
-        let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let mut found: Vec<_> = ids.filter_map(|id| Some((of_run(&id)?, id))).collect();
+        let mut found: Vec<_> = processes_in(self.path()).into_iter().filter_map(rank_of).collect();
         found.sort_unstable();
         found.into_iter().map(|(_, id)| id).collect()
     }
 }
 
-pub(crate) fn begin<'a>(out: &'a str, ranks: &'a str) -> [&'a str; 9] {
-    ["--config", "tiny.json", "--device", "cpu", "--json", "--out", out, "--ranks", ranks]
+pub(crate) fn begin<'a>(out: &'a str, ranks: &'a str) -> [&'a str; 11] {
+    begin_with("cpu", out, ranks)
+}
+
+pub(crate) fn begin_with<'a>(device: &'a str, out: &'a str, ranks: &'a str) -> [&'a str; 11] {
+    let [by, ranks, over, interface] = on(ranks);
+    ["--config", "tiny.json", "--device", device, "--json", "--out", out, by, ranks, over, interface]
 }
 
 pub(crate) fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
     settings.iter().flat_map(|setting| ["--set", setting]).collect()
 }
 
-pub(crate) fn wait_until(mut holds: impl FnMut() -> bool, otherwise: &str) {
-    for _ in 0..12_000 {
-        if holds() {
-            return;
+const HANGS: &str = "it hangs, and is ended";
+
+/// How a process ends, unless it takes longer than it may. What it has started is ended with the folder.
+fn end_of(child: &mut Child) -> Option<ExitStatus> {
+    let begun = Instant::now();
+    loop {
+        let status = child.try_wait().expect("waiting");
+        if status.is_some() || begun.elapsed() > LIMIT {
+            return status;
         }
         sleep(Duration::from_millis(10));
     }
-    panic!("{otherwise}");
-}
-
-pub(crate) fn ended(child: &mut Child) -> Option<i32> {
-    let mut status = None;
-    wait_until(
-        || {
-            status = child.try_wait().expect("waiting");
-            status.is_some()
-        },
-        "the run did not end",
-    );
-    status.and_then(|status| status.code())
 }
 
 pub(crate) fn signal(name: &str, process: u32) {
@@ -176,8 +223,8 @@ fn ranks_end_with_the_bits_of_one_process() {
     }
     let cases: [(&[&str], &[&str]); 8] = [
         (&["train.optimizer=adamw", TIGHT], &["2", "4"]),
-        (&["train.optimizer=muon", "train.recompute=1"], &["2", "3"]),
-        (&["train.optimizer=sgd", TIGHT], &["4"]),
+        (&["train.optimizer=muon", "train.recompute=1", TIGHT], &["2", "4"]),
+        (&["train.optimizer=sgd", TIGHT], &["2", "4"]),
         (
             &["memory.optimizer=host", "memory.optimizer_state=compact", "model.compute=bf16", TIGHT],
             &["2", "3"],
@@ -196,17 +243,41 @@ fn ranks_end_with_the_bits_of_one_process() {
     let tiny = Tiny::new();
     for (n, (settings, worlds)) in cases.into_iter().enumerate() {
         let settings = [&SHARED, settings].concat();
-        let one = bits(&tiny.run(&format!("one-{n}"), &settings));
+        let one = tiny.run(&format!("one-{n}"), &settings);
         for world in worlds {
-            assert_eq!(
-                tiny.run_on(world, &format!("of-{world}-{n}"), &settings),
-                one,
-                "{settings:?} on {world}"
-            );
+            let output = tiny.attempt_on(world, &format!("of-{world}-{n}"), &settings);
+            assert_success(&output);
+            let several = json(&output);
+            assert_eq!(bits(&several), bits(&one), "{settings:?} on {world}");
+            let spilled = |summary: &Value| summary["restores"].as_u64() > Some(0);
+            let tight = settings.contains(&TIGHT);
+            assert!(!tight || spilled(&one) && spilled(&several), "{settings:?} on {world}: nothing spilled");
         }
     }
-    let own = fs::read_to_string(tiny.join("of-3-1/ranks/2/metrics.jsonl")).expect("each rank has a journal");
+    let own = fs::read_to_string(tiny.join("of-3-3/ranks/2/metrics.jsonl")).expect("each rank has a journal");
     assert_eq!(own.lines().filter(|line| line.starts_with(r#"{"kind":"step""#)).count(), 4);
+}
+
+/// The command of a user who starts ranks by himself. Its variables are those that `--ranks` and `--interface` give to `mpirun`.
+#[test]
+fn ranks_under_a_plain_mpirun_have_the_bits_of_one_process() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let one = bits(&tiny.run("one", &SHARED));
+    let train = tiny.command("two", &SHARED);
+    let mut mpirun = Command::new("mpirun");
+    mpirun.args(["-n", "2"]).arg(train.get_program()).args(train.get_args());
+    mpirun.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    mpirun.env("OMPI_MCA_btl_tcp_if_include", "lo").env("OMPI_MCA_oob_tcp_if_include", "lo");
+    // Where this machine has one core: releases 4 and 5.
+    mpirun.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
+    mpirun.env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe");
+    let output = tiny.to_its_end(&mut mpirun);
+    assert_success(&output);
+    assert_eq!(bits(&json(&output)), one);
+    assert_eq!(tiny.records("two/ranks/1", "step").len(), tiny.records("two", "step").len());
 }
 
 /// Each of two ranks sums half of all gradients and sends them to the other, with losses and votes beside them.
@@ -368,7 +439,7 @@ fn a_killed_rank_ends_the_run_and_its_checkpoint_resumes() {
     let mut child = tiny.start_on("2", "run", &[]);
     let processes = tiny.processes("run");
     signal("-KILL", processes[1]);
-    assert_eq!(ended(&mut child), Some(1), "{}", tiny.said("run"));
+    assert_eq!(tiny.ended(&mut child, "run"), Some(1), "{}", tiny.said("run"));
     assert!(tiny.said("run").contains("the run of 2 ranks ended early"), "{}", tiny.said("run"));
     let done = *tiny.whole_checkpoints("run").iter().max().expect("one was saved");
     let steps = format!("train.steps={}", done + 3);
@@ -388,10 +459,9 @@ fn a_run_whose_ranks_are_killed_again_and_again_ends_as_if_they_had_not_been() {
     let steps = format!("train.steps={}", 40 * (kills + 1));
     let settings = [&SHARED[..], &[&steps, "checkpoint.every=2"]].concat();
     let whole = bits(&tiny.run("whole", &settings));
-    let (log, restarts) = (fs::File::create(tiny.join("run.log")).expect("a file"), (kills + 1).to_string());
+    let restarts = (kills + 1).to_string();
     let mut command = tiny.command("run", &settings);
-    command.args(["--ranks", "2", "--restarts", &restarts]).stdout(Stdio::null()).stderr(log);
-    let mut child = command.spawn().expect("the program starts");
+    let mut child = tiny.start(command.args(on("2")).args(["--restarts", &restarts]), "run");
     tiny.processes("run");
     let mut killed = Vec::new();
     for kill in 1..=kills {
@@ -399,7 +469,8 @@ fn a_run_whose_ranks_are_killed_again_and_again_ends_as_if_they_had_not_been() {
         // Steps are the clock: how fast the machine is does not matter.
         let step = 40 * (kill - 1) + 4 + (seed >> 33) % 30;
         let mut processes = Vec::new();
-        wait_until(
+        tiny.wait_until(
+            "run",
             || {
                 processes = tiny.processes("run");
                 let begun = processes.len() == 2 && processes.iter().all(|process| !killed.contains(process));
@@ -416,9 +487,8 @@ fn a_run_whose_ranks_are_killed_again_and_again_ends_as_if_they_had_not_been() {
         }
         killed.extend(processes);
     }
-    assert_eq!(ended(&mut child), Some(0), "{}", tiny.said("run"));
-    let summary = fs::read(tiny.join("run/summary.json")).expect("reading");
-    assert_eq!(bits(&serde_json::from_slice(&summary).expect("JSON")), whole);
+    assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.said("run"));
+    assert_eq!(tiny.bits_of("run"), whole);
     let restarts = tiny.said("run").matches("resumes from its last checkpoint").count();
     println!("{restarts} restarts");
     assert!(restarts > 0, "no rank was killed in time");
@@ -433,11 +503,31 @@ fn a_frozen_rank_is_named() {
     let mut child = tiny.start_on("2", "run", &["--rank-timeout", "4"]);
     let processes = tiny.processes("run");
     signal("-STOP", processes[1]);
-    let code = ended(&mut child);
-    // What is stopped does not hear the launcher.
-    _ = Command::new("kill").args(["-KILL", &processes[1].to_string()]).status();
-    assert_eq!(code, Some(1), "{}", tiny.said("run"));
+    assert_eq!(tiny.ended(&mut child, "run"), Some(1), "{}", tiny.said("run"));
     assert!(tiny.said("run").contains("rank 1 did not arrive"), "{}", tiny.said("run"));
+}
+
+/// Rank 0 has the run's lock: were it not ended, nobody could go on.
+#[test]
+fn a_frozen_rank_is_ended_and_the_run_restarts_to_the_bits_of_one_that_nobody_disturbed() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let settings = [&SHARED[..], &["train.steps=60", "checkpoint.every=5"]].concat();
+    let whole = bits(&tiny.run("whole", &settings));
+    let mut command = tiny.command("run", &settings);
+    let mut child =
+        tiny.start(command.args(on("2")).args(["--restarts", "1", "--rank-timeout", "10"]), "run");
+    let frozen = tiny.processes("run")[0];
+    signal("-STOP", frozen);
+    assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.said("run"));
+    let said = tiny.said("run");
+    for told in ["rank 0 did not arrive", "resumes from its last checkpoint", "resuming after step "] {
+        assert!(said.contains(told), "{told} is missing in {said}");
+    }
+    assert!(!processes_in(tiny.path()).contains(&frozen), "it is still there");
+    assert_eq!(tiny.bits_of("run"), whole);
 }
 
 #[test]
@@ -451,7 +541,7 @@ fn one_rank_that_is_asked_to_stop_stops_all_with_a_checkpoint() {
         let mut child = tiny.start_on("2", exchange, &["--set", &by, "--set", local]);
         let processes = tiny.processes(exchange);
         signal("-TERM", processes[1]);
-        assert_eq!(ended(&mut child), Some(3), "{}", tiny.said(exchange));
+        assert_eq!(tiny.ended(&mut child, exchange), Some(3), "{}", tiny.said(exchange));
         let last = tiny.records(exchange, "step").len() as u64;
         assert_eq!(tiny.whole_checkpoints(exchange).iter().max(), Some(&last));
     }
@@ -468,12 +558,13 @@ fn sigint_to_the_launcher_stops_all_ranks_with_a_checkpoint() {
         let mut child = tiny.start_on(ranks, &run, &["--rank-timeout", "900"]);
         tiny.processes(&run);
         signal("-INT", child.id());
-        let code = ended(&mut child);
+        let code = tiny.ended(&mut child, &run);
         let said = tiny.said(&run);
         assert_eq!(code, Some(3), "{said}");
         let last = tiny.records(&run, "step").len() as u64;
         assert_eq!(tiny.whole_checkpoints(&run).iter().max(), Some(&last));
-        let command = format!("train --resume {run} --device cpu --ranks {ranks} --rank-timeout 900");
+        let command =
+            format!("train --resume {run} --device cpu --ranks {ranks} --interface lo --rank-timeout 900");
         assert!(said.contains(&command), "{said}");
     }
 }
@@ -503,19 +594,19 @@ fn a_run_that_went_on_from_a_named_checkpoint_is_restarted_from_its_own() {
     let steps = "train.steps=200";
     let whole = bits(&tiny.run("whole", &[&SHARED[..], &[steps]].concat()));
     tiny.run_on("2", "run", &[&SHARED[..], &["train.steps=20", "checkpoint.every=10"]].concat());
-    let log = fs::File::create(tiny.join("run.log")).expect("a file");
     let mut command = Command::new(PROGRAM);
     command.current_dir(tiny.path());
-    command.args(["--resume", "run/checkpoints/step-00000010", "--device", "cpu", "--ranks", "2"]);
+    command.args(["--resume", "run/checkpoints/step-00000010", "--device", "cpu"]).args(on("2"));
     command.args(["--restarts", "2"]).args(set(&[steps, "checkpoint.every=40"]));
-    let mut child = command.stdout(Stdio::null()).stderr(log).spawn().expect("the program starts");
+    let mut child = tiny.start(&mut command, "run");
     // The first has a start at step 0 and one at step 10.
     for (starts, step) in [(2, 11), (3, 41)] {
         let begun = || tiny.journal("run").matches(r#"{"kind":"start""#).count() == starts;
-        wait_until(|| begun() && tiny.steps_taken("run") >= step, "the ranks did not get that far");
+        let far = || begun() && tiny.steps_taken("run") >= step;
+        tiny.wait_until("run", far, "the ranks did not get that far");
         signal("-KILL", tiny.ranks()[1]);
     }
-    let code = ended(&mut child);
+    let code = tiny.ended(&mut child, "run");
     let said = tiny.said("run");
     assert_eq!(code, Some(0), "{said}");
     let begun: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("resuming after step ")).collect();
@@ -524,8 +615,7 @@ fn a_run_that_went_on_from_a_named_checkpoint_is_restarted_from_its_own() {
         begun[0].starts_with("10 ") && begun[1].starts_with("10 ") && begun[2].starts_with("40 "),
         "{begun:?}"
     );
-    let summary = fs::read(tiny.join("run/summary.json")).expect("reading");
-    assert_eq!(bits(&serde_json::from_slice(&summary).expect("JSON")), whole);
+    assert_eq!(tiny.bits_of("run"), whole);
 }
 
 #[test]
@@ -535,13 +625,11 @@ fn a_run_with_weights_of_another_is_restarted_only_once_it_has_saved_its_own() {
     }
     let tiny = Tiny::new();
     tiny.run("other", &["train.steps=1"]);
-    let log = fs::File::create(tiny.join("run.log")).expect("a file");
     let mut command = tiny.command("run", &["train.steps=4000", "checkpoint.every=0"]);
-    command.args(["--from", "other", "--ranks", "2", "--restarts", "3"]);
-    let mut child = command.stdout(Stdio::null()).stderr(log).spawn().expect("the program starts");
-    wait_until(|| tiny.steps_taken("run") > 0, "no step was taken");
+    let mut child = tiny.start(command.args(["--from", "other", "--restarts", "3"]).args(on("2")), "run");
+    tiny.wait_until("run", || tiny.steps_taken("run") > 0, "no step was taken");
     signal("-KILL", tiny.ranks()[1]);
-    assert_eq!(ended(&mut child), Some(1), "{}", tiny.said("run"));
+    assert_eq!(tiny.ended(&mut child, "run"), Some(1), "{}", tiny.said("run"));
     assert!(tiny.said("run").contains("before its first checkpoint"), "{}", tiny.said("run"));
 }
 

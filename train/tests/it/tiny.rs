@@ -45,6 +45,18 @@ pub(crate) struct Tiny {
     folder: TempDir,
 }
 
+/// A test that fails leaves nothing running, such as ranks that wait for each other.
+#[cfg(target_os = "linux")]
+impl Drop for Tiny {
+    fn drop(&mut self) {
+        use rustix::process::{Pid, Signal, kill_process};
+        for process in crate::program::processes_in(self.path()) {
+            // It may have ended meanwhile.
+            _ = Pid::from_raw(process as i32).map(|process| kill_process(process, Signal::KILL));
+        }
+    }
+}
+
 impl Tiny {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");

@@ -161,6 +161,43 @@ mod tests {
         );
     }
 
+    /// The trainer's digests are `one` for a process alone and `several` for ranks.
+    fn outcome_of_ranks(gpus: &str, [one, several]: [&str; 2]) -> (bool, String) {
+        let name = format!("gpu-check-ranks-{gpus}-{one}-{several}-{}", std::process::id());
+        let folder = env::temp_dir().join(name);
+        fs::create_dir_all(folder.join("bin")).unwrap();
+        lay_script(&folder, "abc\n").unwrap();
+        let digests =
+            "echo \"{\\\"losses_sha256\\\": \\\"0a\\\", \\\"weights_sha256\\\": \\\"$weights\\\"}\"";
+        let train = format!(
+            "#!/bin/sh\nweights={one}\ncase \"$*\" in *--ranks\\ {gpus}*) weights={several};; esac\n{digests}\n"
+        );
+        let programs = [
+            (BINARY, "#!/bin/sh\necho '{\"bandwidth\": 1}'\n".to_owned()),
+            (TRAINER, train),
+            ("bin/mpirun", "#!/bin/sh\n".to_owned()),
+            ("bin/nvidia-smi", format!("#!/bin/sh\necho {gpus}\n")),
+        ];
+        for (program, text) in programs {
+            fs::write(folder.join(program), text).unwrap();
+            make_executable(&folder.join(program)).unwrap();
+        }
+        let path = format!("{}:{}", folder.join("bin").display(), env::var("PATH").unwrap());
+        let script = Invocation::new(folder.join("run").to_string_lossy());
+        let passed = script.command(&folder).env("PATH", path).status().unwrap().success();
+        let raw = fs::read_to_string(folder.join("raw.jsonl")).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        (passed, Run::parse(&raw).unwrap().verdicts[0].cells[..5].join(" "))
+    }
+
+    #[test]
+    fn one_rank_a_gpu_passes_with_the_bits_of_one_process_alone_and_needs_two() {
+        let told = |gpus, weights| outcome_of_ranks(gpus, weights);
+        assert_eq!(told("2", ["ab", "ab"]), (true, "ranks 2 GPUs pass true true".to_owned()));
+        assert_eq!(told("4", ["ab", "ac"]), (false, "ranks 4 GPUs fail n/a n/a".to_owned()));
+        assert_eq!(told("1", ["ab", "ab"]), (true, "ranks 1 GPUs skipped n/a n/a".to_owned()));
+    }
+
     #[test]
     fn where_programs_would_load_the_stand_in_the_run_names_it_and_keeps_its_tuning_apart() {
         let folder = env::temp_dir().join(format!("gpu-check-stand-in-{}", std::process::id()));

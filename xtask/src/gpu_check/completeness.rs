@@ -3,15 +3,15 @@
 
 use super::run::Run;
 
-/// A bandwidth that could not be measured is a line of its own, and no program.
-const BANDWIDTH: &str = "bandwidth";
+/// Lines of their own, which no budget is for: a bandwidth that could not be measured, and one rank a GPU.
+const NO_PROGRAMS: [&str; 2] = ["bandwidth", "ranks"];
 
 /// Program and budget of each line that is not there.
 pub(super) fn missing(run: &Run) -> Vec<String> {
     let Some(budgets) = budgets(&run.command) else { return Vec::new() };
     let mut programs: Vec<&str> = run.verdicts.iter().map(|verdict| verdict.cells[0].as_str()).collect();
     programs.dedup();
-    let lines = programs.into_iter().filter(|program| *program != BANDWIDTH).flat_map(|program| {
+    let lines = programs.into_iter().filter(|program| !NO_PROGRAMS.contains(program)).flat_map(|program| {
         ["plain", "unlimited"].into_iter().chain(budgets.split(',')).map(move |budget| [program, budget])
     });
     lines
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn a_run_with_every_line_lacks_nothing_even_where_bandwidth_failed() {
-        let lines = ["mlp plain", "mlp unlimited", "mlp 50%", "mlp 25%", "bandwidth 800MiB"];
+        let lines = ["mlp plain", "mlp unlimited", "mlp 50%", "mlp 25%", "bandwidth 800MiB", "ranks 2 GPUs"];
         assert_eq!(missing_of(COMMAND, &lines), "");
     }
 

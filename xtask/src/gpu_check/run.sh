@@ -7,7 +7,8 @@
 # FILE (raw.jsonl beside this script unless named) gets one line on the machine, one per program and budget,
 # and one on the copy bandwidth. Then bench-vram/ gets a record of what device budgets cost the trainer, and, where `python3`
 # has a PyTorch that sees the GPU, of the same model there under the same caps. On a GPU all of it
-# takes eight minutes at most: what was not reached is missing in the record, and said to be. Through
+# takes eight minutes at most: what was not reached is missing in the record, and said to be. With several GPUs and Open MPI
+# two more pass on whether one rank a GPU ends with the bits of one process; FILE gets a line on that, too. Through
 # `cargo xtask stand-in` the first part runs without a GPU, as long as it takes, and FILE says so.
 set -euo pipefail
 
@@ -61,6 +62,32 @@ if [ "$work" = . ] && [ -x "$folder/xtask" ]; then
     else
         echo 'PyTorch is not compared: python3 has none here that sees the GPU'
         measure 3
+    fi
+fi
+
+# One rank a GPU. What autotune has chosen for one process holds for all: it is on disk.
+digests() { grep -oE '"(losses|weights)_sha256": *"[0-9a-f]+"' "$1"; }
+ranks() {
+    local steps=(--config toy --device cuda --json --set train.steps=8 --set "train.accumulate=$gpus" --set eval.every=0
+        --set eval.sample_every=0 --set 'eval.questions=[]' --set eval.quiz=0 --set checkpoint.every=0 --set train.schedule.warmup=2)
+    rm -rf "$folder/ranks"
+    mkdir "$folder/ranks"
+    timeout 60 "$folder/train" "${steps[@]}" --out "$folder/ranks/one" >"$folder/ranks/one.json" &&
+        timeout 60 "$folder/train" "${steps[@]}" --out "$folder/ranks/each" --ranks "$gpus" >"$folder/ranks/each.json" &&
+        digests "$folder/ranks/one.json" >"$folder/ranks/one.bits" &&
+        digests "$folder/ranks/each.json" >"$folder/ranks/each.bits" && cmp "$folder/ranks/one.bits" "$folder/ranks/each.bits"
+}
+if [ "$work" = . ] && [ -x "$folder/train" ]; then
+    gpus=$(gpu count)
+    [[ $gpus =~ ^[0-9]+$ ]] || gpus=0
+    told() { printf '{"program":"ranks","budget":"%s GPUs",%s}\n' "$gpus" "$1" | tee -a "$raw"; }
+    if [ "$gpus" -lt 2 ] || ! command -v mpirun >/dev/null; then
+        told '"verdict":"skipped","error":"it takes two GPUs and mpirun"'
+    elif ranks; then
+        told '"verdict":"pass","losses_equal":true,"weights_equal":true'
+    else
+        told '"verdict":"fail","error":"one rank a GPU does not end with the bits of one process; what it printed is above"'
+        status=1
     fi
 fi
 exit "$status"

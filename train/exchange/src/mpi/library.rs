@@ -130,9 +130,12 @@ impl Library {
                 loaded.get(b"MPI_Get_library_version")?;
             // MPI_MAX_LIBRARY_VERSION_STRING is 256.
             let (mut text, mut len) = ([0; 512], 0);
-            version(text.as_mut_ptr(), &raw mut len);
+            let code = version(text.as_mut_ptr(), &raw mut len);
             let version = CStr::from_ptr(text.as_ptr()).to_string_lossy();
-            let version = version.split(',').next().unwrap_or(name).to_owned();
+            let version = match code {
+                0 => version.split(',').next().unwrap_or(name).to_owned(),
+                code => format!("a library that does not tell its version (error {code})"),
+            };
             let ulfm = match (
                 loaded.get(b"MPIX_Comm_revoke"),
                 loaded.get(b"MPIX_Comm_shrink"),
@@ -178,7 +181,10 @@ impl Library {
     pub(super) fn start(&self) -> Result<()> {
         let (mut started, mut provided) = (0, 0);
         // SAFETY: allowed at any time; writes one integer.
-        unsafe { (self.initialized)(&raw mut started) };
+        let code = unsafe { (self.initialized)(&raw mut started) };
+        if code != 0 {
+            return Err(Error::Start { reason: format!("MPI_Initialized: {}", self.text(code)) });
+        }
         if started != 0 {
             return Err(Error::Start { reason: "it has been started before, and can be only once".into() });
         }
@@ -217,23 +223,108 @@ impl Library {
         // MPI_MAX_ERROR_STRING is 256.
         let (mut text, mut len) = ([0; 512], 0);
         // SAFETY: writes a text that ends with zero, shorter than the buffer.
-        unsafe { (self.error_string)(code, text.as_mut_ptr(), &raw mut len) };
+        let unknown = unsafe { (self.error_string)(code, text.as_mut_ptr(), &raw mut len) } != 0;
+        if unknown {
+            return format!("error {code}");
+        }
         // SAFETY: zeroed before, so that it ends with zero even if nothing was written.
         unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned()
     }
 
-    /// The class of an error code, which unlike the code is the same in every call.
-    pub(super) fn class(&self, code: c_int) -> c_int {
+    /// The class of an error code, which unlike the code is the same in every call; `None` where the library knows none.
+    pub(super) fn class(&self, code: c_int) -> Option<c_int> {
         let mut class = 0;
         // SAFETY: writes one integer.
-        unsafe { (self.error_class)(code, &raw mut class) };
-        class
+        let known = unsafe { (self.error_class)(code, &raw mut class) } == 0;
+        known.then_some(class)
+    }
+}
+
+/// A library that sends and receives at once and fails in everything else.
+#[cfg(test)]
+pub(super) mod failing {
+    use super::*;
+
+    pub(in crate::mpi) const CODE: c_int = 13;
+
+    unsafe extern "C" fn asks(_: Handle, _: c_int) -> c_int {
+        CODE
+    }
+    unsafe extern "C" fn asked(_: Handle, _: *mut c_int) -> c_int {
+        CODE
+    }
+    unsafe extern "C" fn moved<P>(
+        _: P,
+        _: c_int,
+        _: Handle,
+        _: c_int,
+        _: c_int,
+        _: Handle,
+        _: *mut Handle,
+    ) -> c_int {
+        0
+    }
+    unsafe extern "C" fn test(_: *mut Handle, ended: *mut c_int, _: *mut Status) -> c_int {
+        // SAFETY: the caller gives one integer to be written.
+        unsafe { *ended = 1 };
+        0
+    }
+    unsafe extern "C" fn count(_: *const Status, _: Handle, _: *mut c_int) -> c_int {
+        CODE
+    }
+    unsafe extern "C" fn none() -> c_int {
+        CODE
+    }
+    unsafe extern "C" fn handled(_: Handle, _: Handle) -> c_int {
+        CODE
+    }
+    unsafe extern "C" fn class(_: c_int, _: *mut c_int) -> c_int {
+        CODE
+    }
+    unsafe extern "C" fn text(_: c_int, _: *mut c_char, _: *mut c_int) -> c_int {
+        CODE
+    }
+    unsafe extern "C" fn flag(_: *mut c_int) -> c_int {
+        CODE
+    }
+    unsafe extern "C" fn init(_: *mut c_int, _: *mut c_void, _: c_int, _: *mut c_int) -> c_int {
+        CODE
+    }
+
+    pub(in crate::mpi) fn library() -> Library {
+        Library {
+            _loaded: ManuallyDrop::new(Loaded::this()),
+            version: "Open MPI v0".into(),
+            rank: asked,
+            size: asked,
+            send: moved::<*const c_void>,
+            receive: moved::<*mut c_void>,
+            test,
+            count,
+            finalize: none,
+            abort: asks,
+            set_errhandler: handled,
+            error_class: class,
+            error_string: text,
+            initialized: flag,
+            init_thread: init,
+            ulfm: None,
+            world: std::ptr::null_mut(),
+            byte: std::ptr::null_mut(),
+            errors_return: std::ptr::null_mut(),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_library_that_cannot_tell_whether_it_has_started_is_not_started() {
+        let error = failing::library().start().expect_err("it cannot tell").to_string();
+        assert_eq!(error, "MPI cannot be started: MPI_Initialized: error 13");
+    }
 
     #[test]
     fn a_missing_library_is_an_error_that_says_what_to_install() {

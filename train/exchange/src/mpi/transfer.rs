@@ -232,7 +232,11 @@ impl Mpi {
         if pending.receives {
             let mut count = 0;
             // SAFETY: the status was filled by the call above.
-            unsafe { (self.library.count)(&raw const status, self.library.byte, &raw mut count) };
+            let code = unsafe { (self.library.count)(&raw const status, self.library.byte, &raw mut count) };
+            if code != 0 {
+                self.fail(phase, self.error(call, pending.peer, code));
+                return true;
+            }
             let (peer, found) = (pending.peer, count as usize);
             match pending.bytes {
                 Some(expected) if expected != found => {
@@ -262,8 +266,8 @@ impl Mpi {
     fn error(&self, call: Call, peer: usize, code: c_int) -> Error {
         let reason = self.library.text(code);
         match self.library.class(code) {
-            PROC_FAILED if self.library.ulfm.is_some() => Error::Lost { call, peer, reason },
-            REVOKED if self.library.ulfm.is_some() => Error::Broken { call },
+            Some(PROC_FAILED) if self.library.ulfm.is_some() => Error::Lost { call, peer, reason },
+            Some(REVOKED) if self.library.ulfm.is_some() => Error::Broken { call },
             _ => Error::Failed { call, peer: Some(peer), reason },
         }
     }
@@ -271,7 +275,18 @@ impl Mpi {
 
 #[cfg(test)]
 mod tests {
+    use super::super::library::failing;
     use super::*;
+    use crate::engine::Engine;
+
+    #[test]
+    fn a_letter_of_unknown_length_is_an_error_and_no_empty_letter() {
+        let mut engine = Mpi::over(failing::library(), 1 << 10);
+        (engine.rank, engine.world) = (0, 2);
+        let error = engine.barrier().expect_err("its length is unknown").to_string();
+        assert_eq!(error, "barrier failed with rank 1: error 13");
+        assert!(engine.barrier().is_err(), "nothing follows a failure");
+    }
 
     #[test]
     fn a_letter_says_number_kind_and_length_and_carries_short_parts() {

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use exchange::threads::{self, Fault, Threads};
-use exchange::{Alone, Engine, Error, Exact, Exchange, OneBit, Outer, OuterStep};
+use exchange::{Alone, Engine, Error, Exact, Exchange, OneBit, Outer, OuterStep, Pairwise, Share, even};
 use proptest::prelude::*;
 
 use crate::numbers::{bits, contribution, contributions};
@@ -36,21 +36,180 @@ fn faulty(mut engine: Threads, faults: &[Vec<(u64, Fault)>]) -> Threads {
     engine
 }
 
-/// Steps of a trainer: exchange, commit, and after a failure shrink and do the step again. Returns the committed sums, or
+/// The exchange of a trainer in each of its steps.
+trait Program {
+    fn exchange(&mut self, engine: &mut Threads, step: u64) -> Result<Vec<f32>, Error>;
+
+    /// Ends a step: whether all ranks have what was exchanged.
+    fn settle(&mut self, _exchanged: Option<&[f32]>) {}
+
+    /// Goes on with the ranks that live, `fewer` than before or as many.
+    fn shrunk(&mut self, _fewer: bool) {}
+}
+
+/// One committed step: the ranks that there were, and the bits that they have exchanged.
+type Committed = (usize, Vec<u32>);
+
+/// Steps of a trainer: exchange, commit, and after a failure shrink and do the step again. Returns the committed steps, or
 /// none once this rank is gone.
-fn train(mut engine: Threads, seed: u64, len: usize, piece: usize) -> Option<Vec<Vec<u32>>> {
-    let mut sums = Vec::new();
-    while (sums.len() as u64) < STEPS {
-        let own = contributions(&engine, seed ^ sums.len() as u64, COUNT, len);
-        let sum = Exact::in_pieces_of(piece).sum(&mut engine, own);
-        match (engine.commit(sum.is_ok()), sum) {
-            (Ok(true), Ok(sum)) => sums.push(bits(&sum)),
+fn train(mut engine: Threads, program: &mut dyn Program) -> Option<Vec<Committed>> {
+    let mut done = Vec::new();
+    while (done.len() as u64) < STEPS {
+        let exchanged = program.exchange(&mut engine, done.len() as u64);
+        match (engine.commit(exchanged.is_ok()), exchanged) {
+            (Ok(true), Ok(exchanged)) => {
+                program.settle(Some(&exchanged));
+                done.push((engine.world(), bits(&exchanged)));
+            }
             (Ok(true), Err(error)) => panic!("committed a step that failed: {error}"),
             (Ok(false), _) => panic!("a sum that fails breaks the world"),
-            (Err(_), _) => engine.shrink().ok()?,
+            (Err(_), _) => {
+                program.settle(None);
+                let before = engine.world();
+                engine.shrink().ok()?;
+                program.shrunk(engine.world() < before);
+            }
         }
     }
-    Some(sums)
+    Some(done)
+}
+
+/// Exact sums of everything on every rank.
+struct Sums {
+    seed: u64,
+    len: usize,
+    piece: usize,
+}
+
+impl Program for Sums {
+    fn exchange(&mut self, engine: &mut Threads, step: u64) -> Result<Vec<f32>, Error> {
+        let own = contributions(engine, self.seed ^ step, COUNT, self.len);
+        Exact::in_pieces_of(self.piece).sum(engine, own)
+    }
+}
+
+/// Exact sums of what each rank owns, which all ranks gather.
+struct Divided(Sums);
+
+impl Program for Divided {
+    fn exchange(&mut self, engine: &mut Threads, step: u64) -> Result<Vec<f32>, Error> {
+        let Sums { seed, len, piece } = self.0;
+        let (rank, parts) = (engine.rank(), even(len, engine.world()));
+        let mut exact = Exact::in_pieces_of(piece);
+        let own = contributions(engine, seed ^ step, COUNT, len);
+        let reduced = exact.reduce_scatter(engine, own, &parts)?;
+        let mut all = vec![0.0_f32; len];
+        let begin: usize = parts[..rank].iter().sum();
+        all[begin..][..reduced.len()].copy_from_slice(&reduced);
+        let bytes: Vec<usize> = parts.iter().map(|part| 4 * part).collect();
+        exact.all_gather(engine, bytemuck::cast_slice_mut(&mut all), &bytes)?;
+        Ok(all)
+    }
+}
+
+/// One bit per element. What is owed belongs to one number of ranks.
+struct Compressed {
+    seed: u64,
+    len: usize,
+    one_bit: OneBit,
+}
+
+impl Compressed {
+    fn new(seed: u64, len: usize) -> Self {
+        Self { seed, len, one_bit: OneBit::new(len, 0) }
+    }
+}
+
+impl Program for Compressed {
+    fn exchange(&mut self, engine: &mut Threads, step: u64) -> Result<Vec<f32>, Error> {
+        let own = contributions(engine, self.seed ^ step, COUNT, self.len);
+        self.one_bit.sum(engine, own)
+    }
+
+    fn settle(&mut self, exchanged: Option<&[f32]>) {
+        self.one_bit.settle(exchanged.is_some());
+    }
+
+    fn shrunk(&mut self, fewer: bool) {
+        if fewer {
+            self.one_bit.drop_residuals();
+        }
+    }
+}
+
+/// Local steps, each followed by an outer one.
+struct Averaged {
+    seed: u64,
+    outer: Outer,
+}
+
+impl Averaged {
+    fn new(seed: u64, len: usize) -> Self {
+        let settings = OuterStep { inner: 1, rate: 0.7, momentum: 0.9 };
+        Self { seed, outer: Outer::new(settings, &vec![0.5; len]) }
+    }
+
+    /// The weights to which rank `rank` has come from the outer ones.
+    fn weights(&self, step: u64, rank: usize) -> Vec<f32> {
+        let outer = self.outer.state().0;
+        let local = contribution(self.seed ^ step, rank as u64, outer.len());
+        outer.iter().zip(local).map(|(outer, local)| outer + local).collect()
+    }
+
+    fn stepped(&mut self, average: &[f32]) -> Vec<f32> {
+        let mut weights = average.to_vec();
+        self.outer.step(average, &mut weights).expect("one length");
+        weights
+    }
+}
+
+impl Program for Averaged {
+    fn exchange(&mut self, engine: &mut Threads, step: u64) -> Result<Vec<f32>, Error> {
+        let own = self.weights(step, engine.rank());
+        self.outer.average(engine, &own)
+    }
+
+    fn settle(&mut self, exchanged: Option<&[f32]>) {
+        if let Some(average) = exchanged {
+            self.stepped(average);
+        }
+    }
+}
+
+type Faults = Vec<Vec<(u64, Fault)>>;
+
+/// Faults of up to five ranks.
+fn faults() -> impl Strategy<Value = Faults> {
+    prop::collection::vec(prop::collection::vec(fault(), 0..3), 1..=5)
+}
+
+/// The committed steps of ranks that live through `faults`: the same on all of them.
+fn survived<P: Program>(
+    faults: Faults,
+    program: impl Fn() -> P + Send + Sync + 'static,
+) -> Result<Option<Vec<Committed>>, TestCaseError> {
+    let dies = |faults: &Vec<(u64, Fault)>| faults.iter().any(|(_, fault)| *fault == Fault::Die);
+    let mortal: Vec<bool> = faults.iter().map(dies).collect();
+    let world = faults.len();
+    let ends = within_the_limit(move || {
+        threads::on_each(world, |engine| train(faulty(engine, &faults), &mut program()))
+    });
+    for (end, mortal) in ends.iter().zip(mortal) {
+        prop_assert!(mortal || end.is_some(), "a rank that was to live is gone");
+    }
+    let mut living = ends.into_iter().flatten();
+    let first = living.next();
+    prop_assert!(living.all(|other| Some(&other) == first.as_ref()), "ranks have different sums");
+    Ok(first)
+}
+
+/// The sums of one process, by step.
+fn of_one(seed: u64, len: usize) -> Vec<Vec<u32>> {
+    let alone = |step| {
+        let own = contributions(&Alone, seed ^ step, COUNT, len);
+        bits(&Exact::default().sum(&mut Alone, own).expect("summed"))
+    };
+    (0..STEPS).map(alone).collect()
 }
 
 proptest! {
@@ -58,25 +217,57 @@ proptest! {
 
     #[test]
     fn survivors_of_any_faults_commit_the_sums_of_an_undisturbed_run(
-        seed: u64,
-        len in 0..40_usize,
-        piece in 1..20_usize,
-        faults in prop::collection::vec(prop::collection::vec(fault(), 0..3), 1..=5),
+        seed: u64, len in 0..40_usize, piece in 1..20_usize, faults in faults(),
     ) {
-        let dead = |rank: usize| faults[rank].iter().any(|(_, fault)| *fault == Fault::Die);
-        let mortal: Vec<bool> = (0..faults.len()).map(dead).collect();
-        let world = faults.len();
-        let ends = within_the_limit(move || {
-            threads::on_each(world, |engine| train(faulty(engine, &faults), seed, len, piece))
-        });
-        let alone = |step| {
-            let own = contributions(&Alone, seed ^ step, COUNT, len);
-            bits(&Exact::default().sum(&mut Alone, own).expect("summed"))
-        };
-        let expected: Vec<_> = (0..STEPS).map(alone).collect();
-        for (end, mortal) in ends.iter().zip(mortal) {
-            prop_assert!(mortal || end.is_some(), "a rank that was to live is gone");
-            prop_assert!(end.as_ref().is_none_or(|sums| *sums == expected));
+        let found = survived(faults, move || Sums { seed, len, piece })?;
+        let found: Option<Vec<_>> = found.map(|steps| steps.into_iter().map(|(_, sum)| sum).collect());
+        prop_assert!(found.is_none_or(|sums| sums == of_one(seed, len)));
+    }
+
+    #[test]
+    fn survivors_of_any_faults_gather_the_parts_that_each_has_summed(
+        seed: u64, len in 0..40_usize, piece in 1..20_usize, faults in faults(),
+    ) {
+        let found = survived(faults, move || Divided(Sums { seed, len, piece }))?;
+        let found: Option<Vec<_>> = found.map(|steps| steps.into_iter().map(|(_, sum)| sum).collect());
+        prop_assert!(found.is_none_or(|sums| sums == of_one(seed, len)));
+    }
+
+    /// As many ranks that nobody disturbs begin where the survivors had to drop what they owed.
+    #[test]
+    fn survivors_of_any_faults_go_on_with_one_bit_as_so_many_ranks_would(
+        seed: u64, len in 0..40_usize, faults in faults(),
+    ) {
+        let found = survived(faults, move || Compressed::new(seed, len))?.unwrap_or_default();
+        let mut begin = 0;
+        for steps in found.chunk_by(|(one, _), (other, _)| one == other) {
+            let (world, end) = (steps[0].0, begin + steps.len() as u64);
+            let expected = threads::on_each(world, |mut engine| {
+                let mut program = Compressed::new(seed, len);
+                let exchanged = |step| {
+                    let sum = program.exchange(&mut engine, step).expect("nobody disturbs");
+                    program.settle(Some(&sum));
+                    bits(&sum)
+                };
+                (begin..end).map(exchanged).collect::<Vec<_>>()
+            });
+            prop_assert!(steps.iter().map(|(_, sum)| sum).eq(&expected[0]), "steps {begin}..{end} on {world}");
+            begin = end;
+        }
+    }
+
+    #[test]
+    fn survivors_of_any_faults_average_what_the_living_have(
+        seed: u64, len in 0..40_usize, faults in faults(),
+    ) {
+        let found = survived(faults, move || Averaged::new(seed, len))?.unwrap_or_default();
+        let mut outer = Averaged::new(seed, len);
+        for (step, (world, average)) in (0..).zip(found) {
+            let mut sum = Pairwise::new(Share { count: world as u64, world: 1, rank: 0 }, len);
+            (0..world).for_each(|rank| _ = sum.push(outer.weights(step, rank)).expect("one length"));
+            let expected: Vec<f32> = sum.fold().expect("all").iter().map(|sum| sum / world as f32).collect();
+            prop_assert_eq!(&average, &bits(&expected), "step {} of {} ranks", step, world);
+            outer.stepped(&expected);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Over the MPI that is installed: the same bits as in one process, whatever the pieces, and an end to every job.
+//! Over every Open MPI that is here: the same bits as in one process, whatever the pieces, and an end to every job.
 
 use std::time::Duration;
 
 use exchange::{Alone, Counted, Engine, Error, Exact, Exchange, Mpi, OneBit, Pairwise, Share, threads};
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::ranks::{End, mpirun_or_not_run, report, run, run_mortal, run_within, scenario};
+use crate::ranks::{End, installations, not_run, report, scenario};
 
 const MICRO_BATCHES: u64 = 8;
 const LEN: usize = 20_011;
@@ -117,97 +117,112 @@ fn succeeded(end: &End) {
 
 #[test]
 fn two_and_four_ranks_over_mpi_sum_to_the_bits_of_one() {
-    let Some(mpirun) = mpirun_or_not_run("two_and_four_ranks_over_mpi_sum_to_the_bits_of_one") else {
-        return;
-    };
     let alone = exact_digest(&mut Alone);
-    for ranks in [2, 4] {
-        let end = run(&mpirun, ranks, "sums");
-        succeeded(&end);
-        // Threads are the reference for what depends on the world.
-        let one_bit = threads::on_each(ranks, |mut engine| one_bit_digest(&mut engine));
-        let expected: Vec<_> = one_bit
-            .iter()
-            .enumerate()
-            .map(|(rank, one_bit)| format!("{rank} {alone:x} {one_bit:x} (Ok(true), Ok(false))"))
-            .collect();
-        assert_eq!(end.reports(), expected, "{}", end.printed);
+    for mpi in installations("two_and_four_ranks_over_mpi_sum_to_the_bits_of_one") {
+        for ranks in [2, 4] {
+            let end = mpi.run(ranks, "sums");
+            succeeded(&end);
+            // Threads are the reference for what depends on the world.
+            let one_bit = threads::on_each(ranks, |mut engine| one_bit_digest(&mut engine));
+            let expected: Vec<_> = one_bit
+                .iter()
+                .enumerate()
+                .map(|(rank, one_bit)| format!("{rank} {alone:x} {one_bit:x} (Ok(true), Ok(false))"))
+                .collect();
+            assert_eq!(end.reports(), expected, "release {}: {}", mpi.release, end.printed);
+        }
     }
 }
 
 #[test]
 fn a_namespace_with_nothing_but_loopback_is_enough() {
     let name = "a_namespace_with_nothing_but_loopback_is_enough";
-    let Some(mpirun) = mpirun_or_not_run(name) else { return };
-    let front = ["unshare", "-n", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"];
-    let possible = std::process::Command::new(front[0]).args(["-n", "ip", "link"]).output();
-    // Release 5 does not start where there is loopback alone.
-    if !possible.is_ok_and(|output| output.status.success()) || mpirun.1 >= 5 {
-        return eprintln!("NOT RUN: {name}: no namespace, or no MPI that runs in it");
+    let here = installations(name);
+    if here.is_empty() {
+        return;
     }
-    let end = run_within(&mpirun, 2, "sums", &front, false);
+    let Some(mpi) = here.into_iter().find(|mpi| mpi.release < 5) else {
+        return eprintln!("NOT RUN: {name}: Open MPI 5 does not start where there is loopback alone");
+    };
+    // Whoever is not root may be one among users of his own.
+    let namespace =
+        if rustix::process::geteuid().is_root() { "--net" } else { "--user --map-root-user --net" };
+    let mut front: Vec<&str> = ["unshare"].into_iter().chain(namespace.split(' ')).collect();
+    front.extend(["sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
+    let possible = std::process::Command::new(front[0]).args(&front[1..]).arg("true").output();
+    let refused = possible.map(|output| {
+        (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
+    });
+    if let Some(why) = refused.unwrap_or_else(|error| Some(error.to_string())) {
+        let needs = "it needs `unshare` and `ip` (packages util-linux and iproute2) and the right to make a namespace";
+        return not_run(name, "EXCHANGE_REQUIRE_MPI", &format!("{needs}: {why}"));
+    }
+    let end = mpi.run_within(2, "sums", &front, false);
     succeeded(&end);
-    assert_eq!(end.reports().len(), 2);
+    assert_eq!(end.reports().len(), 2, "{}", end.printed);
 }
 
 #[test]
 fn an_exact_sum_sends_what_a_ring_would() {
-    let Some(mpirun) = mpirun_or_not_run("an_exact_sum_sends_what_a_ring_would") else { return };
-    let end = run(&mpirun, 4, "bytes");
-    succeeded(&end);
-    for report in end.reports() {
-        let sent: usize = report.split_once(' ').expect("two numbers").1.parse().expect("a number");
-        // Twice three quarters of the bytes, up to the one element by which parts differ.
-        assert!(sent.abs_diff(2 * 3 * 4 * LEN / 4) <= 2 * 3 * 4, "{report}");
+    for mpi in installations("an_exact_sum_sends_what_a_ring_would") {
+        let end = mpi.run(4, "bytes");
+        succeeded(&end);
+        assert_eq!(end.reports().len(), 4, "{}", end.printed);
+        for report in end.reports() {
+            let sent: usize = report.split_once(' ').expect("two numbers").1.parse().expect("a number");
+            // Twice three quarters of the bytes, up to the one element by which parts differ.
+            assert!(sent.abs_diff(2 * 3 * 4 * LEN / 4) <= 2 * 3 * 4, "{report}");
+        }
     }
 }
 
 #[test]
 fn parts_of_another_size_than_expected_are_refused_before_any_memory_is_written() {
     let name = "parts_of_another_size_than_expected_are_refused_before_any_memory_is_written";
-    let Some(mpirun) = mpirun_or_not_run(name) else { return };
-    let end = run(&mpirun, 2, "other sizes");
-    ended(&end);
-    let told = "1 all_gather: 0 bytes are expected of rank 0, which sends 6000";
-    assert!(end.reports().contains(&told), "{}", end.printed);
+    for mpi in installations(name) {
+        let end = mpi.run(2, "other sizes");
+        ended(&end);
+        let told = "1 all_gather: 0 bytes are expected of rank 0, which sends 6000";
+        assert!(end.reports().contains(&told), "release {}: {}", mpi.release, end.printed);
+    }
 }
 
 #[test]
 fn a_rank_that_is_killed_ends_the_job_or_is_survived_with_the_same_bits() {
-    let name = "a_rank_that_is_killed_ends_the_job_or_is_survived_with_the_same_bits";
-    let Some(mpirun) = mpirun_or_not_run(name) else { return };
-    for ranks in [2, 4] {
-        let end = run(&mpirun, ranks, "killed");
-        ended(&end);
-        assert!(end.took < Duration::from_secs(30), "{:?}", end.took);
-        if mpirun.1 < 5 {
-            assert_eq!((end.success, end.reports().len()), (Some(false), 0), "{}", end.printed);
-            continue;
+    let sum = exact_digest(&mut Alone);
+    for mpi in installations("a_rank_that_is_killed_ends_the_job_or_is_survived_with_the_same_bits") {
+        for ranks in [2, 4] {
+            let end = mpi.run(ranks, "killed");
+            ended(&end);
+            if mpi.release < 5 {
+                assert_eq!((end.success, end.reports().len()), (Some(false), 0), "{}", end.printed);
+                continue;
+            }
+            let expected: Vec<_> =
+                (0..ranks - 1).map(|rank| format!("{rank} of {}: {sum:x}", ranks - 1)).collect();
+            assert_eq!(end.reports(), expected, "{}", end.printed);
         }
-        let sum = exact_digest(&mut Alone);
-        let expected: Vec<_> =
-            (0..ranks - 1).map(|rank| format!("{rank} of {}: {sum:x}", ranks - 1)).collect();
-        assert_eq!(end.reports(), expected, "{}", end.printed);
     }
 }
 
 #[test]
 fn a_frozen_rank_ends_the_job_and_is_named() {
-    let Some(mpirun) = mpirun_or_not_run("a_frozen_rank_ends_the_job_and_is_named") else { return };
-    for ranks in [2, 4] {
-        let end = run(&mpirun, ranks, "frozen");
-        assert_eq!(end.success, Some(false), "{}", end.printed);
-        assert!(end.printed.contains("error: rank 1 did not arrive at barrier"), "{}", end.printed);
+    for mpi in installations("a_frozen_rank_ends_the_job_and_is_named") {
+        for ranks in [2, 4] {
+            let end = mpi.run(ranks, "frozen");
+            assert_eq!(end.success, Some(false), "release {}: {}", mpi.release, end.printed);
+            assert!(end.printed.contains("error: rank 1 did not arrive at barrier"), "{}", end.printed);
+        }
     }
 }
 
 #[test]
 fn without_ulfm_shrinking_is_refused_with_what_it_needs() {
-    let name = "without_ulfm_shrinking_is_refused_with_what_it_needs";
-    let Some(mpirun) = mpirun_or_not_run(name) else { return };
-    let end = run_mortal(&mpirun, 2, "no shrinking");
-    succeeded(&end);
-    let expected = "needs Open MPI 5 under `mpirun --with-ft ulfm`; this is Open MPI";
-    assert_eq!(end.reports().len(), 2);
-    assert!(end.reports().iter().all(|report| report.contains(expected)), "{}", end.printed);
+    for mpi in installations("without_ulfm_shrinking_is_refused_with_what_it_needs") {
+        let end = mpi.run_mortal(2, "no shrinking");
+        succeeded(&end);
+        let expected = "needs Open MPI 5 under `mpirun --with-ft ulfm`; this is Open MPI";
+        assert_eq!(end.reports().len(), 2);
+        assert!(end.reports().iter().all(|report| report.contains(expected)), "{}", end.printed);
+    }
 }

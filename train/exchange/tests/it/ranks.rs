@@ -1,6 +1,8 @@
 //! Runs parts of tests under `mpirun`, in processes that start this very binary again, with nothing but loopback
 //! between them and a limit on their time.
 
+use std::env;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -20,7 +22,6 @@ pub struct End {
     pub success: Option<bool>,
     /// Output of the ranks and of `mpirun`.
     pub printed: String,
-    pub took: Duration,
 }
 
 impl End {
@@ -37,92 +38,128 @@ impl End {
     }
 }
 
-/// `mpirun`, if it is there. Otherwise the test says that it did not run, and fails where `EXCHANGE_REQUIRE_MPI=1`.
-pub fn mpirun_or_not_run(test: &str) -> Option<(PathBuf, u32)> {
-    let found = launch::find_mpirun(&std::env::var_os("PATH").unwrap_or_default());
-    let found = found.and_then(|mpirun| {
-        let output = Command::new(&mpirun).arg("--version").output().expect("mpirun runs");
-        Ok((mpirun, launch::release(&String::from_utf8_lossy(&output.stdout))?))
-    });
-    let error = match found {
-        Ok(found) => return Some(found),
-        Err(error) => error,
+/// Where `train/exchange/tests/install-open-mpi-5` unpacks release 5.
+const UNPACKED: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/open-mpi-5/installed");
+
+/// An Open MPI that is here.
+pub struct Installation {
+    mpirun: PathBuf,
+    pub release: u32,
+    /// Whether it lies where no program looks by itself.
+    unpacked: bool,
+}
+
+/// Every Open MPI that is here: that of PATH, and release 5 where it was unpacked. Where one is missing the test says so, and
+/// fails if `EXCHANGE_REQUIRE_MPI=1` or `EXCHANGE_REQUIRE_OPEN_MPI_5=1` demands it.
+pub fn installations(test: &str) -> Vec<Installation> {
+    let of_path = launch::find_mpirun(&env::var_os("PATH").unwrap_or_default());
+    let of_path =
+        of_path.map_err(|error| error.to_string()).and_then(|mpirun| Installation::at(mpirun, false));
+    let unpacked = PathBuf::from(UNPACKED).join("bin/mpirun");
+    let unpacked = if unpacked.is_file() {
+        Installation::at(unpacked, true)
+    } else {
+        Err(format!("there is no Open MPI 5 in {UNPACKED}"))
     };
-    let required = std::env::var("EXCHANGE_REQUIRE_MPI").is_ok_and(|value| value == "1");
-    assert!(!required, "{test} has to run, but {error}");
-    writeln!(std::io::stderr(), "NOT RUN: {test}: {error}").expect("standard error");
-    None
-}
-
-/// Runs a scenario on `ranks` ranks, started as the crate says.
-pub fn run(mpirun: &(PathBuf, u32), ranks: usize, scenario: &str) -> End {
-    run_within(mpirun, ranks, scenario, &[], mpirun.1 >= 5)
-}
-
-/// As [`run`], without what lets ranks survive the loss of others.
-pub fn run_mortal(mpirun: &(PathBuf, u32), ranks: usize, scenario: &str) -> End {
-    run_within(mpirun, ranks, scenario, &[], false)
-}
-
-/// As [`run`], with a command in front that takes `mpirun` and its arguments.
-pub fn run_within(
-    (mpirun, release): &(PathBuf, u32),
-    ranks: usize,
-    scenario: &str,
-    front: &[&str],
-    survive: bool,
-) -> End {
-    let root = rustix::process::geteuid().is_root();
-    let job = launch::Job {
-        ranks,
-        hosts: Vec::new(),
-        interface: Some("lo".into()),
-        survive,
-        // As few as there may be: ranks must not starve each other.
-        cores: 1,
-        root,
-        release: *release,
+    let found = [("EXCHANGE_REQUIRE_MPI", of_path), ("EXCHANGE_REQUIRE_OPEN_MPI_5", unpacked)];
+    let here = |(variable, found): (&str, Result<Installation, String>)| {
+        found.map_err(|reason| not_run(test, variable, &reason)).ok()
     };
-    let binary = std::env::current_exe().expect("this test's own path");
-    let arguments = ["over_mpi::runs_the_scenario_it_was_started_for", "--exact", "--ignored", "--nocapture"];
-    let command = job.command(mpirun.clone(), binary.as_os_str(), &arguments.map(Into::into));
-    let launch::Command { program, arguments, environment } = command.expect("a command");
-    let front: Vec<_> = front.iter().map(Into::into).chain([program.into_os_string()]).collect();
-    let folder = tempfile::tempdir().expect("a folder");
-    // A file, because a pipe stays open as long as any process that has inherited it.
-    let printed = folder.path().join("printed");
-    let file = File::create(&printed).expect("a file");
-    let mut child = Command::new(&front[0])
-        .args(&front[1..])
-        .args(arguments)
-        .envs(environment)
-        .env(SCENARIO, scenario)
-        .stdin(Stdio::null())
-        .stdout(file.try_clone().expect("the file once more"))
-        .stderr(file)
-        .process_group(0)
-        .spawn()
-        .expect("mpirun starts");
-    let began = Instant::now();
-    let mut status = None;
-    while status.is_none() && began.elapsed() < LIMIT {
-        std::thread::sleep(Duration::from_millis(10));
-        status = child.try_wait().expect("a child to wait for");
+    found.into_iter().filter_map(here).collect()
+}
+
+/// Says that a test does not run, and fails where `variable` is `1`.
+pub fn not_run(test: &str, variable: &str, reason: &str) {
+    let required = env::var(variable).is_ok_and(|value| value == "1");
+    assert!(!required, "{test} has to run, but {reason}");
+    writeln!(std::io::stderr(), "NOT RUN: {test}: {reason}").expect("standard error");
+}
+
+impl Installation {
+    fn at(mpirun: PathBuf, unpacked: bool) -> Result<Self, String> {
+        let mut found = Self { mpirun, release: 0, unpacked };
+        let output = found.command(found.mpirun.as_os_str()).arg("--version").output().expect("mpirun runs");
+        let release = launch::release(&String::from_utf8_lossy(&output.stdout));
+        found.release = release.map_err(|error| error.to_string())?;
+        Ok(found)
     }
-    let took = began.elapsed();
-    if status.is_none() {
-        // `mpirun` and its ranks: they are a group of their own.
-        let group = rustix::process::Pid::from_child(&child);
-        rustix::process::kill_process_group(group, rustix::process::Signal::KILL).expect("killed");
+
+    /// `program` with what it needs to find this installation.
+    fn command(&self, program: &OsStr) -> Command {
+        let mut command = Command::new(program);
+        if self.unpacked {
+            let path = env::var("PATH").unwrap_or_default();
+            command.env("PATH", format!("{UNPACKED}/bin:{path}"));
+            command.env("OPAL_PREFIX", UNPACKED).env("LD_LIBRARY_PATH", format!("{UNPACKED}/lib"));
+        }
+        command
     }
-    child.wait().expect("a child that has ended or was killed");
-    let printed = String::from_utf8_lossy(&std::fs::read(printed).expect("printed")).into_owned();
-    End { success: status.map(|status| status.success()), printed, took }
+
+    /// Runs a scenario on `ranks` ranks, started as the crate says.
+    pub fn run(&self, ranks: usize, scenario: &str) -> End {
+        self.run_within(ranks, scenario, &[], self.release >= 5)
+    }
+
+    /// As [`run`](Self::run), without what lets ranks survive the loss of others.
+    pub fn run_mortal(&self, ranks: usize, scenario: &str) -> End {
+        self.run_within(ranks, scenario, &[], false)
+    }
+
+    /// As [`run`](Self::run), with a command in front that takes `mpirun` and its arguments.
+    pub fn run_within(&self, ranks: usize, scenario: &str, front: &[&str], survive: bool) -> End {
+        let job = launch::Job {
+            ranks,
+            hosts: Vec::new(),
+            interface: Some("lo".into()),
+            survive,
+            // As few as there may be: ranks must not starve each other.
+            cores: 1,
+            // Whatever stands in front may make a root of anybody.
+            root: rustix::process::geteuid().is_root() || !front.is_empty(),
+            release: self.release,
+        };
+        let binary = env::current_exe().expect("this test's own path");
+        let arguments =
+            ["over_mpi::runs_the_scenario_it_was_started_for", "--exact", "--ignored", "--nocapture"];
+        let command = job.command(self.mpirun.clone(), binary.as_os_str(), &arguments.map(Into::into));
+        let launch::Command { program, arguments, environment } = command.expect("a command");
+        let front: Vec<OsString> = front.iter().map(Into::into).chain([program.into_os_string()]).collect();
+        let folder = tempfile::tempdir().expect("a folder");
+        // A file, because a pipe stays open as long as any process that has inherited it.
+        let printed = folder.path().join("printed");
+        let file = File::create(&printed).expect("a file");
+        let mut child = self
+            .command(&front[0])
+            .args(&front[1..])
+            .args(arguments)
+            .envs(environment)
+            .env(SCENARIO, scenario)
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().expect("the file once more"))
+            .stderr(file)
+            .process_group(0)
+            .spawn()
+            .expect("mpirun starts");
+        let began = Instant::now();
+        let mut status = None;
+        while status.is_none() && began.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(10));
+            status = child.try_wait().expect("a child to wait for");
+        }
+        if status.is_none() {
+            // `mpirun` and its ranks: they are a group of their own.
+            let group = rustix::process::Pid::from_child(&child);
+            rustix::process::kill_process_group(group, rustix::process::Signal::KILL).expect("killed");
+        }
+        child.wait().expect("a child that has ended or was killed");
+        let printed = String::from_utf8_lossy(&std::fs::read(printed).expect("printed")).into_owned();
+        End { success: status.map(|status| status.success()), printed }
+    }
 }
 
 /// The scenario this process was started for.
 pub fn scenario() -> Option<String> {
-    std::env::var(SCENARIO).ok()
+    env::var(SCENARIO).ok()
 }
 
 /// Tells the parent something: one write, so that lines of several ranks do not mix.

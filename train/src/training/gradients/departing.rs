@@ -15,7 +15,7 @@ use exchange::Pairwise;
 use models::Gpt;
 
 use super::sum::Sum;
-use crate::ranks::Beside;
+use crate::ranks::{Beside, Job};
 
 /// Parameters on their way out and back.
 pub(super) struct Departing<I: Backend> {
@@ -29,6 +29,8 @@ pub(super) struct Departing<I: Backend> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Turns {
     pub(super) order: Vec<ParamId>,
+    /// The place of each in the model.
+    places: HashMap<ParamId, usize>,
     window: usize,
 }
 
@@ -51,7 +53,8 @@ impl Turns {
     pub(super) fn of_pass<B: Backend>(gpt: &Gpt<B>, every: Option<usize>) -> Self {
         let named = Named::of(gpt);
         let largest = named.iter().map(|(_, _, len)| *len).max().unwrap_or_default();
-        let Some(every) = every else { return Self { order: ids(&named), window: largest } };
+        let places = ids(&named).into_iter().zip(0..).collect();
+        let Some(every) = every else { return Self { order: ids(&named), places, window: largest } };
         let segment = |name: &str| {
             let block = name.strip_prefix("blocks.")?.split('.').next()?.parse::<usize>().ok()?;
             Some(block / every.max(1))
@@ -66,12 +69,7 @@ impl Turns {
             }
         }
         let window = segments.into_values().max().unwrap_or_default().max(largest);
-        Self { order: ids(&in_turn), window }
-    }
-
-    /// In the model's order, as exchanges with a memory know parameters by their place.
-    pub(super) fn of_model<B: Backend>(gpt: &Gpt<B>) -> Self {
-        Self::of_pass(gpt, None)
+        Self { order: ids(&in_turn), places, window }
     }
 }
 
@@ -149,7 +147,8 @@ impl<I: Backend> Sum<'_, I> {
         let owner = self.owners.owner(id);
         let returns = owner.is_none_or(|owner| owner == self.share.rank);
         let departing = self.departing.as_mut().expect("it was there before");
-        departing.sums.hand_in(own, owner);
+        let place = departing.turns.places[&id];
+        departing.sums.hand_in(Job { own, place, owner });
         departing.next += 1;
         departing.under_way.push_back(UnderWay { id, shape, device, returns, bytes, land: land::<I, D> });
     }

@@ -88,10 +88,55 @@ fn ranks_that_step_apart_have_the_gradients_of_their_own_micro_batches() {
     assert!((loss - f64::from(each[0].1)).abs() < 1e-6, "{loss} {}", each[0].1);
 }
 
+/// The last of four micro-batches, which is rank 1's, has weights of its targets that are too large: its loss is finite and the
+/// squares of its gradients are not, or neither is a number.
+#[test]
+fn what_is_no_number_on_one_rank_is_withheld_by_all_and_leaves_no_trace() {
+    let kinds = [
+        (ExchangeKind::Exact, false),
+        (ExchangeKind::Exact, true),
+        (ExchangeKind::OneBit, false),
+        (ExchangeKind::Late, false),
+        (ExchangeKind::Rarely, false),
+    ];
+    for ((exchange, divided), too_large) in kinds.into_iter().flat_map(|kind| [(kind, 1e30), (kind, 3e38)]) {
+        let settings = RanksSection { exchange, warm_up: 0, ..RanksSection::default() };
+        let of_steps = |first_is_bad: bool| {
+            on_each(2, |ranks| {
+                ranks.exchange_by(&settings);
+                let learner = learner("1");
+                let owners = if divided { Owners::divided(&learner.gpt, ranks) } else { Owners::default() };
+                [1, 2, 3].map(|step| {
+                    let mut data = StepData { step, ..data(4) };
+                    if first_is_bad && step == 1 {
+                        data.micro_batches[3].mask = Some(vec![too_large, -too_large, 1.0, 1.0]);
+                    }
+                    let (_, report) = learner.gradients(&data, None, &owners, Passes::none(), ranks);
+                    assert_eq!(report.failure, None);
+                    ranks.settle_step(report.is_usable() && step > 1);
+                    (report.is_usable(), [report.loss.to_bits(), report.gnorm.to_bits()])
+                })
+            })
+        };
+        let (bad, good) = (of_steps(true), of_steps(false));
+        // Late, a loss is told in its own step, and a norm in the one after it.
+        let late = exchange == ExchangeKind::Late;
+        let expected = [late && too_large < 2e38, !late, true];
+        for (rank, (bad, good)) in bad.iter().zip(&good).enumerate() {
+            let told = format!("rank {rank}, {exchange:?}, divided: {divided}, {too_large}");
+            assert_eq!(bad.map(|(usable, _)| usable), expected, "{told}");
+            assert!(good.iter().all(|(usable, _)| *usable), "{told}");
+            assert_eq!(bad[2].1, good[2].1, "{told}");
+        }
+    }
+}
+
 #[test]
 fn gradients_leave_in_turn_while_the_pass_goes_on() {
-    for recompute in ["null", "1"] {
+    let kinds = [ExchangeKind::Exact, ExchangeKind::OneBit];
+    for (recompute, exchange) in ["null", "1"].into_iter().flat_map(|n| kinds.map(|kind| (n, kind))) {
         on_each(2, |ranks| {
+            ranks.exchange_by(&RanksSection { exchange, warm_up: 0, ..RanksSection::default() });
             let (learner, data, owners) = (learner(recompute), data(4), Owners::default());
             let mut sum = Sum::new(ranks.share(4), None, &owners, Passes::none());
             learner.begin_sums(1, &mut sum, ranks).expect("no rank fails");
@@ -99,7 +144,7 @@ fn gradients_leave_in_turn_while_the_pass_goes_on() {
             let own = &data.micro_batches[first as usize..end as usize];
             let losses = learner.own_losses(1, (first, own), data.counted(), &mut sum);
             let departing = sum.departing.as_ref().expect("it has begun");
-            assert!(departing.are_out(), "recompute {recompute}: some wait until the pass has ended");
+            assert!(departing.are_out(), "{exchange:?}, recompute {recompute}: some wait for the end");
             let (all, back) = (departing.turns.order.len(), sum.grads.len());
             assert!(back > 0 && back < all, "recompute {recompute}: {back} of {all} are back");
             learner.numbers_together(losses, &mut sum, ranks).expect("no rank fails");
@@ -116,7 +161,7 @@ fn a_step_is_done_again_by_all_that_live_whichever_call_fails() {
     let calls = on_each(3, |ranks| {
         let (_, report) = learner("1").gradients(&data(5), None, &Owners::default(), Passes::none(), ranks);
         assert_eq!(report.failure, None);
-        ranks.costs().expect("three ranks").calls
+        ranks.spent().expect("three ranks").costs.calls
     });
     // Behind the sums: a vote, losses, the norm, a vote.
     let votes = [4, 1].map(|before_end| calls[1] - before_end);
