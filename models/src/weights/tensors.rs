@@ -121,7 +121,8 @@ pub struct TensorFile {
 impl TensorFile {
     /// Opens a file that is complete by its own header. No number is read.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
-        let file = File::open(path).map_err(WeightsError::file("open weights in", path))?;
+        let file = durable::regular::open(path)
+            .map_err(|unread| WeightsError::file("open weights in", path)(unread.into()))?;
         // SAFETY: the map is read-only and private to this value. Our own writers never change a file in place, they
         // rename a new one over it; a foreign process that truncates the file while it is read is outside any
         // program's control.

@@ -1,4 +1,7 @@
-//! Files that are either complete or absent: written aside, synced, then renamed.
+//! Files that are either complete or absent: written aside, synced, then renamed. Reading, where a name may lead to
+//! something that is no file: [`regular`].
+
+pub mod regular;
 
 use std::{
     ffi::OsString,

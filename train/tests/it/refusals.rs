@@ -1,6 +1,7 @@
 //! Bad input: exit code 2, and words that lead to the way out.
 
 use std::fs;
+use std::time::Duration;
 
 use crate::program::{assert_code, last_words};
 use crate::tiny::{GPT2, Tiny};
@@ -150,4 +151,40 @@ fn published_folders_that_are_none() {
     insta::assert_snapshot!("import_without_weights", failed(&import));
     fs::write(tiny.join("published/model.safetensors"), "no tensors").expect("writing");
     insta::assert_snapshot!("import_of_torn_weights", failed(&import));
+    let index = r#"{"weight_map": {"transformer.wte.weight": "../model.safetensors"}}"#;
+    fs::write(tiny.join("published/model.safetensors.index.json"), index).expect("writing");
+    insta::assert_snapshot!("import_of_an_index_that_leads_elsewhere", failed(&import));
+}
+
+#[cfg(unix)]
+#[test]
+fn files_that_never_end_are_refused_wherever_one_is_given() {
+    let tiny = Tiny::trained(&["train.steps=1"]);
+    let fifo = tiny.join("fifo");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().expect("mkfifo runs");
+    assert!(made.success());
+    fs::create_dir(tiny.join("published")).expect("making");
+    std::os::unix::fs::symlink(&fifo, tiny.join("published/config.json")).expect("linking");
+    fs::write(tiny.join("large"), "").expect("writing");
+    fs::File::options()
+        .write(true)
+        .open(tiny.join("large"))
+        .and_then(|file| file.set_len(200 << 30))
+        .expect("a sparse file");
+    let vocabulary = tiny.join("run/tokenizer").display().to_string();
+    let cases: [&[&str]; 5] = [
+        &["plan", "--config", "fifo"],
+        &["plan", "--config", "/dev/zero"],
+        &["import", "--from", "published", "--out", "imported", "--tokenizer", &vocabulary],
+        &["sample", "--from", "run", "--device", "cpu", "--prompt", "FILE:fifo"],
+        &["sample", "--from", "run", "--device", "cpu", "--prompt", "FILE:large"],
+    ];
+    for arguments in cases {
+        let mut command = assert_cmd::Command::new(crate::program::PROGRAM);
+        // A program that reads here waits for ever, or until memory is full.
+        let command = command.args(arguments).current_dir(tiny.path()).timeout(Duration::from_secs(60));
+        let said = last_words(&command.output().expect("the program starts"), tiny.path());
+        let expected = ["it is no regular file", "it has 214748364800 bytes"];
+        assert!(expected.iter().any(|words| said.contains(words)), "{arguments:?}: {said}");
+    }
 }

@@ -25,13 +25,16 @@ pub use presets::presets;
 pub use ranks::{ExchangeKind, RanksSection};
 pub use sections::*;
 
-use std::fs;
 use std::path::Path;
 
+use durable::regular;
 use error::Problems;
 use models::GptConfig;
 use overrides::Overrides;
 use serde::Serialize;
+
+/// The most bytes of a file that describes a run.
+const MOST_BYTES: u64 = 4 << 20;
 
 /// One run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -61,8 +64,8 @@ impl Config {
         let path = Path::new(name);
         // A folder that happens to be called like a preset does not hide it.
         if path.exists() && !path.is_dir() {
-            let text = fs::read_to_string(path)
-                .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+            let text = regular::read_text(path, MOST_BYTES)
+                .map_err(|unread| ConfigError::Unreadable { path: path.to_owned(), source: unread.into() })?;
             return Self::from_text(&text, name, set);
         }
         let file = format!("{}.json", name.trim_end_matches(".json"));
