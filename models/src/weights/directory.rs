@@ -1,4 +1,5 @@
-//! Directories as `transformers` reads and writes them: `config.json` beside the weights, whole or in shards.
+//! Directories of weights: as `transformers` reads and writes them, with `config.json` beside the weights, whole or in
+//! shards; or one file in the native layout, which describes itself.
 //!
 //! Somebody else made them: only regular files are opened, within a limit where they are read whole, and an index of
 //! shards leads nowhere else.
@@ -12,7 +13,8 @@ use durable::regular;
 use serde::Deserialize;
 
 use super::{
-    IndexProblem, Layout, Stored, WeightsError, config_from_hugging_face, config_to_hugging_face, load, save,
+    IndexProblem, Layout, Stored, WeightsError, config_from_hugging_face, config_to_hugging_face, load,
+    native_config, save,
 };
 use crate::config::GptConfig;
 use crate::gpt::Gpt;
@@ -25,19 +27,35 @@ const DESCRIPTION_BYTES: u64 = 1 << 20;
 /// Indexes of models with 256 experts a block take 9 MB.
 const INDEX_BYTES: u64 = 32 << 20;
 
-/// Reads a model and its description from a directory.
+/// Reads a model and its description from a directory, in whichever of the two layouts it is.
 pub fn load_pretrained<B: Backend>(directory: &Path, device: &B::Device) -> Result<Gpt<B>, WeightsError> {
-    let config = pretrained_config(directory)?;
-    let files = weight_files(directory)?;
+    let (config, layout) = described(directory)?;
+    let files = match layout {
+        Layout::Native => vec![directory.join(WHOLE)],
+        Layout::HuggingFace => weight_files(directory)?,
+    };
     let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-    load(&config, &files, Layout::HuggingFace, device)
+    load(&config, &files, layout, device)
 }
 
 /// The description in a directory. No tensor is read.
 pub fn pretrained_config(directory: &Path) -> Result<GptConfig, WeightsError> {
+    described(directory).map(|(config, _)| config)
+}
+
+/// Weights that describe themselves are described by nothing else.
+fn described(directory: &Path) -> Result<(GptConfig, Layout), WeightsError> {
+    let whole = directory.join(WHOLE);
+    if whole.exists() {
+        match native_config(&whole) {
+            Err(WeightsError::NoDescription { .. }) => {}
+            native => return Ok((native?, Layout::Native)),
+        }
+    }
     let path = directory.join(DESCRIPTION);
     let text = read(&path, DESCRIPTION_BYTES)?;
-    config_from_hugging_face(&text).map_err(WeightsError::config(&path))
+    let config = config_from_hugging_face(&text).map_err(WeightsError::config(&path))?;
+    Ok((config, Layout::HuggingFace))
 }
 
 /// Writes `config.json` and `model.safetensors` into an existing directory.

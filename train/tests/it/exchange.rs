@@ -46,7 +46,7 @@ fn an_exported_model_comes_back_with_the_same_loss_and_learns_on() {
 }
 
 #[test]
-fn any_shape_can_be_exported_as_it_is() {
+fn any_shape_is_exported_as_it_is_and_comes_back() {
     let tiny = Tiny::trained(&[]);
     let export = ["export", "--from", "run", "--device", "cpu", "--layout", "native", "--out"];
     assert_success(&tiny.train(&[&export[..], &["same"]].concat()));
@@ -63,4 +63,26 @@ fn any_shape_can_be_exported_as_it_is() {
     let half = bytes("half/model.safetensors");
     let half = SafeTensors::deserialize(&half).expect("tensors");
     assert!(half.tensors().iter().all(|(_, tensor)| tensor.dtype() == Dtype::BF16));
+
+    // And comes back as it is: a shape that Hugging Face has no name for.
+    let import = ["import", "--config", "tiny.json", "--from"];
+    for (from, out) in
+        [("same", "again"), ("half", "rounded"), ("run/checkpoints/step-00000004", "taken")]
+    {
+        assert_success(&tiny.train(&[&import[..], &[from, "--out", out]].concat()));
+    }
+    assert!(!tiny.join("same/config.json").exists(), "the weights alone describe it");
+    assert_eq!(loss(&tiny, "again"), loss(&tiny, "run"));
+    let imported = |run: &str| bytes(&format!("{run}/checkpoints/step-00000000/model.safetensors"));
+    let (again, taken, rounded) = (imported("again"), imported("taken"), imported("rounded"));
+    assert_eq!(again, taken);
+    let again = SafeTensors::deserialize(&again).expect("tensors");
+    let rounded = SafeTensors::deserialize(&rounded).expect("tensors");
+    for (name, tensor) in kept.tensors() {
+        assert_eq!(again.tensor(&name).expect("it is there"), tensor, "{name}");
+        let narrow = half.tensor(&name).expect("it is there");
+        let wide = narrow.data().chunks(2).flat_map(|number| [0, 0, number[0], number[1]]);
+        let found = rounded.tensor(&name).expect("it is there");
+        assert!(wide.eq(found.data().iter().copied()), "{name}: f32 holds every number of bf16");
+    }
 }
