@@ -7,6 +7,7 @@ use backend_offload::{Bytes, Managed, Offload, Offloadable, Stats, host_memory, 
 use burn::data::dataloader::Progress as Items;
 use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
 use runs::checkpoint::Checkpoints;
+use runs::config::Amount;
 use serde::Serialize;
 use serde_json::json;
 
@@ -147,7 +148,7 @@ impl<I: Offloadable> Run<I> {
 
     /// Asks for the end of a run that has written as much to the disk as it may.
     fn spare_the_disk(&mut self) {
-        let limit = self.session.config.memory.max_disk_writes().ok().flatten();
+        let limit = self.session.config.memory.max_disk_writes.as_ref().map(Amount::value);
         let written = stats::<I>(&self.device).bytes_to_disk;
         let Some(limit) = limit.filter(|limit| written > *limit) else { return };
         let reason = format!(

@@ -4,6 +4,7 @@
 //! reproduces the run. Reading is strict and reports everything that is wrong at once, since a run that ignored a
 //! misspelt key is found out hours later. Nothing here opens a device, a tokenizer or a data set.
 
+mod amounts;
 mod check;
 mod continuity;
 mod error;
@@ -18,6 +19,7 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 
+pub use amounts::{Amount, DiskPart, Meaning};
 pub use check::MOST_NEW_TOKENS;
 pub use continuity::{Change, Changes};
 pub use error::ConfigError;
