@@ -70,7 +70,7 @@ fn eventful() -> Vec<Value> {
                 "bits_per_byte": null, "sequences": 64, "best": at == 200}),
             );
             records.push(json!({"kind": "sample", "step": at, "prompt": "What day is it?", "text": format!("Day {at}.")}));
-            records.push(json!({"kind": "checkpoint", "step": at, "bytes": 9_650_000, "ms": 31.0}));
+            records.push(json!({"kind": "checkpoint", "step": at, "bytes": 9_650_000, "ms": 31.0, "waited_ms": 12.0}));
         }
     }
     records.push(timeline(64, 900));
@@ -151,6 +151,7 @@ fn a_page_tells_what_happened() {
         "Step 77: withheld: no number",
         "Step 300: stopped: 300 MiB were written to the disk",
         "Written to the disk tier300.00 MiB",
+        "Waited for checkpoints36 ms",
         "no checkpoint was saved: the disk is full",
         "Day 300.",
     ] {
