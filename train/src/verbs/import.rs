@@ -1,5 +1,6 @@
 //! `train import`: a run that begins with published weights, or with weights that `export` wrote in this trainer's own layout.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use backend_offload::{Offload, Offloadable};
@@ -54,9 +55,9 @@ impl Work for Importing<'_> {
             Checkpoints::open(&args.from)?;
         }
         let source = &args.tokenizer.clone().unwrap_or_else(|| beside(&args.from));
-        let tokenizer = Tokenizer::load(source)?;
-        runs::weights::tables_fit(&weights::pretrained_config(&args.from)?)?;
-        let gpt = weights::load_pretrained::<Offload<I>>(&args.from, device)?;
+        let tokenizer = Tokenizer::load(source).map_err(unusable)?;
+        runs::weights::tables_fit(&weights::pretrained_config(&args.from).map_err(unusable)?)?;
+        let gpt = weights::load_pretrained::<Offload<I>>(&args.from, device).map_err(unusable)?;
         let config = described(args, gpt.config(), source)?;
 
         let directory = RunDirectory {
@@ -84,6 +85,11 @@ impl Work for Importing<'_> {
         );
         Ok(())
     }
+}
+
+/// Whatever is wrong with a file that somebody gave, another one helps.
+fn unusable(error: impl Display) -> BadInput {
+    BadInput(error.to_string())
 }
 
 /// Where the tokenizer of the weights in `folder` is: a checkpoint has it in a folder of its own.

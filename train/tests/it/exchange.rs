@@ -1,6 +1,7 @@
 //! `train export` and `train import`.
 
 use std::fs;
+use std::path::Path;
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
@@ -12,6 +13,22 @@ fn loss(tiny: &Tiny, out: &str) -> Value {
     let output = tiny.train(&["eval", "--from", out, "--device", "cpu", "--json"]);
     assert_success(&output);
     json(&output)["loss"].clone()
+}
+
+/// Divides the weights of a published folder into two files, under an index.
+fn divide(published: &Path) {
+    let whole = published.join("model.safetensors");
+    let bytes = fs::read(&whole).expect("reading");
+    let tensors = SafeTensors::deserialize(&bytes).expect("tensors").tensors();
+    let mut map = serde_json::Map::new();
+    for (n, part) in tensors.chunks(tensors.len().div_ceil(2)).enumerate() {
+        let shard = format!("model-{n}.safetensors");
+        map.extend(part.iter().map(|(name, _)| (name.clone(), Value::from(shard.as_str()))));
+        safetensors::serialize_to_file(part.iter().cloned(), None, &published.join(shard)).expect("writing");
+    }
+    let index = serde_json::json!({ "weight_map": map }).to_string();
+    fs::write(published.join("model.safetensors.index.json"), index).expect("writing");
+    fs::remove_file(whole).expect("removing");
 }
 
 #[test]
@@ -33,6 +50,10 @@ fn an_exported_model_comes_back_with_the_same_loss_and_learns_on() {
     assert_success(&tiny.train(&import));
     assert_eq!(tiny.whole_checkpoints("imported"), [0]);
     assert_eq!(loss(&tiny, "imported"), loss(&tiny, "run"));
+    divide(&tiny.join("published"));
+    let sharded = ["import", "--from", "published", "--out", "sharded", "--config", "tiny.json"];
+    assert_success(&tiny.train(&sharded));
+    assert_eq!(loss(&tiny, "sharded"), loss(&tiny, "run"));
 
     let learned =
         tiny.train(&["--resume", "imported", "--set", "train.steps=1", "--device", "cpu", "--json"]);

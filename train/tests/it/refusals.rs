@@ -132,7 +132,7 @@ fn published_folders_that_are_none() {
     crate::program::assert_success(&tiny.train(&export));
     let failed = |arguments: &[&str]| {
         let output = tiny.train(arguments);
-        assert_code(&output, 1);
+        assert_code(&output, 2);
         assert!(!tiny.join("imported").exists(), "nothing is made of what cannot be read");
         last_words(&output, tiny.path())
     };
@@ -141,7 +141,7 @@ fn published_folders_that_are_none() {
     let described = fs::read_to_string(&config).expect("reading");
     fs::write(&config, described.replace("\"n_layer\": 1", "\"n_layer\": 1000000000000")).expect("writing");
     insta::assert_snapshot!("import_of_more_blocks_than_there_are", failed(&import));
-    fs::write(&config, described).expect("writing");
+    fs::write(&config, &described).expect("writing");
     let mut bytes = fs::read(&weights).expect("reading");
     let last = bytes.len() - 4;
     bytes[last..].copy_from_slice(&f32::NAN.to_le_bytes());
@@ -151,9 +151,17 @@ fn published_folders_that_are_none() {
     insta::assert_snapshot!("import_without_weights", failed(&import));
     fs::write(tiny.join("published/model.safetensors"), "no tensors").expect("writing");
     insta::assert_snapshot!("import_of_torn_weights", failed(&import));
+    fs::remove_file(&weights).expect("removing");
     let index = r#"{"weight_map": {"transformer.wte.weight": "../model.safetensors"}}"#;
     fs::write(tiny.join("published/model.safetensors.index.json"), index).expect("writing");
     insta::assert_snapshot!("import_of_an_index_that_leads_elsewhere", failed(&import));
+    let stretched =
+        r#"{"model_type": "llama", "rope_scaling": {"rope_type": "llama3", "factor": 8.0}, "hidden_size": 64,
+        "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 264, "max_position_embeddings": 64}"#;
+    fs::write(&config, stretched).expect("writing");
+    insta::assert_snapshot!("import_of_stretched_positions", failed(&import));
+    fs::write(tiny.join("published/tokenizer.json"), "{").expect("writing");
+    insta::assert_snapshot!("import_of_a_torn_tokenizer", failed(&import));
 }
 
 #[cfg(unix)]
