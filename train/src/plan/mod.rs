@@ -12,6 +12,8 @@ mod measured;
 mod operations;
 mod placement;
 #[cfg(test)]
+mod readme;
+#[cfg(test)]
 mod recorded;
 mod refusal;
 mod replay;
