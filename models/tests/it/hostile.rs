@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use models::weights::{self, IndexProblem, Stored, WeightsError};
+use models::weights::{self, IndexProblem, Layout, Stored, TensorFile, WeightsError};
 use models::{Gpt, GptConfig};
+use proptest::{prelude::*, sample::Index};
 use tempfile::TempDir;
 
 use crate::fixtures::{Cpu, DEVICE, model, shrunk};
@@ -118,4 +119,99 @@ fn fifos_devices_and_folders_are_refused_wherever_a_file_is_read() {
         }
     }
     load(&directory).expect("everything is back");
+}
+
+/// Values that have brought parsers down.
+const VALUES: [&str; 14] = [
+    "-1",
+    "0",
+    "1e308",
+    "4294967296",
+    "9223372036854775808",
+    "18446744073709551615",
+    "18446744073709551616",
+    "null",
+    "true",
+    "[]",
+    "{}",
+    "[18446744073709551615,18446744073709551615]",
+    "\"F32\"",
+    "\"\\u0000\"",
+];
+
+/// `bytes` with a part in place of another.
+fn changed(bytes: &[u8], at: usize, removed: usize, put: &[u8]) -> Vec<u8> {
+    [&bytes[..at], put, &bytes[(at + removed).min(bytes.len())..]].concat()
+}
+
+/// A part to put in: text as in JSON, one of [`VALUES`], or anything.
+fn part() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        "[-0-9eE.,:{}\\[\\]\"a-zA-Z_/\\\\]{0,12}".prop_map(String::into_bytes),
+        prop::sample::select(VALUES.map(|value| value.as_bytes().to_vec()).to_vec()),
+        prop::collection::vec(any::<u8>(), 0..12),
+    ]
+}
+
+#[test]
+fn no_bytes_in_place_of_weights_bring_the_reading_down() {
+    let (_around, directory) = published();
+    let path = directory.join(WEIGHTS);
+    let wholes = [Layout::Native, Layout::HuggingFace].map(|layout| {
+        weights::save(&model(&shrunk("gpt2")), &path, layout, Stored::F32).expect("saves");
+        fs::read(&path).expect("reads")
+    });
+    let only = prop::option::weighted(0.2, prop::collection::vec(any::<u8>(), 0..200));
+    let length = prop::option::weighted(0.1, any::<u64>());
+    proptest!(|(native in any::<bool>(), at in any::<Index>(), removed in 0..24_usize, put in part(), length in length, only in only)| {
+        let whole = &wholes[usize::from(!native)];
+        let header = u64::from_le_bytes(whole[..8].try_into().expect("eight bytes"));
+        // All but a few bytes of a file are numbers.
+        let mut bytes = changed(whole, at.index(header as usize + 16), removed, &put);
+        // The header as long as it has become, so that what is in it is read.
+        let length = length.unwrap_or((header + put.len() as u64).saturating_sub(removed as u64));
+        if bytes.len() > 8 {
+            bytes[..8].copy_from_slice(&length.to_le_bytes());
+        }
+        fs::write(&path, only.unwrap_or(bytes)).expect("writes");
+        let _read_or_refused = (load(&directory), weights::load_native::<Cpu>(&path, &DEVICE));
+        if let Ok(file) = TensorFile::open(&path) {
+            let names = ["wte", "transformer.wte.weight", "transformer.h.0.ln_1.bias"];
+            names.iter().for_each(|name| drop(file.numbers(name)));
+        }
+    });
+}
+
+#[test]
+fn no_description_however_written_brings_the_reading_down() {
+    let published = ["gpt2", "llama-1.1b"]
+        .map(|preset| weights::config_to_hugging_face(&shrunk(preset)).expect("it has a name there"));
+    let value = prop::sample::select(VALUES.to_vec());
+    proptest!(|(of in 0..2_usize, key in any::<Index>(), value in value, at in any::<Index>(), removed in 0..24_usize, put in part())| {
+        let text = published[of].to_string();
+        let spliced = changed(text.as_bytes(), at.index(text.len()), removed, &put);
+        let mut replaced = published[of].clone();
+        let fields = replaced.as_object_mut().expect("an object");
+        let key = fields.keys().nth(key.index(fields.len())).expect("one of them").clone();
+        fields.insert(key, serde_json::from_str(value).unwrap_or(serde_json::Value::Null));
+        for text in [String::from_utf8_lossy(&spliced).into_owned(), replaced.to_string()] {
+            if let Ok(config) = weights::config_from_hugging_face(&text) {
+                prop_assert!(config.validate().is_ok(), "{text}");
+            }
+        }
+    });
+}
+
+#[test]
+fn no_index_however_written_brings_the_reading_down() {
+    let (_around, directory) = published();
+    let index = index_of(&directory.join(WEIGHTS), WEIGHTS);
+    proptest!(|(at in any::<Index>(), removed in 0..40_usize, put in part())| {
+        let text = changed(index.as_bytes(), at.index(index.len()), removed, &put);
+        fs::write(directory.join(INDEX), text).expect("written");
+        if let Err(refused) = load(&directory) {
+            let expected = matches!(refused, WeightsError::Index { .. } | WeightsError::File { .. });
+            prop_assert!(expected, "{refused}");
+        }
+    });
 }
