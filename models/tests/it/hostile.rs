@@ -121,6 +121,22 @@ fn fifos_devices_and_folders_are_refused_wherever_a_file_is_read() {
     load(&directory).expect("everything is back");
 }
 
+#[test]
+fn tensors_that_add_up_to_more_than_any_file_are_refused() {
+    let (_around, directory) = published();
+    let most = usize::MAX / 8;
+    let tensors: serde_json::Map<_, _> = (0..8)
+        .map(|n| {
+            let info = serde_json::json!({ "dtype": "U8", "shape": [most], "data_offsets": [n * most, (n + 1) * most] });
+            (format!("t{n}"), info)
+        })
+        .collect();
+    let header = serde_json::Value::Object(tensors).to_string();
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    fs::write(directory.join(WEIGHTS), bytes).expect("written");
+    assert!(matches!(load(&directory), Err(WeightsError::Format { .. })));
+}
+
 /// Values that have brought parsers down.
 const VALUES: [&str; 14] = [
     "-1",

@@ -69,9 +69,8 @@ fn needs(preset: &str) -> Vec<String> {
 fn the_readme_names_every_preset_with_what_the_plan_says_of_it() {
     let expected: Vec<_> = presets().map(|(file, _)| needs(file.trim_end_matches(".json"))).collect();
     let found = rows("README.md", "| preset | parameters |");
-    let shown = |rows: &[Vec<String>]| {
-        rows.iter().map(|row| format!("| {} |\n", row.join(" | "))).collect::<String>()
-    };
+    let line = |row: &Vec<String>| format!("| {} |\n", row.join(" | "));
+    let shown = |rows: &[Vec<String>]| rows.iter().map(line).collect::<String>();
     assert_eq!(shown(&found), shown(&expected), "the plan's rows:\n{}", shown(&expected));
 }
 

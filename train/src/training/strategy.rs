@@ -17,6 +17,7 @@ use burn_train::{
 };
 
 use super::evaluation::Evaluation;
+use super::saving::Saves;
 use super::{Learner, Peaks, Run, Session};
 use crate::data::StepLoader;
 use crate::exit::Ending;

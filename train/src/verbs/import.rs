@@ -55,9 +55,11 @@ impl Work for Importing<'_> {
             Checkpoints::open(&args.from)?;
         }
         let source = &args.tokenizer.clone().unwrap_or_else(|| beside(&args.from));
-        let tokenizer = Tokenizer::load(source).map_err(unusable)?;
-        runs::weights::tables_fit(&weights::pretrained_config(&args.from).map_err(unusable)?)?;
-        let gpt = weights::load_pretrained::<Offload<I>>(&args.from, device).map_err(unusable)?;
+        let tokenizer = Tokenizer::load(source).map_err(|error| unusable(&error))?;
+        let model = weights::pretrained_config(&args.from).map_err(|error| unusable(&error))?;
+        runs::weights::tables_fit(&model)?;
+        let gpt = weights::load_pretrained::<Offload<I>>(&args.from, device)
+            .map_err(|error| unusable(&error))?;
         let config = described(args, gpt.config(), source)?;
 
         let directory = RunDirectory {
@@ -88,7 +90,7 @@ impl Work for Importing<'_> {
 }
 
 /// Whatever is wrong with a file that somebody gave, another one helps.
-fn unusable(error: impl Display) -> BadInput {
+fn unusable(error: &dyn Display) -> BadInput {
     BadInput(error.to_string())
 }
 

@@ -96,7 +96,7 @@ fn any_shape_is_exported_as_it_is_and_comes_back() {
     assert_eq!(loss(&tiny, "again"), loss(&tiny, "run"));
     let imported = |run: &str| bytes(&format!("{run}/checkpoints/step-00000000/model.safetensors"));
     let (again, taken, rounded) = (imported("again"), imported("taken"), imported("rounded"));
-    assert_eq!(again, taken);
+    assert!(again == taken, "a checkpoint is a file of our own, too");
     let again = SafeTensors::deserialize(&again).expect("tensors");
     let rounded = SafeTensors::deserialize(&rounded).expect("tensors");
     for (name, tensor) in kept.tensors() {

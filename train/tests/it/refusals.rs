@@ -183,7 +183,7 @@ fn files_that_never_end_are_refused_wherever_one_is_given() {
     let cases: [&[&str]; 5] = [
         &["plan", "--config", "fifo"],
         &["plan", "--config", "/dev/zero"],
-        &["import", "--from", "published", "--out", "imported", "--tokenizer", &vocabulary],
+        &["import", "--from", "published", "--out", "imported", "--tokenizer", vocabulary.as_str()],
         &["sample", "--from", "run", "--device", "cpu", "--prompt", "FILE:fifo"],
         &["sample", "--from", "run", "--device", "cpu", "--prompt", "FILE:large"],
     ];
