@@ -99,7 +99,10 @@ mod tests {
         File::options().write(true).open(&path).and_then(|file| file.set_len(200 << 30)).expect("set");
         assert!(matches!(read(&path, 4), Err(Unread::TooLarge { bytes, .. }) if bytes == 200 << 30));
         fs::write(&path, [0xFF]).expect("written");
-        assert_eq!(io::Error::from(read_text(&path, 5).expect_err("no text")).kind(), io::ErrorKind::InvalidData);
+        assert_eq!(
+            io::Error::from(read_text(&path, 5).expect_err("no text")).kind(),
+            io::ErrorKind::InvalidData
+        );
     }
 
     #[cfg(unix)]

@@ -88,7 +88,9 @@ fn numbers(cell: &str) -> Vec<(f64, i32)> {
 fn settings(optimizer: &str, above_a_disk: bool) -> Vec<String> {
     let mut set = Vec::new();
     match optimizer.split('`').nth(1).filter(|_| optimizer.starts_with("host")) {
-        Some(state) => set.extend(["memory.optimizer=host".to_owned(), format!("memory.optimizer_state={state}")]),
+        Some(state) => {
+            set.extend(["memory.optimizer=host".to_owned(), format!("memory.optimizer_state={state}")])
+        }
         None => set.extend(["memory.optimizer=device", "memory.optimizer_state=f32"].map(str::to_owned)),
     }
     if optimizer.ends_with("crossing in `int8`") {

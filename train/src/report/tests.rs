@@ -70,7 +70,9 @@ fn eventful() -> Vec<Value> {
                 "bits_per_byte": null, "sequences": 64, "best": at == 200}),
             );
             records.push(json!({"kind": "sample", "step": at, "prompt": "What day is it?", "text": format!("Day {at}.")}));
-            records.push(json!({"kind": "checkpoint", "step": at, "bytes": 9_650_000, "ms": 31.0, "waited_ms": 12.0}));
+            records.push(
+                json!({"kind": "checkpoint", "step": at, "bytes": 9_650_000, "ms": 31.0, "waited_ms": 12.0}),
+            );
         }
     }
     records.push(timeline(64, 900));

@@ -58,8 +58,8 @@ impl Work for Importing<'_> {
         let tokenizer = Tokenizer::load(source).map_err(|error| unusable(&error))?;
         let model = weights::pretrained_config(&args.from).map_err(|error| unusable(&error))?;
         runs::weights::tables_fit(&model)?;
-        let gpt = weights::load_pretrained::<Offload<I>>(&args.from, device)
-            .map_err(|error| unusable(&error))?;
+        let gpt =
+            weights::load_pretrained::<Offload<I>>(&args.from, device).map_err(|error| unusable(&error))?;
         let config = described(args, gpt.config(), source)?;
 
         let directory = RunDirectory {

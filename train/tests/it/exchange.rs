@@ -87,9 +87,7 @@ fn any_shape_is_exported_as_it_is_and_comes_back() {
 
     // And comes back as it is: a shape that Hugging Face has no name for.
     let import = ["import", "--config", "tiny.json", "--from"];
-    for (from, out) in
-        [("same", "again"), ("half", "rounded"), ("run/checkpoints/step-00000004", "taken")]
-    {
+    for (from, out) in [("same", "again"), ("half", "rounded"), ("run/checkpoints/step-00000004", "taken")] {
         assert_success(&tiny.train(&[&import[..], &[from, "--out", out]].concat()));
     }
     assert!(!tiny.join("same/config.json").exists(), "the weights alone describe it");

@@ -155,8 +155,7 @@ fn published_folders_that_are_none() {
     let index = r#"{"weight_map": {"transformer.wte.weight": "../model.safetensors"}}"#;
     fs::write(tiny.join("published/model.safetensors.index.json"), index).expect("writing");
     insta::assert_snapshot!("import_of_an_index_that_leads_elsewhere", failed(&import));
-    let stretched =
-        r#"{"model_type": "llama", "rope_scaling": {"rope_type": "llama3", "factor": 8.0}, "hidden_size": 64,
+    let stretched = r#"{"model_type": "llama", "rope_scaling": {"rope_type": "llama3", "factor": 8.0}, "hidden_size": 64,
         "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 264, "max_position_embeddings": 64}"#;
     fs::write(&config, stretched).expect("writing");
     insta::assert_snapshot!("import_of_stretched_positions", failed(&import));

@@ -73,9 +73,11 @@ impl Meaning for DiskPart {
         match budget(text)? {
             Budget::Bytes(bytes) => Ok(Self::Bytes(bytes)),
             Budget::Share(share) => Ok(Self::Share(share)),
-            Budget::Unlimited => Err("space on a disk is taken before the first step: write a number of bytes such as \
+            Budget::Unlimited => {
+                Err("space on a disk is taken before the first step: write a number of bytes such as \
                                       \"100GiB\", or a share of what is free such as \"50%\""
-                .to_owned()),
+                    .to_owned())
+            }
         }
     }
 }
@@ -127,7 +129,10 @@ mod tests {
     #[test]
     fn amounts_of_another_kind_than_the_key_takes_are_refused_by_name() {
         for (setting, expected) in [
-            ("memory.disk_budget=unlimited", "`memory.disk_budget` (from --set): space on a disk is taken before"),
+            (
+                "memory.disk_budget=unlimited",
+                "`memory.disk_budget` (from --set): space on a disk is taken before",
+            ),
             ("memory.disk_budget=auto", "it does not start with a number"),
             ("memory.max_disk_writes=50%", "`memory.max_disk_writes` (from --set): write a number of bytes"),
             ("memory.disk_endurance=unlimited", "write a number of bytes"),

@@ -96,7 +96,10 @@ fn a_manifest_and_a_pointer_that_are_devices_are_named() {
         fs::remove_file(path).expect("removed");
         std::os::unix::fs::symlink("/dev/zero", path).expect("linked");
         let error = checkpoints.find(Which::Latest).expect_err("it never ends").to_string();
-        assert!(error.contains("neither a file nor a folder") || error.contains("no regular file"), "{error}");
+        assert!(
+            error.contains("neither a file nor a folder") || error.contains("no regular file"),
+            "{error}"
+        );
         fs::remove_file(path).expect("removed");
         fs::write(path, kept).expect("written");
     }
