@@ -124,7 +124,7 @@ fn the_first_pages_table_of_what_fits_where_is_the_plans() {
         let slowdown = [plan.slowdown_hidden, plan.slowdown_waiting].map(|times| times.expect("speeds"));
         let below = |bytes: u64| above_a_disk.then(|| gib(bytes));
         let cells = [
-            (memory, [Some(gib(plan.host_bytes)), below(plan.optimizer_disk_bytes)]),
+            (memory, [Some(gib(plan.host_bytes)), below(plan.optimizer_disk_bytes + plan.sinks)]),
             (link, [Some(gib(moved)), below(on_disk)]),
             (step, slowdown.map(Some)),
             (touched, [Some(gib(plan.optimizer_step_bytes)).filter(|bytes| *bytes > 0.0), None]),

@@ -1,5 +1,7 @@
 //! Configurations: what is accepted, the messages about bad ones, and the presets.
 
+use std::fs;
+
 use insta::assert_snapshot;
 use models::Footprint;
 
