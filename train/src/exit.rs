@@ -61,7 +61,6 @@ pub(crate) fn is_bad_input(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.is::<BadInput>()
             || cause.is::<ConfigError>()
-            || cause.is::<backend_offload::BudgetError>()
             || cause.is::<models::ConfigError>()
             || matches!(cause.downcast_ref(), Some(CheckpointError::Absent { .. }))
             || cause.downcast_ref::<models::GenerateError>().is_some_and(can_be_asked_differently)

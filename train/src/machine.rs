@@ -4,13 +4,13 @@ use std::{path::Path, time::Instant};
 
 use anyhow::Context;
 use backend_offload::{
-    Budget, Bytes, Offload, Offloadable, available_host_memory, disk_speed, reset_peaks, stats, trim,
+    Bytes, Offload, Offloadable, available_host_memory, disk_speed, reset_peaks, stats, trim,
 };
 use burn::tensor::{FloatDType, Tensor, TensorData, backend::Backend};
 use durable::free_bytes;
 use models::Compute;
 use runs::BadInput;
-use runs::config::Config;
+use runs::config::{Config, DiskPart};
 use runs::device::Place;
 
 use crate::plan::Machine;
@@ -93,13 +93,12 @@ fn disk_speeds(config: &Config) -> Option<[f64; 2]> {
 
 /// Bytes that each of the ranks here takes of the disk below host memory, before any has.
 fn disk_to_take(config: &Config, ranks_here: usize) -> anyhow::Result<u64> {
-    let Some((folder, budget)) = config.memory.disk_budget()? else { return Ok(0) };
+    let Some((folder, part)) = config.memory.disk_part() else { return Ok(0) };
     let free =
         free_bytes(folder).with_context(|| format!("asking for free space at {}", folder.display()))?;
-    let all = match budget {
-        Budget::Bytes(bytes) => bytes,
-        Budget::Share(share) => (free as f64 * share) as u64,
-        Budget::Unlimited => free,
+    let all = match part {
+        DiskPart::Bytes(bytes) => bytes,
+        DiskPart::Share(share) => (free as f64 * share) as u64,
     };
     if all > free {
         return Err(BadInput(format!(

@@ -71,7 +71,7 @@ fn shortened(config: &Config, text: &Path) -> Config {
     config.eval = EvalSection { every: 0, sequences: Some(1), sample_every: 0, ..EvalSection::default() };
     config.checkpoint = CheckpointSection { every: 0, last: false, ..CheckpointSection::default() };
     for budget in [&mut config.memory.device_budget, &mut config.memory.host_budget] {
-        "unlimited".clone_into(budget);
+        *budget = "unlimited".parse().expect("a budget");
     }
     (config.memory.disk, config.memory.max_disk_writes) = (None, None);
     let kind = if config.data.source == DataSource::Dialogues && config.model.vocab_size >= BYTES {
@@ -100,6 +100,8 @@ fn write_text(path: &Path, sequence: usize) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use backend_offload::Budget;
+
     use super::*;
 
     #[test]
@@ -113,7 +115,7 @@ mod tests {
             assert_eq!(read.model, config.model, "{preset}");
             assert_eq!(read.tokens_per_step(), config.tokens_per_step(), "{preset}");
             assert_eq!(read.memory.optimizer, config.memory.optimizer, "{preset}");
-            assert_eq!(read.memory.device_budget, "unlimited", "{preset}");
+            assert_eq!(read.memory.device_budget.value(), Some(Budget::Unlimited), "{preset}");
         }
     }
 }

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use tokenizer::Fingerprint;
 
 use crate::exit::Ending;
+use crate::figures::duration;
 use crate::plan::Measured;
 use crate::training::{Learner, Outcome, QuizScore, Taken, computes_nothing};
 
@@ -63,6 +64,9 @@ pub(crate) struct Summary {
     foretold: u64,
     diverged: u64,
     stall_seconds: f64,
+    /// Checkpoints saved by this process, and how long training stood still for them.
+    saves: u64,
+    saves_waited_seconds: f64,
     largest_launch: u64,
     /// Bytes per second and direction that this process measured before its first step, for the plan.
     pub(crate) link_bytes_per_second: Option<f64>,
@@ -151,12 +155,14 @@ impl Summary {
             foretold: stats.predicted,
             diverged: stats.diverged,
             stall_seconds: stats.stall.as_secs_f64(),
+            saves: outcome.saves.count,
+            saves_waited_seconds: outcome.saves.waited.as_secs_f64(),
             largest_launch: outcome.peaks.largest_launch,
             link_bytes_per_second: None,
             device_budget: stats.device.budget,
             quiz: None,
             typical,
-            checkpoint_bytes: outcome.checkpoint_bytes,
+            checkpoint_bytes: outcome.saves.bytes,
         })
     }
 
@@ -210,6 +216,11 @@ impl fmt::Display for Summary {
         if self.bytes_to_disk > 0 {
             let (written, read) = (Bytes(self.bytes_to_disk), Bytes(self.bytes_from_disk));
             write!(f, "\n{written} were written to the disk and {read} read from it")?;
+        }
+        if self.saves > 0 {
+            let (saves, waited) = (self.saves, duration(self.saves_waited_seconds));
+            let plural = if saves == 1 { "" } else { "s" };
+            write!(f, "\ntraining waited {waited} for {saves} checkpoint{plural}")?;
         }
         if let Some(quiz) = self.quiz {
             write!(f, "\n{quiz}")?;

@@ -1,14 +1,10 @@
-//! Directories as `transformers` reads and writes them: `config.json` beside the weights, whole or in shards.
+//! The `config.json` of `transformers`, read and written.
 
-use std::path::{Path, PathBuf};
-
-use burn::tensor::backend::Backend;
 use serde_json::{Map, Value, json};
 
-use super::{Layout, Stored, WeightsError, load, save};
+use super::WeightsError;
 use crate::config::{Activation, GptConfig, NormKind, Positions};
 use crate::error::ConfigError;
-use crate::gpt::Gpt;
 
 /// Keys of published files that say nothing about the network: bookkeeping, special tokens, generation defaults, other
 /// heads. Dropout on attention weights is among them because only training reads it.
@@ -37,51 +33,6 @@ const INERT: &[&str] = &[
     "transformers_version",
     "use_cache",
 ];
-
-/// Reads a model and its description from a directory.
-pub fn load_pretrained<B: Backend>(directory: &Path, device: &B::Device) -> Result<Gpt<B>, WeightsError> {
-    let config = pretrained_config(directory)?;
-    let files = weight_files(directory)?;
-    let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-    load(&config, &files, Layout::HuggingFace, device)
-}
-
-/// The description in a directory. No tensor is read.
-pub fn pretrained_config(directory: &Path) -> Result<GptConfig, WeightsError> {
-    let path = directory.join("config.json");
-    config_from_hugging_face(&read(&path)?).map_err(WeightsError::config(&path))
-}
-
-/// Writes `config.json` and `model.safetensors` into an existing directory.
-pub fn save_pretrained<B: Backend>(
-    model: &Gpt<B>,
-    directory: &Path,
-    stored: Stored,
-) -> Result<(), WeightsError> {
-    let description = config_to_hugging_face(model.config())?;
-    save(model, &directory.join("model.safetensors"), Layout::HuggingFace, stored)?;
-    let path = directory.join("config.json");
-    std::fs::write(&path, format!("{description:#}\n")).map_err(WeightsError::file("write", &path))
-}
-
-fn read(path: &Path) -> Result<String, WeightsError> {
-    std::fs::read_to_string(path).map_err(WeightsError::file("read", path))
-}
-
-/// `model.safetensors`, or the shards its index lists.
-fn weight_files(directory: &Path) -> Result<Vec<PathBuf>, WeightsError> {
-    let path = directory.join("model.safetensors.index.json");
-    if !path.exists() {
-        return Ok(vec![directory.join("model.safetensors")]);
-    }
-    let index: Value = serde_json::from_str(&read(&path)?)
-        .map_err(|source| WeightsError::Config { path: path.clone(), source: ConfigError::Syntax(source) })?;
-    let map = index["weight_map"].as_object().into_iter().flat_map(Map::values).filter_map(Value::as_str);
-    let mut files: Vec<PathBuf> = map.map(|file| directory.join(file)).collect();
-    files.sort();
-    files.dedup();
-    Ok(files)
-}
 
 /// Reads a published `config.json`. Keys that change the network in a way this crate does not know are refused.
 pub fn config_from_hugging_face(text: &str) -> Result<GptConfig, ConfigError> {

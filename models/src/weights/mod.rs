@@ -10,6 +10,7 @@
 //! Writing goes to a neighbouring file that takes the name at the end, so a model may be saved over the file it was
 //! loaded from, even while that is mapped, and a crash leaves the old file whole.
 
+mod directory;
 mod hugging_face;
 mod names;
 mod report;
@@ -21,9 +22,8 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::error::ConfigError;
-pub use hugging_face::{
-    config_from_hugging_face, config_to_hugging_face, load_pretrained, pretrained_config, save_pretrained,
-};
+pub use directory::{load_pretrained, pretrained_config, save_pretrained};
+pub use hugging_face::{config_from_hugging_face, config_to_hugging_face};
 pub use report::Report;
 pub use store::{Read, check_native, load, load_native, native_config, save, save_completed};
 pub use tensors::{Fetch, Outgoing, Stored, TensorFile, write_tensors};
@@ -115,6 +115,14 @@ pub enum WeightsError {
         /// The error in the configuration.
         source: ConfigError,
     },
+    /// The index of shards cannot be used.
+    #[error("the index of weights `{}` cannot be used: {problem}", path.display())]
+    Index {
+        /// The index.
+        path: PathBuf,
+        /// The problem in it.
+        problem: IndexProblem,
+    },
     /// The network has something neither GPT-2 nor Llama has.
     #[error(
         "the model is neither a GPT-2 nor a Llama in Hugging Face's sense, because {reason}; use the native layout"
@@ -123,6 +131,20 @@ pub enum WeightsError {
         /// The first feature that does not fit.
         reason: &'static str,
     },
+}
+
+/// What is wrong with an index of shards.
+#[derive(Debug, Error)]
+pub enum IndexProblem {
+    /// It is no JSON, or maps no tensors to files.
+    #[error("{0}")]
+    Json(serde_json::Error),
+    /// It names no file.
+    #[error("it names no file")]
+    Empty,
+    /// It names something else than a file beside it.
+    #[error("it names `{0}`, which is no file of its own folder")]
+    Elsewhere(String),
 }
 
 impl WeightsError {

@@ -9,9 +9,12 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{DType, TensorData};
 use memmap2::Mmap;
 use safetensors::SafeTensorError;
-use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo, TensorView};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo, TensorView};
 
 use super::WeightsError;
+
+/// The most that the format allows.
+const MOST_HEADER_BYTES: u64 = 100_000_000;
 
 /// The type numbers are written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -121,14 +124,15 @@ pub struct TensorFile {
 impl TensorFile {
     /// Opens a file that is complete by its own header. No number is read.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
-        let file = File::open(path).map_err(WeightsError::file("open weights in", path))?;
+        let file = durable::regular::open(path)
+            .map_err(|unread| WeightsError::file("open weights in", path)(unread.into()))?;
         // SAFETY: the map is read-only and private to this value. Our own writers never change a file in place, they
         // rename a new one over it; a foreign process that truncates the file while it is read is outside any
         // program's control.
         let map = unsafe { Mmap::map(&file) }.map_err(WeightsError::file("map weights in", path))?;
-        let (length, header) = SafeTensors::read_metadata(&map)
-            .map_err(|source| WeightsError::Format { path: path.to_owned(), source })?;
-        Ok(Self { path: path.to_owned(), map, header, begin: size_of::<u64>() + length })
+        let (begin, header) =
+            header(&map).map_err(|source| WeightsError::Format { path: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned(), map, header, begin })
     }
 
     /// Type and shape of the tensor `name`, if the file holds it.
@@ -165,6 +169,24 @@ impl TensorFile {
         let (from, to) = info.data_offsets;
         TensorView::new(info.dtype, info.shape.clone(), &self.map[self.begin..][from..to])
     }
+}
+
+/// The header of a whole file, and where its first tensor begins. `SafeTensors::read_metadata` adds up what a header says
+/// without looking for an overflow.
+fn header(file: &[u8]) -> Result<(usize, Metadata), SafeTensorError> {
+    let (length, rest) = file.split_first_chunk().ok_or(SafeTensorError::HeaderTooSmall)?;
+    let length = u64::from_le_bytes(*length);
+    if length > MOST_HEADER_BYTES {
+        return Err(SafeTensorError::HeaderTooLarge);
+    }
+    let (text, tensors) =
+        rest.split_at_checked(length as usize).ok_or(SafeTensorError::InvalidHeaderLength)?;
+    let header: Metadata =
+        serde_json::from_slice(text).map_err(SafeTensorError::InvalidHeaderDeserialization)?;
+    if header.data_len() != tensors.len() {
+        return Err(SafeTensorError::MetadataIncompleteBuffer);
+    }
+    Ok((file.len() - tensors.len(), header))
 }
 
 /// A tensor's numbers as f32, if each is a number.

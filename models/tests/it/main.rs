@@ -8,6 +8,7 @@ mod dropout;
 mod fixtures;
 mod footprint;
 mod gradients;
+mod hostile;
 mod kernels;
 mod longest_match;
 mod memory;

@@ -80,6 +80,21 @@ fn new_tokens_begin_as_the_mean_of_the_known_ones_and_learn() {
 }
 
 #[test]
+fn a_directory_with_a_file_of_our_own_needs_no_description_beside_it() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("model.safetensors");
+    for config in [shrunk("nanochat"), unusual()] {
+        let model = model(&config);
+        weights::save(&model, &path, Layout::Native, Stored::F32).expect("saves");
+        assert_eq!(weights::pretrained_config(directory.path()).expect("described"), config);
+        let again: Gpt<Tape> = weights::load_pretrained(directory.path(), &DEVICE).expect("loads");
+        assert_eq!(values(&again), values(&model));
+        // A checkpoint has a description of its run under this name.
+        std::fs::write(directory.path().join("config.json"), r#"{"model": {}}"#).expect("written");
+    }
+}
+
+#[test]
 fn shards_are_read_through_their_index() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let config = shrunk("llama-1.1b");

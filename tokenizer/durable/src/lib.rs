@@ -1,4 +1,7 @@
-//! Files that are either complete or absent: written aside, synced, then renamed.
+//! Files that are either complete or absent: written aside, synced, then renamed. Reading, where a name may lead to
+//! something that is no file: [`regular`].
+
+pub mod regular;
 
 use std::{
     ffi::OsString,
@@ -31,6 +34,11 @@ pub fn write_with<E: From<io::Error>>(
     Aside::write_with(path, fill)?.commit().map_err(E::from)
 }
 
+/// Gives its name to the file that was written as [`aside`]`(path)`. After a failure that file is gone and `path` as it was.
+pub fn complete(path: &Path) -> io::Result<()> {
+    Aside::of(path).synced()?.commit()
+}
+
 /// A file that is complete and synced but does not have its name yet. Dropped, it leaves nothing.
 #[derive(Debug)]
 pub struct Aside {
@@ -48,11 +56,19 @@ impl Aside {
         path: &Path,
         fill: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<Self, E> {
-        let written = Self { aside: aside(path), path: path.to_owned() };
+        let written = Self::of(path);
         fill(&written.aside)?;
+        Ok(written.synced()?)
+    }
+
+    fn of(path: &Path) -> Self {
+        Self { aside: aside(path), path: path.to_owned() }
+    }
+
+    fn synced(self) -> io::Result<Self> {
         // Not every system syncs what is open for reading only.
-        File::options().write(true).open(&written.aside)?.sync_all()?;
-        Ok(written)
+        File::options().write(true).open(&self.aside)?.sync_all()?;
+        Ok(self)
     }
 
     /// Gives the file its name.
@@ -123,6 +139,22 @@ mod tests {
         write_with(&path, |aside| fs::write(aside, b"new")).expect("written");
         assert_eq!(fs::read(&path).expect("there"), b"new");
         assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_somebody_else_wrote_aside_gets_its_name_or_is_gone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        assert_eq!(complete(&path).expect_err("nobody wrote it").kind(), io::ErrorKind::NotFound);
+        fs::write(aside(&path), b"words").expect("written");
+        complete(&path).expect("it is there");
+        assert_eq!(fs::read(&path).expect("there"), b"words");
+        // A folder of its name is in the way.
+        let taken = folder.path().join("taken");
+        fs::create_dir_all(taken.join("below")).expect("made");
+        fs::write(aside(&taken), b"words").expect("written");
+        complete(&taken).expect_err("the name is taken");
+        assert!(taken.join("below").is_dir() && !aside(&taken).exists());
     }
 
     #[test]

@@ -1,10 +1,6 @@
 //! Finding and reading a tokenizer's files.
 
-use std::{
-    fs,
-    io::{ErrorKind, Read},
-    path::Path,
-};
+use std::{fs, io::ErrorKind, path::Path};
 
 use crate::{
     encode::{
@@ -54,7 +50,7 @@ impl Tokenizer {
 }
 
 fn load_json(path: &Path, config: Config) -> Result<Tokenizer, Error> {
-    let json = read_within(path, limits::FILE_BYTES)?;
+    let json = regular::read(path, limits::FILE_BYTES)?;
     Definition::parse(&json)
         .and_then(|definition| Tokenizer::new(&definition, json, config))
         .map_err(|problem| Error::Tokenizer { path: path.to_owned(), problem })
@@ -66,10 +62,10 @@ fn load_gpt2(vocab_path: &Path, merges_path: &Path, config: Config) -> Result<To
         let path = path.to_owned();
         move |problem| Error::Tokenizer { path, problem }
     };
-    let json = read_within(vocab_path, limits::FILE_BYTES)?;
+    let json = regular::read(vocab_path, limits::FILE_BYTES)?;
     let vocabulary: Vocabulary =
         serde_json::from_slice(&json).map_err(Problem::Json).map_err(at(vocab_path))?;
-    let merges = parse_merges(&read_within(merges_path, limits::FILE_BYTES)?).map_err(at(merges_path))?;
+    let merges = parse_merges(&regular::read(merges_path, limits::FILE_BYTES)?).map_err(at(merges_path))?;
     let end = vocabulary.0.iter().find(|(token, _)| token == "<|endoftext|>");
     let end = end.map(|(token, id)| SpecialToken { text: token.clone(), id: *id });
     let mut definition = byte_level_definition(Pattern::Gpt2, vocabulary.0, merges);
@@ -98,7 +94,7 @@ fn parse_merges(text: &[u8]) -> Result<Vec<SpelledMerge>, Problem> {
 
 fn read_config(folder: &Path) -> Result<Config, Error> {
     let path = folder.join("tokenizer_config.json");
-    let json = match read_within(&path, limits::CONFIG_BYTES) {
+    let json = match regular::read(&path, limits::CONFIG_BYTES) {
         Err(Error::Read { cause, .. }) if cause.kind() == ErrorKind::NotFound => {
             return Ok(Config::default());
         }
@@ -111,19 +107,4 @@ fn read_config(folder: &Path) -> Result<Config, Error> {
         .check(template.map_or(0, str::len), limits::TEMPLATE_BYTES)
         .map_err(|problem| Error::Tokenizer { path, problem })?;
     Ok(config)
-}
-
-/// Reads a whole file without trusting its stated size.
-fn read_within(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
-    let file = regular::open(path)?;
-    let bytes = file.metadata().map_err(Error::read(path))?.len();
-    if bytes > limit {
-        return Err(Error::FileTooLarge { path: path.to_owned(), bytes, limit });
-    }
-    let mut contents = Vec::with_capacity(bytes as usize);
-    let read = file.take(limit + 1).read_to_end(&mut contents).map_err(Error::read(path))?;
-    if read as u64 > limit {
-        return Err(Error::FileTooLarge { path: path.to_owned(), bytes: read as u64, limit });
-    }
-    Ok(contents)
 }

@@ -141,9 +141,8 @@ impl Writing {
 
     /// Writes the header, waits for the disk and gives the file its name.
     pub(super) fn finish(self, mark: [u8; 8]) -> Result<Fingerprint, Error> {
-        let (path, reading, digest) = self.complete(mark)?;
-        reading.file.sync_all().map_err(Error::write(&path))?;
-        durable::rename(&durable::aside(&path), &path).map_err(Error::write(&path))?;
+        let (path, _, digest) = self.complete(mark)?;
+        durable::complete(&path).map_err(Error::write(&path))?;
         Ok(digest)
     }
 

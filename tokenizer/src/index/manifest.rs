@@ -1,9 +1,6 @@
 //! `index.json`: what an index was built from. It is the last file to appear, so a folder that has one is whole.
 
-use std::{
-    io::{ErrorKind, Read},
-    path::Path,
-};
+use std::{io::ErrorKind, path::Path};
 
 use serde::{Deserialize, Serialize};
 
@@ -99,17 +96,12 @@ impl IndexManifest {
             format: u32,
         }
         let path = folder.as_ref().join(NAME);
-        let file = match regular::open(&path) {
+        let json = match regular::read(&path, MAX_BYTES) {
             Err(Error::Read { cause, .. }) if cause.kind() == ErrorKind::NotFound => {
                 return Err(Error::index(folder.as_ref(), IndexProblem::NoIndex));
             }
-            file => file?,
+            json => json?,
         };
-        let mut json = Vec::new();
-        let bytes = file.take(MAX_BYTES + 1).read_to_end(&mut json).map_err(Error::read(&path))? as u64;
-        if bytes > MAX_BYTES {
-            return Err(Error::FileTooLarge { path, bytes, limit: MAX_BYTES });
-        }
         let refused = |cause: serde_json::Error| Error::index(&path, cause);
         let Format { format } = serde_json::from_slice(&json).map_err(refused)?;
         if format != Self::FORMAT {

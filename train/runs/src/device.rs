@@ -171,14 +171,14 @@ fn open<I: Offloadable, W: Work>(
     work: W,
 ) -> anyhow::Result<W::Output> {
     let mut config = OffloadConfig::new().exact_f32(!setup.tf32).among(setup.processes);
-    if let Some(budget) = setup.memory.device_budget()? {
+    if let Some(budget) = setup.memory.device_budget.value() {
         config = config.device_budget(budget);
     }
-    if let Some(budget) = setup.memory.host_budget()? {
+    if let Some(budget) = setup.memory.host_budget.value() {
         config = config.host_budget(budget);
     }
-    if let Some((folder, budget)) = setup.memory.disk_budget()? {
-        config = config.disk(folder, budget);
+    if let Some((folder, part)) = setup.memory.disk_part() {
+        config = config.disk(folder, part.into());
     }
     config.install::<I>(device).with_context(|| match &setup.memory.disk {
         Some(disk) => format!("preparing {} with `memory.disk` = {}", facts.name, disk.display()),

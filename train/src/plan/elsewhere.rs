@@ -5,7 +5,7 @@ use std::str::FromStr;
 use backend_offload::Budget;
 use models::Compute;
 use runs::BadInput;
-use runs::config::Config;
+use runs::config::{Config, DiskPart};
 
 use super::Machine;
 
@@ -68,12 +68,12 @@ impl Elsewhere {
             device: self.device.clone(),
             device_total: Some(self.device_bytes),
             device_free: Some(self.device_bytes),
-            device_budget: limit(config.memory.device_budget()?, DEVICE_SHARE, self.device_bytes),
+            device_budget: limit(config.memory.device_budget.value(), DEVICE_SHARE, self.device_bytes),
             shares_host: false,
             link_bytes_per_second: self.link,
             flops_per_second: self.arithmetic.map(|speeds| speeds[wide]),
             host_free: Some(self.host_bytes),
-            host_budget: limit(config.memory.host_budget()?, HOST_SHARE, self.host_bytes),
+            host_budget: limit(config.memory.host_budget.value(), HOST_SHARE, self.host_bytes),
             disk_budget: disk(config)?,
             disk_bytes_per_second: self.disk.map(|speed| [speed; 2]),
             disk_free: None,
@@ -84,9 +84,9 @@ impl Elsewhere {
 
 /// Bytes of the disk that a run of `config` takes.
 fn disk(config: &Config) -> anyhow::Result<u64> {
-    match config.memory.disk_budget()? {
-        Some((_, Budget::Bytes(bytes))) => Ok(bytes),
-        Some(_) => Err(BadInput(
+    match config.memory.disk_part() {
+        Some((_, DiskPart::Bytes(bytes))) => Ok(bytes),
+        Some((_, DiskPart::Share(_))) => Err(BadInput(
             "--on describes no disk that `memory.disk_budget` could be a share of; give it in bytes"
                 .to_owned(),
         )

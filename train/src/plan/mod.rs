@@ -12,6 +12,8 @@ mod measured;
 mod operations;
 mod placement;
 #[cfg(test)]
+mod readme;
+#[cfg(test)]
 mod recorded;
 mod refusal;
 mod replay;
@@ -29,7 +31,7 @@ pub(crate) use sinking::StatesOnDisk;
 use demand::{Demand, state_bytes};
 use models::Footprint;
 use replay::Replayed;
-use runs::config::{Config, RanksSection};
+use runs::config::{Amount, Config, RanksSection};
 use serde::Serialize;
 
 /// Memory, traffic and time that a run will take, and whether this machine has them.
@@ -296,7 +298,7 @@ impl Plan {
             disk_written_per_step: disk.written,
             disk_read_per_step: disk.read,
             disk_seconds: disk.seconds,
-            disk_endurance: config.memory.disk_endurance().ok().flatten(),
+            disk_endurance: config.memory.disk_endurance.as_ref().map(Amount::value),
             host_tier_bytes,
             host_bytes,
             checkpoint_bytes,

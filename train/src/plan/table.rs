@@ -259,7 +259,7 @@ impl Plan {
     }
 }
 
-fn span(low: f64, high: f64, text: impl Fn(f64) -> String) -> String {
+pub(super) fn span(low: f64, high: f64, text: impl Fn(f64) -> String) -> String {
     let (low, high) = (text(low), text(high));
     if low == high { low } else { format!("{low} to {high}") }
 }

@@ -117,6 +117,8 @@ pub(super) struct Withheld {
 pub(super) struct Checkpoint {
     pub(super) step: u64,
     pub(super) bytes: Option<u64>,
+    /// How long training stood still.
+    pub(super) waited_ms: Option<f64>,
     pub(super) error: Option<String>,
 }
 

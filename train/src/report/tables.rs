@@ -52,6 +52,8 @@ pub(super) fn facts(history: &History) -> Vec<(&'static str, String)> {
     );
     let saved = history.checkpoints.iter().rev().find_map(|record| record.bytes);
     tell("Latest checkpoint", saved.map(|bytes| Bytes(bytes).to_string()));
+    let waited: f64 = history.checkpoints.iter().filter_map(|record| record.waited_ms).sum();
+    tell("Waited for checkpoints", saved.map(|_| duration(waited / 1e3)));
     tell("Resumed", (history.starts.len() > 1).then(|| times(history.starts.len() - 1)));
     facts
 }

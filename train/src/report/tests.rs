@@ -70,7 +70,9 @@ fn eventful() -> Vec<Value> {
                 "bits_per_byte": null, "sequences": 64, "best": at == 200}),
             );
             records.push(json!({"kind": "sample", "step": at, "prompt": "What day is it?", "text": format!("Day {at}.")}));
-            records.push(json!({"kind": "checkpoint", "step": at, "bytes": 9_650_000, "ms": 31.0}));
+            records.push(
+                json!({"kind": "checkpoint", "step": at, "bytes": 9_650_000, "ms": 31.0, "waited_ms": 12.0}),
+            );
         }
     }
     records.push(timeline(64, 900));
@@ -154,6 +156,7 @@ fn a_page_tells_what_happened() {
         "Written to the disk tier300.00 MiB",
         "the step stood still, smoothed over 6 steps",
         "in calls, beside it too",
+        "Waited for checkpoints36 ms",
         "no checkpoint was saved: the disk is full",
         "Day 300.",
     ] {

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::Session;
 use super::evaluation::Evaluation;
-use super::saving::Sealing;
+use super::saving::{Saves, Sealing};
 use super::strategy::{Display, Events, Taken};
 use crate::exit::Ending;
 use crate::figures::si;
@@ -29,7 +29,7 @@ pub(crate) struct Run<I: Offloadable> {
     pub(crate) journal: Journal,
     pub(crate) device: I::Device,
     pub(super) taken: Vec<Taken>,
-    pub(super) checkpoint_bytes: Option<u64>,
+    pub(super) saves: Saves,
     pub(super) evaluation: Option<Evaluation>,
     pub(super) checkpoints: Checkpoints,
     /// The checkpoint on its way to the disk.
@@ -82,7 +82,7 @@ impl<I: Offloadable> Run<I> {
             journal,
             device,
             taken: Vec::new(),
-            checkpoint_bytes: None,
+            saves: Saves::default(),
             evaluation: None,
             checkpoints,
             sealing: None,

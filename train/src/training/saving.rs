@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use backend_offload::Offloadable;
+use backend_offload::{Bytes, Offloadable};
 use runs::checkpoint::{CheckpointError, Saved, Unsealed};
 use serde_json::json;
 
@@ -20,7 +20,18 @@ use super::lending::Lending;
 use super::session::Best;
 use super::strategy::Tape;
 use super::{Learner, Run, snapshot};
+use crate::figures::duration;
 use crate::ranks::SavedAt;
+
+/// Checkpoints that were saved here.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Saves {
+    pub(crate) count: u64,
+    /// How long training stood still for them.
+    pub(crate) waited: Duration,
+    /// Bytes of the last one.
+    pub(crate) bytes: Option<u64>,
+}
 
 /// A save whose files are written.
 pub(super) struct Sealing {
@@ -29,8 +40,30 @@ pub(super) struct Sealing {
     /// The best before it.
     best_before: Option<Best>,
     begun: Instant,
-    /// How long training waited for it before it went on.
-    waited: Duration,
+    /// When training went on without it.
+    written: Instant,
+}
+
+/// The course of a save, in order of time but for `asked`.
+#[derive(Debug, Clone, Copy)]
+struct Course {
+    begun: Instant,
+    /// When training went on.
+    written: Instant,
+    /// When training had to know what became of it.
+    asked: Instant,
+    ended: Instant,
+}
+
+impl Course {
+    fn whole(self) -> Duration {
+        self.ended - self.begun
+    }
+
+    /// How long training stood still: for the writing, and for what was left when it asked.
+    fn waited(self) -> Duration {
+        (self.written - self.begun) + self.ended.saturating_duration_since(self.asked)
+    }
 }
 
 /// Outcome of a save.
@@ -66,7 +99,7 @@ impl<I: Offloadable> Run<I> {
             };
             let thread = thread::Builder::new().name(format!("checkpoint {step}"));
             let thread = thread.spawn(seal).context("starting a thread")?;
-            Ok(Sealing { thread, step, best_before, begun, waited: begun.elapsed() })
+            Ok(Sealing { thread, step, best_before, begun, written: Instant::now() })
         });
         self.sealing = Some(sealing.or_else(|error| self.no_checkpoint(step, best_before, error))?);
         self.save_own();
@@ -102,20 +135,25 @@ impl<I: Offloadable> Run<I> {
 
     /// Waits for the checkpoint on its way to the disk, if there is one, and writes down what became of it.
     pub(super) fn settle_save(&mut self) -> anyhow::Result<()> {
-        let Some(Sealing { thread, step, best_before, begun, waited }) = self.sealing.take() else {
+        let Some(Sealing { thread, step, best_before, begun, written }) = self.sealing.take() else {
             return Ok(());
         };
         let asked = Instant::now();
         let Sealed { saved, tidied, ended } = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
-        let waited = waited + ended.saturating_duration_since(asked);
+        let course = Course { begun, written, asked, ended };
         let saved = match saved {
             Ok(saved) => saved,
             Err(error) => return self.no_checkpoint(step, best_before, error.into()),
         };
-        self.checkpoint_bytes = Some(saved.bytes);
-        let [ms, waited_ms] = [ended - begun, waited].map(|time| time.as_secs_f64() * 1e3);
+        self.saves.count += 1;
+        self.saves.waited += course.waited();
+        self.saves.bytes = Some(saved.bytes);
+        let [took, waited] = [course.whole(), course.waited()].map(|time| time.as_secs_f64());
+        let [ms, waited_ms] = [took, waited].map(|seconds| seconds * 1e3);
         let record = json!({ "step": step, "bytes": saved.bytes, "ms": ms, "waited_ms": waited_ms });
         self.tell("checkpoint", &record);
+        let (bytes, took, waited) = (Bytes(saved.bytes), duration(took), duration(waited));
+        self.say(&format!("step {step}: saved {bytes} in {took}; training waited {waited}"));
         if let Err(error) = tidied {
             self.say(&format!("step {step}: the checkpoint was saved, but then: {error}"));
         }
@@ -193,5 +231,23 @@ impl<I: Offloadable> Run<I> {
             Ok(()) | Err(CheckpointError::Absent { .. }) => {}
             Err(error) => self.say(&format!("the best checkpoint so far cannot be marked: {error}")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn training_waits_for_the_writing_and_for_what_is_left_when_it_asks() {
+        let begun = Instant::now();
+        let after = |ms| begun + Duration::from_millis(ms);
+        let course = Course { begun, written: after(30), asked: after(500), ended: after(200) };
+        assert_eq!(course.whole(), Duration::from_millis(200));
+        assert_eq!(course.waited(), Duration::from_millis(30), "it had ended when training asked");
+        let early = Course { asked: after(150), ..course };
+        assert_eq!(early.waited(), Duration::from_millis(30 + 50));
+        let at_once = Course { asked: after(30), ..course };
+        assert_eq!(at_once.waited(), at_once.whole(), "the last save of a run");
     }
 }

@@ -17,6 +17,7 @@ use burn_train::{
 };
 
 use super::evaluation::Evaluation;
+use super::saving::Saves;
 use super::{Learner, Peaks, Run, Session};
 use crate::data::StepLoader;
 use crate::exit::Ending;
@@ -62,8 +63,8 @@ pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) taken: Vec<Taken>,
     /// The most that was held here.
     pub(crate) peaks: Peaks,
-    /// Bytes of the last checkpoint saved here.
-    pub(crate) checkpoint_bytes: Option<u64>,
+    /// Checkpoints that were saved here.
+    pub(crate) saves: Saves,
 }
 
 /// The rest of a run that could not go on here.
@@ -77,7 +78,7 @@ pub(crate) struct Failed {
 impl<I: Offloadable> Outcome<I> {
     /// The rest of a run that has failed behind its last step.
     pub(crate) fn failed(self, error: anyhow::Error) -> Box<Failed> {
-        Box::new(Failed { error, ranks: self.ranks, saved: self.checkpoint_bytes.is_some() })
+        Box::new(Failed { error, ranks: self.ranks, saved: self.saves.bytes.is_some() })
     }
 }
 
@@ -135,7 +136,7 @@ pub(crate) fn launch<I: Offloadable>(
     let ending = match run.ending.expect("the loop has ended") {
         Ok(ending) => ending,
         Err(error) => {
-            let saved = run.checkpoint_bytes.is_some();
+            let saved = run.saves.bytes.is_some();
             return Err(Box::new(Failed { error, ranks: run.ranks, saved }));
         }
     };
@@ -148,7 +149,7 @@ pub(crate) fn launch<I: Offloadable>(
         peaks: run.peaks,
         evaluation: run.evaluation,
         taken: run.taken,
-        checkpoint_bytes: run.checkpoint_bytes,
+        saves: run.saves,
     })
 }
 

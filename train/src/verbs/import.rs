@@ -1,5 +1,6 @@
-//! `train import`: a run that begins with published weights.
+//! `train import`: a run that begins with published weights, or with weights that `export` wrote in this trainer's own layout.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use backend_offload::{Offload, Offloadable};
@@ -19,7 +20,8 @@ use crate::training::{self, Progress};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A folder as Hugging Face publishes it: config.json, safetensors, tokenizer.
+    /// A folder as Hugging Face publishes it (config.json, safetensors, tokenizer), as `export --layout native` makes it, or a
+    /// checkpoint.
     #[arg(long, value_name = "DIR")]
     from: PathBuf,
     /// The run's directory; `--resume DIR` trains it further.
@@ -49,10 +51,15 @@ impl Work for Importing<'_> {
 
     fn on<I: Offloadable>(self, device: &I::Device, _place: &Place) -> anyhow::Result<()> {
         let args = self.args;
-        let source = args.tokenizer.as_ref().unwrap_or(&args.from);
-        let tokenizer = Tokenizer::load(source)?;
-        runs::weights::tables_fit(&weights::pretrained_config(&args.from)?)?;
-        let gpt = weights::load_pretrained::<Offload<I>>(&args.from, device)?;
+        if Checkpoints::is_one(&args.from) {
+            Checkpoints::open(&args.from)?;
+        }
+        let source = &args.tokenizer.clone().unwrap_or_else(|| beside(&args.from));
+        let tokenizer = Tokenizer::load(source).map_err(|error| unusable(&error))?;
+        let model = weights::pretrained_config(&args.from).map_err(|error| unusable(&error))?;
+        runs::weights::tables_fit(&model)?;
+        let gpt =
+            weights::load_pretrained::<Offload<I>>(&args.from, device).map_err(|error| unusable(&error))?;
         let config = described(args, gpt.config(), source)?;
 
         let directory = RunDirectory {
@@ -80,6 +87,17 @@ impl Work for Importing<'_> {
         );
         Ok(())
     }
+}
+
+/// Whatever is wrong with a file that somebody gave, another one helps.
+fn unusable(error: &dyn Display) -> BadInput {
+    BadInput(error.to_string())
+}
+
+/// Where the tokenizer of the weights in `folder` is: a checkpoint has it in a folder of its own.
+fn beside(folder: &Path) -> PathBuf {
+    let own = folder.join(TOKENIZER);
+    if own.is_dir() { own } else { folder.to_owned() }
 }
 
 /// The named configuration, or else everything's default, around the published model and tokenizer.

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::{iter, slice};
 
@@ -9,6 +10,7 @@ use backend_offload::{Offload, Offloadable};
 use burn::tensor::backend::Backend;
 use clap::builder::RangedU64ValueParser;
 use models::{Lookup, Sampling};
+use runs::BadInput;
 use runs::Trained;
 use runs::device::{self, Place, Setup, Work};
 use runs::{Speaker, TEXTS_AT_ONCE};
@@ -19,6 +21,9 @@ use super::{CheckpointArgs, SamplingArgs};
 
 /// Most continuations of one prompt.
 const MOST_TEXTS: u64 = 100_000;
+
+/// The most bytes of a prompt's file.
+const MOST_PROMPT_BYTES: u64 = 16 << 20;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -102,9 +107,9 @@ struct Prompt {
 }
 
 fn prompt(text: &str) -> anyhow::Result<String> {
-    use anyhow::Context;
     match text.strip_prefix("FILE:") {
-        Some(path) => std::fs::read_to_string(path).with_context(|| format!("reading the prompt in {path}")),
+        Some(path) => durable::regular::read_text(Path::new(path), MOST_PROMPT_BYTES)
+            .map_err(|unread| BadInput(format!("cannot read the prompt in {path}: {unread}")).into()),
         None => Ok(text.to_owned()),
     }
 }

@@ -1,6 +1,7 @@
 //! `train export` and `train import`.
 
 use std::fs;
+use std::path::Path;
 
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
@@ -12,6 +13,22 @@ fn loss(tiny: &Tiny, out: &str) -> Value {
     let output = tiny.train(&["eval", "--from", out, "--device", "cpu", "--json"]);
     assert_success(&output);
     json(&output)["loss"].clone()
+}
+
+/// Divides the weights of a published folder into two files, under an index.
+fn divide(published: &Path) {
+    let whole = published.join("model.safetensors");
+    let bytes = fs::read(&whole).expect("reading");
+    let tensors = SafeTensors::deserialize(&bytes).expect("tensors").tensors();
+    let mut map = serde_json::Map::new();
+    for (n, part) in tensors.chunks(tensors.len().div_ceil(2)).enumerate() {
+        let shard = format!("model-{n}.safetensors");
+        map.extend(part.iter().map(|(name, _)| (name.clone(), Value::from(shard.as_str()))));
+        safetensors::serialize_to_file(part.iter().cloned(), None, &published.join(shard)).expect("writing");
+    }
+    let index = serde_json::json!({ "weight_map": map }).to_string();
+    fs::write(published.join("model.safetensors.index.json"), index).expect("writing");
+    fs::remove_file(whole).expect("removing");
 }
 
 #[test]
@@ -33,6 +50,10 @@ fn an_exported_model_comes_back_with_the_same_loss_and_learns_on() {
     assert_success(&tiny.train(&import));
     assert_eq!(tiny.whole_checkpoints("imported"), [0]);
     assert_eq!(loss(&tiny, "imported"), loss(&tiny, "run"));
+    divide(&tiny.join("published"));
+    let sharded = ["import", "--from", "published", "--out", "sharded", "--config", "tiny.json"];
+    assert_success(&tiny.train(&sharded));
+    assert_eq!(loss(&tiny, "sharded"), loss(&tiny, "run"));
 
     let learned =
         tiny.train(&["--resume", "imported", "--set", "train.steps=1", "--device", "cpu", "--json"]);
@@ -46,7 +67,7 @@ fn an_exported_model_comes_back_with_the_same_loss_and_learns_on() {
 }
 
 #[test]
-fn any_shape_can_be_exported_as_it_is() {
+fn any_shape_is_exported_as_it_is_and_comes_back() {
     let tiny = Tiny::trained(&[]);
     let export = ["export", "--from", "run", "--device", "cpu", "--layout", "native", "--out"];
     assert_success(&tiny.train(&[&export[..], &["same"]].concat()));
@@ -63,4 +84,24 @@ fn any_shape_can_be_exported_as_it_is() {
     let half = bytes("half/model.safetensors");
     let half = SafeTensors::deserialize(&half).expect("tensors");
     assert!(half.tensors().iter().all(|(_, tensor)| tensor.dtype() == Dtype::BF16));
+
+    // And comes back as it is: a shape that Hugging Face has no name for.
+    let import = ["import", "--config", "tiny.json", "--from"];
+    for (from, out) in [("same", "again"), ("half", "rounded"), ("run/checkpoints/step-00000004", "taken")] {
+        assert_success(&tiny.train(&[&import[..], &[from, "--out", out]].concat()));
+    }
+    assert!(!tiny.join("same/config.json").exists(), "the weights alone describe it");
+    assert_eq!(loss(&tiny, "again"), loss(&tiny, "run"));
+    let imported = |run: &str| bytes(&format!("{run}/checkpoints/step-00000000/model.safetensors"));
+    let (again, taken, rounded) = (imported("again"), imported("taken"), imported("rounded"));
+    assert!(again == taken, "a checkpoint is a file of our own, too");
+    let again = SafeTensors::deserialize(&again).expect("tensors");
+    let rounded = SafeTensors::deserialize(&rounded).expect("tensors");
+    for (name, tensor) in kept.tensors() {
+        assert_eq!(again.tensor(&name).expect("it is there"), tensor, "{name}");
+        let narrow = half.tensor(&name).expect("it is there");
+        let wide = narrow.data().chunks(2).flat_map(|number| [0, 0, number[0], number[1]]);
+        let found = rounded.tensor(&name).expect("it is there");
+        assert!(wide.eq(found.data().iter().copied()), "{name}: f32 holds every number of bf16");
+    }
 }

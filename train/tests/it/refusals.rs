@@ -1,6 +1,7 @@
 //! Bad input: exit code 2, and words that lead to the way out.
 
 use std::fs;
+use std::time::Duration;
 
 use crate::program::{assert_code, last_words};
 use crate::tiny::{GPT2, Tiny};
@@ -131,7 +132,7 @@ fn published_folders_that_are_none() {
     crate::program::assert_success(&tiny.train(&export));
     let failed = |arguments: &[&str]| {
         let output = tiny.train(arguments);
-        assert_code(&output, 1);
+        assert_code(&output, 2);
         assert!(!tiny.join("imported").exists(), "nothing is made of what cannot be read");
         last_words(&output, tiny.path())
     };
@@ -140,7 +141,7 @@ fn published_folders_that_are_none() {
     let described = fs::read_to_string(&config).expect("reading");
     fs::write(&config, described.replace("\"n_layer\": 1", "\"n_layer\": 1000000000000")).expect("writing");
     insta::assert_snapshot!("import_of_more_blocks_than_there_are", failed(&import));
-    fs::write(&config, described).expect("writing");
+    fs::write(&config, &described).expect("writing");
     let mut bytes = fs::read(&weights).expect("reading");
     let last = bytes.len() - 4;
     bytes[last..].copy_from_slice(&f32::NAN.to_le_bytes());
@@ -150,4 +151,47 @@ fn published_folders_that_are_none() {
     insta::assert_snapshot!("import_without_weights", failed(&import));
     fs::write(tiny.join("published/model.safetensors"), "no tensors").expect("writing");
     insta::assert_snapshot!("import_of_torn_weights", failed(&import));
+    fs::remove_file(&weights).expect("removing");
+    let index = r#"{"weight_map": {"transformer.wte.weight": "../model.safetensors"}}"#;
+    fs::write(tiny.join("published/model.safetensors.index.json"), index).expect("writing");
+    insta::assert_snapshot!("import_of_an_index_that_leads_elsewhere", failed(&import));
+    let stretched = r#"{"model_type": "llama", "rope_scaling": {"rope_type": "llama3", "factor": 8.0}, "hidden_size": 64,
+        "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 264, "max_position_embeddings": 64}"#;
+    fs::write(&config, stretched).expect("writing");
+    insta::assert_snapshot!("import_of_stretched_positions", failed(&import));
+    fs::write(tiny.join("published/tokenizer.json"), "{").expect("writing");
+    insta::assert_snapshot!("import_of_a_torn_tokenizer", failed(&import));
+}
+
+#[cfg(unix)]
+#[test]
+fn files_that_never_end_are_refused_wherever_one_is_given() {
+    let tiny = Tiny::trained(&["train.steps=1"]);
+    let fifo = tiny.join("fifo");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().expect("mkfifo runs");
+    assert!(made.success());
+    fs::create_dir(tiny.join("published")).expect("making");
+    std::os::unix::fs::symlink(&fifo, tiny.join("published/config.json")).expect("linking");
+    fs::write(tiny.join("large"), "").expect("writing");
+    fs::File::options()
+        .write(true)
+        .open(tiny.join("large"))
+        .and_then(|file| file.set_len(200 << 30))
+        .expect("a sparse file");
+    let vocabulary = tiny.join("run/tokenizer").display().to_string();
+    let cases: [&[&str]; 5] = [
+        &["plan", "--config", "fifo"],
+        &["plan", "--config", "/dev/zero"],
+        &["import", "--from", "published", "--out", "imported", "--tokenizer", vocabulary.as_str()],
+        &["sample", "--from", "run", "--device", "cpu", "--prompt", "FILE:fifo"],
+        &["sample", "--from", "run", "--device", "cpu", "--prompt", "FILE:large"],
+    ];
+    for arguments in cases {
+        let mut command = assert_cmd::Command::new(crate::program::PROGRAM);
+        // A program that reads here waits for ever, or until memory is full.
+        let command = command.args(arguments).current_dir(tiny.path()).timeout(Duration::from_mins(1));
+        let said = last_words(&command.output().expect("the program starts"), tiny.path());
+        let expected = ["it is no regular file", "it has 214748364800 bytes"];
+        assert!(expected.iter().any(|words| said.contains(words)), "{arguments:?}: {said}");
+    }
 }

@@ -1,7 +1,7 @@
 //! `manifest.json`: what a set of shards holds. It is the last file to appear, so a folder that has one is whole.
 
 use std::{
-    io::{ErrorKind, Read},
+    io::ErrorKind,
     path::{Component, Path},
 };
 
@@ -149,17 +149,12 @@ impl Manifest {
     pub fn read(folder: impl AsRef<Path>) -> Result<Self, Error> {
         let folder = folder.as_ref();
         let path = folder.join(MANIFEST);
-        let mut json = Vec::new();
-        let file = match regular::open(&path) {
+        let json = match regular::read(&path, MAX_BYTES) {
             Err(Error::Read { cause, .. }) if cause.kind() == ErrorKind::NotFound => {
                 return Err(Error::NoSet { path: folder.to_owned() });
             }
-            file => file?,
+            json => json?,
         };
-        let bytes = file.take(MAX_BYTES + 1).read_to_end(&mut json).map_err(Error::read(&path))? as u64;
-        if bytes > MAX_BYTES {
-            return Err(Error::FileTooLarge { path, bytes, limit: MAX_BYTES });
-        }
         Self::parse(&json).map_err(|problem| Error::Shard { path, problem })
     }
 

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use proptest::prelude::*;
+use proptest::{prelude::*, sample};
 use tokenizer::{Error, Index, IndexProblem, Split};
 
 use super::sets::{BOS, Sets, tokens};
@@ -118,6 +118,27 @@ fn a_changed_byte_of_the_manifest_changes_nothing_that_is_used() {
             assert!(whole[at].is_ascii_whitespace(), "byte {at}");
         }
     }
+}
+
+#[test]
+fn no_bytes_in_place_of_a_header_or_the_manifest_bring_the_opening_down() {
+    let sets = set();
+    let files = FILES.map(|name| file(&sets, name));
+    let put = prop_oneof![
+        "[-0-9eE.,:{}\\[\\]\"a-z_]{0,12}".prop_map(String::into_bytes),
+        sample::select(vec![b"18446744073709551615".to_vec(), b"-1".to_vec(), b"null".to_vec()]),
+        prop::collection::vec(any::<u8>(), 0..12),
+    ];
+    let only = prop::option::weighted(0.2, prop::collection::vec(any::<u8>(), 0..200));
+    proptest!(ProptestConfig::with_cases(64), |(of in 0..3_usize, at in any::<sample::Index>(), removed in 0..24_usize, put in put, only in only)| {
+        let (path, whole) = &files[of];
+        let at = at.index(if of == 0 { whole.len() } else { 72 });
+        let spliced = [&whole[..at], &put, &whole[(at + removed).min(whole.len())..]].concat();
+        fs::write(path, only.unwrap_or(spliced)).expect("writing");
+        use_it(&sets);
+        fs::write(path, whole).expect("writing");
+    });
+    open(&sets).expect("all is back").verify().expect("it is whole");
 }
 
 proptest! {

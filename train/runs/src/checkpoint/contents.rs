@@ -9,6 +9,7 @@ use std::{
     thread,
 };
 
+use durable::regular::{self, Unread};
 use sha2::{Digest, Sha256};
 use tokenizer::Fingerprint;
 
@@ -52,7 +53,11 @@ pub(super) fn sync_and_list(folder: &Path) -> anyhow::Result<Vec<Entry>> {
 
 pub(super) fn read_manifest(folder: &Path) -> Result<Manifest, Fault> {
     let fault = |damage| Fault::new(manifest::FILE, damage);
-    let text = fs::read(folder.join(manifest::FILE)).map_err(|error| fault(unreadable(error)))?;
+    let text = regular::read(&folder.join(manifest::FILE), manifest::MOST_BYTES);
+    let text = text.map_err(|unread| match unread {
+        Unread::NotAFile => fault(Damage::NotAFile),
+        unread => fault(unreadable(unread.into())),
+    })?;
     Manifest::parse(&text).map_err(fault)
 }
 

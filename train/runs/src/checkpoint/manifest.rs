@@ -10,6 +10,8 @@ use super::error::Damage;
 
 pub(super) const FILE: &str = "manifest.json";
 const VERSION: u32 = 1;
+/// A checkpoint has a dozen files, and one more for each rank.
+pub(super) const MOST_BYTES: u64 = 16 << 20;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

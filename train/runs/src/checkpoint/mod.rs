@@ -38,6 +38,7 @@ use std::{
 };
 
 use contents::Fault;
+use durable::regular;
 use retention::Rule;
 
 const FOLDER: &str = "checkpoints";
@@ -45,6 +46,8 @@ const LATEST: &str = "latest";
 const BEST: &str = "best";
 const PREFIX: &str = "step-";
 const REPLACED: &str = ".replaced";
+/// The most bytes of a pointer, which holds one name.
+const POINTER_BYTES: u64 = 4 << 10;
 
 /// The checkpoints of a run.
 #[derive(Debug, Clone)]
@@ -241,7 +244,7 @@ impl Checkpoints {
 
     fn pointed(&self, name: &str) -> Result<Option<u64>, CheckpointError> {
         let pointer = self.folder.join(name);
-        let text = match fs::read(&pointer) {
+        let text = match regular::read(&pointer, POINTER_BYTES).map_err(io::Error::from) {
             Ok(text) => String::from_utf8_lossy(&text).into_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(CheckpointError::folder("reading", &pointer)(error)),

@@ -6,7 +6,6 @@ mod ranks;
 
 use std::fmt::Display;
 
-use backend_offload::Budget;
 use models::Compute;
 use serde::Serialize;
 use tokenizer::CHAT_SPECIALS;
@@ -406,35 +405,13 @@ impl Refusals {
                 format!("`memory.device_blocks` = {blocks} is more than the model's `n_layer` = {all}");
             self.add(&["memory.device_blocks", "model.n_layer"], text);
         }
-        match memory.disk_budget.parse() {
-            Err(error) => self.add(&["memory.disk_budget"], format!("`memory.disk_budget`: {error}")),
-            Ok(Budget::Unlimited) => {
-                let text = "`memory.disk_budget` is taken before the first step: a number of bytes such as \"100GiB\", or a share \
-                            of what is free such as \"50%\"";
-                self.add(&["memory.disk_budget"], text.to_owned());
-            }
-            Ok(_) => {}
-        }
-        for (key, text) in [
+        for (key, bytes) in [
             ("memory.max_disk_writes", &memory.max_disk_writes),
             ("memory.disk_endurance", &memory.disk_endurance),
         ] {
-            let Some(text) = text else { continue };
-            match text.parse() {
-                Err(error) => self.add(&[key], format!("`{key}`: {error}")),
-                Ok(Budget::Bytes(_)) => {}
-                Ok(_) => self.add(&[key], format!("`{key}` is a number of bytes, such as \"20TiB\"")),
-            }
-            if memory.disk.is_none() {
+            if bytes.is_some() && memory.disk.is_none() {
                 let text = format!("`{key}` does nothing without a disk; name a folder by `memory.disk`");
                 self.add(&[key, "memory.disk"], text);
-            }
-        }
-        for (key, budget) in
-            [("memory.device_budget", memory.device_budget()), ("memory.host_budget", memory.host_budget())]
-        {
-            if let Err(error) = budget {
-                self.add(&[key], format!("`{key}`: {error}, or \"auto\""));
             }
         }
     }

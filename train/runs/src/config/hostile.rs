@@ -65,6 +65,21 @@ fn no_value_of_any_key_brings_the_reading_down() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_description_that_is_a_device_or_larger_than_any_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let large = folder.path().join("large.json");
+    std::fs::File::create(&large).and_then(|file| file.set_len(200 << 30)).expect("a sparse file");
+    for (path, expected) in
+        [(Path::new("/dev/zero"), "no regular file"), (large.as_path(), "has 214748364800 bytes")]
+    {
+        let refused = Config::load(&path.to_string_lossy(), &[]).expect_err("no description");
+        let ConfigError::Unreadable { source, .. } = &refused else { panic!("{refused}") };
+        assert!(source.to_string().contains(expected), "{source}");
+    }
+}
+
 proptest! {
     #[test]
     fn no_damaged_description_brings_the_reading_down(

@@ -4,6 +4,7 @@
 //! reproduces the run. Reading is strict and reports everything that is wrong at once, since a run that ignored a
 //! misspelt key is found out hours later. Nothing here opens a device, a tokenizer or a data set.
 
+mod amounts;
 mod check;
 mod continuity;
 mod error;
@@ -18,6 +19,7 @@ mod syntax;
 #[cfg(test)]
 mod tests;
 
+pub use amounts::{Amount, DiskPart, Meaning};
 pub use check::MOST_NEW_TOKENS;
 pub use continuity::{Change, Changes};
 pub use error::ConfigError;
@@ -25,13 +27,16 @@ pub use presets::presets;
 pub use ranks::{ExchangeKind, RanksSection};
 pub use sections::*;
 
-use std::fs;
 use std::path::Path;
 
+use durable::regular;
 use error::Problems;
 use models::GptConfig;
 use overrides::Overrides;
 use serde::Serialize;
+
+/// The most bytes of a file that describes a run.
+const MOST_BYTES: u64 = 4 << 20;
 
 /// One run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -61,8 +66,8 @@ impl Config {
         let path = Path::new(name);
         // A folder that happens to be called like a preset does not hide it.
         if path.exists() && !path.is_dir() {
-            let text = fs::read_to_string(path)
-                .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+            let text = regular::read_text(path, MOST_BYTES)
+                .map_err(|unread| ConfigError::Unreadable { path: path.to_owned(), source: unread.into() })?;
             return Self::from_text(&text, name, set);
         }
         let file = format!("{}.json", name.trim_end_matches(".json"));

@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use backend_offload::{Budget, BudgetError};
+use backend_offload::Budget;
 use serde::{Deserialize, Serialize};
+
+use super::amounts::{Amount, DiskPart, Meaning};
 
 /// The vocabulary.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -234,19 +236,19 @@ pub struct CheckpointSection {
 #[serde(deny_unknown_fields, default)]
 pub struct MemorySection {
     /// Bytes (`"6GiB"`), a share (`"80%"`), `"unlimited"` or `"auto"`.
-    pub device_budget: String,
+    pub device_budget: Amount<Option<Budget>>,
     /// Budget of host memory, in the same forms: spilled tensors, and the optimizer where it is there.
-    pub host_budget: String,
+    pub host_budget: Amount<Option<Budget>>,
     /// A folder on the disk that spilled tensors sink to when the host budget is used up, and what it does not hold of an optimizer's
     /// states on the host. Without it none is written to.
     pub disk: Option<PathBuf>,
     /// How much of that disk is taken when a run begins: bytes, or a share of what is free.
-    pub disk_budget: String,
+    pub disk_budget: Amount<DiskPart>,
     /// The run ends with a checkpoint before a step that would have written more than this to the disk since the run began
     /// (`"20TiB"`): drives wear out.
-    pub max_disk_writes: Option<String>,
+    pub max_disk_writes: Option<Amount<u64>>,
     /// Rated endurance of the drive (`"600TB"`), from which the plan says how long it lasts.
-    pub disk_endurance: Option<String>,
+    pub disk_endurance: Option<Amount<u64>>,
     /// Where `adamw` and `sgd` keep their state and compute their steps. Numbers depend on it in their last digits.
     pub optimizer: PlacementKind,
     /// Whether ranks divide the moments: each keeps and steps its share of the parameters, and tells the others their weights.
@@ -388,10 +390,10 @@ impl Default for CheckpointSection {
 impl Default for MemorySection {
     fn default() -> Self {
         Self {
-            device_budget: "auto".to_owned(),
-            host_budget: "auto".to_owned(),
+            device_budget: amount("auto"),
+            host_budget: amount("auto"),
             disk: None,
-            disk_budget: "50%".to_owned(),
+            disk_budget: amount("50%"),
             max_disk_writes: None,
             disk_endurance: None,
             optimizer: PlacementKind::Device,
@@ -414,37 +416,12 @@ impl MemorySection {
         }
     }
 
-    /// `None` leaves the choice to the environment and the device.
-    pub fn device_budget(&self) -> Result<Option<Budget>, BudgetError> {
-        budget(&self.device_budget)
-    }
-
-    /// As [`device_budget`](Self::device_budget), for host memory.
-    pub fn host_budget(&self) -> Result<Option<Budget>, BudgetError> {
-        budget(&self.host_budget)
-    }
-
-    /// The disk's folder and the budget there; `None` if no disk is named.
-    pub fn disk_budget(&self) -> Result<Option<(&Path, Budget)>, BudgetError> {
-        self.disk.as_deref().map(|folder| Ok((folder, self.disk_budget.parse()?))).transpose()
-    }
-
-    /// The most bytes that a run may write to the disk.
-    pub fn max_disk_writes(&self) -> Result<Option<u64>, BudgetError> {
-        bytes(self.max_disk_writes.as_deref())
-    }
-
-    /// Bytes that the drive is rated to take in its life.
-    pub fn disk_endurance(&self) -> Result<Option<u64>, BudgetError> {
-        bytes(self.disk_endurance.as_deref())
+    /// The disk's folder and the part of it that is taken; `None` if no disk is named.
+    pub fn disk_part(&self) -> Option<(&Path, DiskPart)> {
+        self.disk.as_deref().map(|folder| (folder, self.disk_budget.value()))
     }
 }
 
-fn bytes(text: Option<&str>) -> Result<Option<u64>, BudgetError> {
-    let count = text.map(str::parse).transpose()?;
-    Ok(count.and_then(|count| if let Budget::Bytes(bytes) = count { Some(bytes) } else { None }))
-}
-
-fn budget(text: &str) -> Result<Option<Budget>, BudgetError> {
-    if text == "auto" { Ok(None) } else { text.parse().map(Some) }
+fn amount<T: Meaning>(text: &str) -> Amount<T> {
+    text.parse().expect("a default that can be read")
 }

@@ -1,5 +1,7 @@
 //! Configurations: what is accepted, the messages about bad ones, and the presets.
 
+use std::fs;
+
 use insta::assert_snapshot;
 use models::Footprint;
 
@@ -184,6 +186,8 @@ fn numbers_outside_their_meaning_are_refused() {
            "memory": {"device_budget": "6XB", "host_budget": "0%"}"#
     ), @r#"
     run.json has 14 problems:
+      `memory.device_budget`: cannot read "6XB" as a memory budget: the unit is unknown; write bytes ("6GiB", "512MB", "1048576"), a share ("80%") or "unlimited", or "auto"
+      `memory.host_budget`: cannot read "0%" as a memory budget: a share lies above 0 % and at most at 100 %; write bytes ("6GiB", "512MB", "1048576"), a share ("80%") or "unlimited", or "auto"
       `train.lr` = 0 must be above 0
       `train.betas` = [0.9, 1] must be at least 0 and below 1, both
       `train.epsilon` = 0 must be above 0
@@ -196,8 +200,6 @@ fn numbers_outside_their_meaning_are_refused() {
       `train.schedule.floor` = -0.1 must be a share from 0 to 1
       `eval.temperature` = -1 must be at least 0 (0 takes the likeliest)
       `data.val_fraction` = 1 must be above 0 and below 1
-      `memory.device_budget`: cannot read "6XB" as a memory budget: the unit is unknown; write bytes ("6GiB", "512MB", "1048576"), a share ("80%") or "unlimited", or "auto"
-      `memory.host_budget`: cannot read "0%" as a memory budget: a share lies above 0 % and at most at 100 %; write bytes ("6GiB", "512MB", "1048576"), a share ("80%") or "unlimited", or "auto"
     "#);
     // The same rate does nothing elsewhere.
     preset("gpt-124m", &["train.matrix_lr=0"]);

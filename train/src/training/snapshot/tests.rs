@@ -2,6 +2,7 @@
 
 use burn::backend::Autodiff;
 use burn::module::Module;
+use proptest::{prelude::*, sample::Index};
 use runs::checkpoint::Checkpoints;
 use safetensors::{SafeTensors, serialize, tensor::TensorView};
 
@@ -146,4 +147,32 @@ fn moments_that_are_nan_are_neither_saved_nor_resumed() {
     let resumed = restore::<Flex>(run.path(), &config, &FlexDevice, Owners::default()).map(|_| ());
     let said = format!("{:#}", resumed.expect_err("it is broken"));
     assert!(said.contains("tensor `wte.second` holds NaN"), "{said}");
+}
+
+#[test]
+fn no_state_however_written_brings_resuming_or_inspecting_down() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = config();
+    write(folder.path(), &config).expect("saved");
+    let [state, moments] = [STATE, MOMENTS].map(|file| folder.path().join(file));
+    let texts = [&state, &moments].map(|file| fs::read(file).expect("read"));
+    let numbers = ["-1", "1e308", "18446744073709551615", "18446744073709551616", "null", "[]", "{}", "\"\""];
+    let put = prop_oneof![
+        "[-0-9eE.,:{}\\[\\]\"a-z/]{0,12}",
+        prop::sample::select(numbers.map(str::to_owned).to_vec()),
+    ];
+    proptest!(|(of in 0..2_usize, at in any::<Index>(), removed in 0..24_usize, put in put)| {
+        let whole = &texts[of];
+        // The moments' numbers are not what is read wrong.
+        let at = at.index(whole.len().min(400));
+        let changed = [&whole[..at], put.as_bytes(), &whole[(at + removed).min(whole.len())..]].concat();
+        let path = [&state, &moments][of];
+        fs::write(path, &changed).expect("written");
+        let checked = check(folder.path());
+        let restored = restore::<Flex>(folder.path(), &config, &FlexDevice, Owners::default());
+        if restored.is_ok() {
+            prop_assert!(checked.is_ok(), "{checked:?} of {}", String::from_utf8_lossy(&changed));
+        }
+        fs::write(path, whole).expect("written");
+    });
 }

@@ -10,7 +10,7 @@ use backend_offload::{Offload, Offloadable, Stats, stats};
 use burn::tensor::backend::Backend;
 use burn_train::Interrupter;
 use models::Footprint;
-use runs::config::{Config, PlacementKind};
+use runs::config::{Amount, Config, PlacementKind};
 use runs::device::Place;
 use runs::directory::{Lock, RunDirectory, Start};
 use runs::{BadInput, Pretrained};
@@ -284,7 +284,7 @@ fn wear_of<I: Offloadable>(
     states: u64,
     ranks: &mut Ranks,
 ) -> anyhow::Result<Wear> {
-    let limit = config.memory.max_disk_writes()?;
+    let limit = config.memory.max_disk_writes.as_ref().map(Amount::value);
     let wear = Wear::open(&ranks.folder(run), limit, stats::<I>(device).bytes_to_disk, states)?;
     let refusal = wear.refusal();
     if limit.is_some() && !ranks.all(refusal.is_none())? {

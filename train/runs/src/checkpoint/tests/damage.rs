@@ -85,6 +85,27 @@ fn a_link_is_no_part_of_a_checkpoint() {
     assert!(error.contains("state is neither a file nor a folder"), "{error}");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_manifest_and_a_pointer_that_are_devices_are_named() {
+    let (_run, checkpoints) = store();
+    let manifest = save(&checkpoints, 3).path.join("manifest.json");
+    let latest = checkpoints.folder.join("latest");
+    for path in [&manifest, &latest] {
+        let kept = fs::read(path).expect("it is there");
+        fs::remove_file(path).expect("removed");
+        std::os::unix::fs::symlink("/dev/zero", path).expect("linked");
+        let error = checkpoints.find(Which::Latest).expect_err("it never ends").to_string();
+        assert!(
+            error.contains("neither a file nor a folder") || error.contains("no regular file"),
+            "{error}"
+        );
+        fs::remove_file(path).expect("removed");
+        fs::write(path, kept).expect("written");
+    }
+    assert_holds(&checkpoints.find(Which::Latest).expect("all is back"), 3);
+}
+
 #[test]
 fn a_damaged_latest_is_an_error_that_offers_the_newest_whole_one() {
     let (_run, checkpoints) = store();

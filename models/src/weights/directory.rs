@@ -1,0 +1,104 @@
+//! Directories of weights: as `transformers` reads and writes them, with `config.json` beside the weights, whole or in
+//! shards; or one file in the native layout, which describes itself.
+//!
+//! Somebody else made them: only regular files are opened, within a limit where they are read whole, and an index of
+//! shards leads nowhere else.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::backend::Backend;
+use durable::regular;
+use serde::Deserialize;
+
+use super::{
+    IndexProblem, Layout, Stored, WeightsError, config_from_hugging_face, config_to_hugging_face, load,
+    native_config, save,
+};
+use crate::config::GptConfig;
+use crate::gpt::Gpt;
+
+const WHOLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+const DESCRIPTION: &str = "config.json";
+
+const DESCRIPTION_BYTES: u64 = 1 << 20;
+/// Indexes of models with 256 experts a block take 9 MB.
+const INDEX_BYTES: u64 = 32 << 20;
+
+/// Reads a model and its description from a directory, in whichever of the two layouts it is.
+pub fn load_pretrained<B: Backend>(directory: &Path, device: &B::Device) -> Result<Gpt<B>, WeightsError> {
+    let (config, layout) = described(directory)?;
+    let files = match layout {
+        Layout::Native => vec![directory.join(WHOLE)],
+        Layout::HuggingFace => weight_files(directory)?,
+    };
+    let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+    load(&config, &files, layout, device)
+}
+
+/// The description in a directory. No tensor is read.
+pub fn pretrained_config(directory: &Path) -> Result<GptConfig, WeightsError> {
+    described(directory).map(|(config, _)| config)
+}
+
+/// Weights that describe themselves are described by nothing else.
+fn described(directory: &Path) -> Result<(GptConfig, Layout), WeightsError> {
+    let whole = directory.join(WHOLE);
+    if whole.exists() {
+        match native_config(&whole) {
+            Err(WeightsError::NoDescription { .. }) => {}
+            native => return Ok((native?, Layout::Native)),
+        }
+    }
+    let path = directory.join(DESCRIPTION);
+    let text = read(&path, DESCRIPTION_BYTES)?;
+    let config = config_from_hugging_face(&text).map_err(WeightsError::config(&path))?;
+    Ok((config, Layout::HuggingFace))
+}
+
+/// Writes `config.json` and `model.safetensors` into an existing directory.
+pub fn save_pretrained<B: Backend>(
+    model: &Gpt<B>,
+    directory: &Path,
+    stored: Stored,
+) -> Result<(), WeightsError> {
+    let description = config_to_hugging_face(model.config())?;
+    save(model, &directory.join(WHOLE), Layout::HuggingFace, stored)?;
+    let path = directory.join(DESCRIPTION);
+    std::fs::write(&path, format!("{description:#}\n")).map_err(WeightsError::file("write", &path))
+}
+
+fn read(path: &Path, limit: u64) -> Result<String, WeightsError> {
+    regular::read_text(path, limit).map_err(|unread| WeightsError::file("read", path)(unread.into()))
+}
+
+/// `model.safetensors`, or the shards its index lists.
+fn weight_files(directory: &Path) -> Result<Vec<PathBuf>, WeightsError> {
+    let path = directory.join(INDEX);
+    if !path.exists() {
+        return Ok(vec![directory.join(WHOLE)]);
+    }
+    let names =
+        shards(&read(&path, INDEX_BYTES)?).map_err(|problem| WeightsError::Index { path, problem })?;
+    Ok(names.into_iter().map(|name| directory.join(name)).collect())
+}
+
+/// The files that an index of shards names, each once.
+fn shards(index: &str) -> Result<Vec<String>, IndexProblem> {
+    #[derive(Deserialize)]
+    struct Index {
+        /// From tensors to files.
+        weight_map: BTreeMap<String, String>,
+    }
+    let Index { weight_map } = serde_json::from_str(index).map_err(IndexProblem::Json)?;
+    let mut names: Vec<String> = weight_map.into_values().collect();
+    names.sort();
+    names.dedup();
+    match names.iter().find(|name| Path::new(name).file_name() != Some(OsStr::new(name))) {
+        Some(other) => Err(IndexProblem::Elsewhere(other.clone())),
+        None if names.is_empty() => Err(IndexProblem::Empty),
+        None => Ok(names),
+    }
+}

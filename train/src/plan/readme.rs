@@ -1,0 +1,144 @@
+//! The tables of the READMEs that a plan makes, held to the plan.
+
+use std::fs;
+use std::path::Path;
+
+use models::Footprint;
+use runs::config::{Config, presets};
+
+use super::table::span;
+use super::{Elsewhere, Plan, placed};
+use crate::figures::{duration, grouped};
+
+/// Above so many parameters a preset is trained from scratch on tokens of its own number, and not on a file of its own.
+const LARGE: u64 = 100_000_000;
+const DAY: f64 = 86_400.0;
+
+fn planned(preset: &str, on: &str, set: &[String]) -> Plan {
+    let config = Config::load(preset, set).unwrap_or_else(|error| panic!("{error}"));
+    let footprint = Footprint::of(&config.model).expect("it was checked");
+    let machine = on.parse::<Elsewhere>().expect("a machine").machine(&config).expect("described");
+    let plan = Plan::new(&placed(&config, &footprint, &machine), &footprint, &machine);
+    assert!(plan.refusals().is_empty(), "{preset} on {on}: {:?}", plan.refusals());
+    plan
+}
+
+/// The rows below the line of the README at `path` that begins with `head`, cell by cell.
+fn rows(path: &str, head: &str) -> Vec<Vec<String>> {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("a README");
+    let rows = text.lines().skip_while(|line| !line.starts_with(head)).skip(2);
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    rows.map(|row| row.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect()).collect()
+}
+
+/// The row of a preset as the plan has it.
+fn needs(preset: &str) -> Vec<String> {
+    // A text that a preset lacks decides nothing here.
+    let text = "data.path=text.txt".to_owned();
+    let own = Config::load(preset, &[]).or_else(|_| Config::load(preset, std::slice::from_ref(&text)));
+    let own = own.unwrap_or_else(|error| panic!("{error}"));
+    let parameters = Footprint::of(&own.model).expect("it was checked").parameters;
+    let per_step = own.tokens_per_step();
+    let mut row = vec![format!("`{preset}`"), grouped(parameters)];
+    if parameters < LARGE {
+        let steps = own.train.steps;
+        row.push(format!("its own {}", grouped(per_step * steps)));
+        row.extend([format!("{}, its own", grouped(steps)), "minutes on a CPU".to_owned()]);
+        return row;
+    }
+    let tokens = 20 * parameters;
+    let steps = (tokens as f64 / per_step as f64 / 500.0).round() as u64 * 500;
+    let memory = if preset == "llama-18b" { "192GiB" } else { "128GiB" };
+    let plan = planned(preset, &format!("rtx-4090,{memory}"), &[format!("train.steps={steps}")]);
+    let (fast, slow) = plan.step_seconds().expect("the card is known");
+    let [fast, slow] = [fast, slow].map(|step| step * steps as f64);
+    let billions = tokens as f64 / 1e9;
+    let digits = usize::from(billions < 9.95);
+    let mut time = span(fast, slow, duration);
+    if memory != "128GiB" {
+        time += ", with 192 GiB";
+    }
+    if fast > 100.0 * DAY {
+        time += ": begin with published weights instead (`--from`)";
+    }
+    row.extend([format!("{billions:.digits$} billion"), grouped(steps), time]);
+    row
+}
+
+#[test]
+fn the_readme_names_every_preset_with_what_the_plan_says_of_it() {
+    let expected: Vec<_> = presets().map(|(file, _)| needs(file.trim_end_matches(".json"))).collect();
+    let found = rows("README.md", "| preset | parameters |");
+    let line = |row: &Vec<String>| format!("| {} |\n", row.join(" | "));
+    let shown = |rows: &[Vec<String>]| rows.iter().map(line).collect::<String>();
+    assert_eq!(shown(&found), shown(&expected), "the plan's rows:\n{}", shown(&expected));
+}
+
+/// Numbers of a cell, each with its decimals: `20.5 GiB` is 20.5 with 1.
+fn numbers(cell: &str) -> Vec<(f64, i32)> {
+    let words = cell.split([' ', '×']).filter(|word| word.starts_with(|first: char| first.is_ascii_digit()));
+    let read = |word: &str| {
+        let decimals = word.split_once('.').map_or(0, |(_, digits)| digits.len() as i32);
+        (word.parse().unwrap_or_else(|_| panic!("`{word}` in `{cell}`")), decimals)
+    };
+    words.map(read).collect()
+}
+
+/// The settings of a row of "What fits where" beside its preset.
+fn settings(optimizer: &str, above_a_disk: bool) -> Vec<String> {
+    let mut set = Vec::new();
+    match optimizer.split('`').nth(1).filter(|_| optimizer.starts_with("host")) {
+        Some(state) => {
+            set.extend(["memory.optimizer=host".to_owned(), format!("memory.optimizer_state={state}")])
+        }
+        None => set.extend(["memory.optimizer=device", "memory.optimizer_state=f32"].map(str::to_owned)),
+    }
+    if optimizer.ends_with("crossing in `int8`") {
+        set.extend(["stream", "gradients", "activations"].map(|what| format!("memory.{what}=int8")));
+    }
+    if above_a_disk {
+        let disk =
+            ["memory.disk=/", "memory.disk_budget=160GiB", "train.micro_batch=16", "train.accumulate=1"];
+        set.extend(disk.map(str::to_owned));
+    }
+    set
+}
+
+#[test]
+fn the_first_pages_table_of_what_fits_where_is_the_plans() {
+    let mut wrong = Vec::new();
+    let rows = rows("../README.md", "| Preset | Card and host memory |");
+    assert!(rows.len() > 5, "{rows:?}");
+    for row in rows {
+        let [preset, place, optimizer, memory, link, step, touched] = &row[..] else { panic!("{row:?}") };
+        let above_a_disk = place.contains("a disk of 3 GB/s");
+        let sizes: Vec<_> = numbers(place).into_iter().take(2).map(|(gib, _)| format!("{gib}GiB")).collect();
+        let disk = if above_a_disk { ",disk=3GB/s" } else { "" };
+        let on = format!("{},25GB/s,80TFLOP/s{disk}", sizes.join(","));
+        let plan = planned(preset.trim_matches('`'), &on, &settings(optimizer, above_a_disk));
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        let (moved, on_disk) = (
+            plan.bytes_in_per_step + plan.bytes_out_per_step,
+            plan.disk_written_per_step + plan.disk_read_per_step,
+        );
+        let slowdown = [plan.slowdown_hidden, plan.slowdown_waiting].map(|times| times.expect("speeds"));
+        let below = |bytes: u64| above_a_disk.then(|| gib(bytes));
+        let cells = [
+            (memory, [Some(gib(plan.host_bytes)), below(plan.optimizer_disk_bytes + plan.sinks)]),
+            (link, [Some(gib(moved)), below(on_disk)]),
+            (step, slowdown.map(Some)),
+            (touched, [Some(gib(plan.optimizer_step_bytes)).filter(|bytes| *bytes > 0.0), None]),
+        ];
+        for (cell, expected) in cells {
+            let expected: Vec<f64> = expected.into_iter().flatten().collect();
+            let told = numbers(cell);
+            let near = |((told, decimals), expected): (&(f64, i32), &f64)| {
+                (told - expected).abs() <= 0.5001 * 10_f64.powi(-decimals)
+            };
+            if told.len() != expected.len() || !told.iter().zip(&expected).all(near) {
+                wrong.push(format!("{preset} on {on} ({optimizer}): `{cell}` should be {expected:.2?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
