@@ -7,7 +7,7 @@ use backend_offload::Bytes;
 use serde_json::Value;
 
 use crate::program::{assert_code, assert_success, json, stderr};
-use crate::ranks::{SHARED, ended, has_mpi, set, wait_until};
+use crate::ranks::{SHARED, has_mpi, set};
 use crate::tiny::{TIGHT, Tiny, bits};
 
 const HOST: &str = "memory.optimizer=host";
@@ -213,8 +213,8 @@ fn ranks_with_divided_states_on_the_disk_have_the_bits_of_one_process_and_leave_
         // The launcher ends the others once one is gone.
         _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
     }
-    assert_ne!(ended(&mut child), Some(0), "{}", tiny.said("killed"));
-    wait_until(|| tiny.ranks().is_empty(), "a killed rank lives");
+    assert_ne!(tiny.ended(&mut child, "killed"), Some(0), "{}", tiny.said("killed"));
+    tiny.wait_until("killed", || tiny.ranks().is_empty(), "a killed rank lives");
     assert_eq!(names(), 0);
     let done = *tiny.whole_checkpoints("killed").iter().max().expect("one was saved");
     let steps = format!("train.steps={}", done + 1);

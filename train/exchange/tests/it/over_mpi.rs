@@ -155,7 +155,7 @@ fn a_namespace_with_nothing_but_loopback_is_enough() {
     });
     if let Some(why) = refused.unwrap_or_else(|error| Some(error.to_string())) {
         let needs = "it needs `unshare` and `ip` (packages util-linux and iproute2) and the right to make a namespace";
-        return not_run(name, "EXCHANGE_REQUIRE_MPI", &format!("{needs}: {why}"));
+        return not_run(name, "EXCHANGE_REQUIRE_NAMESPACE", &format!("{needs}: {why}"));
     }
     let end = mpi.run_within(2, "sums", &front, false);
     succeeded(&end);
