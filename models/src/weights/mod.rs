@@ -133,7 +133,7 @@ pub enum WeightsError {
     },
 }
 
-/// What is wrong with an index of shards.
+/// A fault of an index of shards.
 #[derive(Debug, Error)]
 pub enum IndexProblem {
     /// It is no JSON, or maps no tensors to files.

@@ -105,14 +105,19 @@ fn a_tiny_transformer_trains_to_the_same_bits_one_operation_at_a_time() {
 }
 
 #[test]
-fn a_program_that_fits_moves_nothing() {
-    let free = training("transformer", 5).run();
-    let exact = training("transformer", 5).with("budget", free.number("peak")).run();
-    assert_eq!(exact.number("fingerprint"), free.number("fingerprint"));
-    for count in ["evictions", "clean drops", "restores", "bytes out", "bytes in", "host peak"] {
-        assert_eq!(exact.number(count), 0, "{count}");
+fn every_program_that_fits_moves_nothing_whoever_decides() {
+    let programs = ["mlp", "conv", "normalised", "recurrent", "transformer", "tied transformer"];
+    for program in programs {
+        let free = training(program, 5).run();
+        for policy in ["planned", "recency"] {
+            let exact = training(program, 5).with("budget", free.number("peak")).with("policy", policy).run();
+            assert_eq!(exact.number("fingerprint"), free.number("fingerprint"), "{program}, {policy}");
+            for count in ["evictions", "clean drops", "restores", "bytes out", "bytes in", "host peak"] {
+                assert_eq!(exact.number(count), 0, "{program}, {policy}: {count}");
+            }
+            assert_eq!(exact.number("peak"), free.number("peak"), "{program}, {policy}");
+        }
     }
-    assert_eq!(exact.number("peak"), free.number("peak"));
 }
 
 #[test]
