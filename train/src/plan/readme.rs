@@ -89,7 +89,7 @@ fn settings(optimizer: &str, above_a_disk: bool) -> Vec<String> {
     let mut set = Vec::new();
     match optimizer.split('`').nth(1).filter(|_| optimizer.starts_with("host")) {
         Some(state) => {
-            set.extend(["memory.optimizer=host".to_owned(), format!("memory.optimizer_state={state}")])
+            set.extend(["memory.optimizer=host".to_owned(), format!("memory.optimizer_state={state}")]);
         }
         None => set.extend(["memory.optimizer=device", "memory.optimizer_state=f32"].map(str::to_owned)),
     }
@@ -107,7 +107,8 @@ fn settings(optimizer: &str, above_a_disk: bool) -> Vec<String> {
 #[test]
 fn the_first_pages_table_of_what_fits_where_is_the_plans() {
     let mut wrong = Vec::new();
-    let rows = rows("../README.md", "| Preset | Card and host memory |");
+    let mut rows = rows("../README.md", "| Preset | Card and host memory |");
+    rows.retain(|row| !row[0].starts_with("**measured**"));
     assert!(rows.len() > 5, "{rows:?}");
     for row in rows {
         let [preset, place, optimizer, memory, link, step, touched] = &row[..] else { panic!("{row:?}") };

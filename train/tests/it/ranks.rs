@@ -16,7 +16,7 @@ use crate::tiny::{TIGHT, Tiny, bits};
 pub(crate) const SHARED: [&str; 2] = ["train.accumulate=4", "train.micro_batch=1"];
 
 /// So many ranks, which see nothing but loopback.
-pub(crate) fn on<'a>(ranks: &'a str) -> [&'a str; 4] {
+pub(crate) fn on(ranks: &str) -> [&str; 4] {
     ["--ranks", ranks, "--interface", "lo"]
 }
 
