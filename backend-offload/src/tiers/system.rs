@@ -101,7 +101,10 @@ mod linux {
             let open = |errno| or_with_a_name(Err(errno), folder.path());
             let files = [Errno::OPNOTSUPP, Errno::ISDIR].map(|errno| open(errno).expect("a file"));
             let names: Vec<_> = fs::read_dir(folder.path()).expect("a folder").flatten().collect();
-            assert_eq!(names.iter().map(fs::DirEntry::path).collect::<Vec<_>>(), [others.clone()]);
+            assert_eq!(
+                names.iter().map(fs::DirEntry::path).collect::<Vec<_>>(),
+                std::slice::from_ref(&others)
+            );
             for (file, byte) in files.iter().zip(1..) {
                 reserve(file, 8192).expect("there is room");
                 write(file, &Page([byte; 4096]).0, 4096).expect("it is there to be written");

@@ -107,7 +107,9 @@ fn fifos_devices_and_folders_are_refused_wherever_a_file_is_read() {
             std::os::unix::fs::symlink(odd, &path).expect("linked");
             let (told, heard) = channel();
             let reading = directory.clone();
-            std::thread::spawn(move || told.send(load(&reading).map_err(|error| error.to_string())));
+            std::thread::spawn(move || {
+                _ = told.send(load(&reading).map_err(|error| error.to_string()));
+            });
             // A program that reads here waits for ever.
             let refused = heard.recv_timeout(Duration::from_secs(20)).expect("an answer within 20 seconds");
             let refused = refused.expect_err("no regular file");
@@ -193,7 +195,9 @@ fn no_bytes_in_place_of_weights_bring_the_reading_down() {
         let _read_or_refused = (load(&directory), weights::load_native::<Cpu>(&path, &DEVICE));
         if let Ok(file) = TensorFile::open(&path) {
             let names = ["wte", "transformer.wte.weight", "transformer.h.0.ln_1.bias"];
-            names.iter().for_each(|name| drop(file.numbers(name)));
+            for name in names {
+                drop(file.numbers(name));
+            }
         }
     });
 }
