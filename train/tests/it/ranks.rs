@@ -250,7 +250,11 @@ fn ranks_end_with_the_bits_of_one_process() {
             let several = json(&output);
             assert_eq!(bits(&several), bits(&one), "{settings:?} on {world}");
             let idle = settings.contains(&"train.accumulate=1");
-            assert_eq!(stderr(&output).contains("so some have nothing to do"), idle, "{settings:?} on {world}");
+            assert_eq!(
+                stderr(&output).contains("so some have nothing to do"),
+                idle,
+                "{settings:?} on {world}"
+            );
             let spilled = |summary: &Value| summary["restores"].as_u64() > Some(0);
             let tight = settings.contains(&TIGHT);
             assert!(!tight || spilled(&one) && spilled(&several), "{settings:?} on {world}: nothing spilled");

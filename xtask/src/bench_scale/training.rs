@@ -68,7 +68,7 @@ pub(super) fn shown(launcher: &Launcher) -> Result<[String; 2]> {
     Ok([by_itself.to_string(), under_mpi.to_string()])
 }
 
-/// Whoever comes first in one turn comes later in the next.
+/// The order turns, so that none is always first.
 fn by_turns(turns: u64, mut run: impl FnMut(Kind) -> Result<Timed>) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     let mut weights = None;
@@ -114,7 +114,10 @@ mod tests {
     #[test]
     fn the_same_arguments_follow_the_trainer_and_mpirun() {
         let [by_itself, under_mpi] = shown(&launcher(4)).unwrap();
-        assert!(by_itself.starts_with("train run --config toy --device cpu --out DIR --json "), "{by_itself}");
+        assert!(
+            by_itself.starts_with("train run --config toy --device cpu --out DIR --json "),
+            "{by_itself}"
+        );
         assert!(under_mpi.starts_with("mpirun -n 1 ") && under_mpi.ends_with(&by_itself), "{under_mpi}");
         // One core alone would make it slower, for no reason of ours.
         assert!(under_mpi.contains("--bind-to none") && !under_mpi.contains("OMPI_MCA_btl"), "{under_mpi}");

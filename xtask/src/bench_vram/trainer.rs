@@ -363,7 +363,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_launched_trainer_is_the_last_word_of_its_launcher_and_is_told_the_same() {
-        let script = finishing(&PRINTED.replace("\"bb\"", "\"$4 $LAUNCHED\"")).replace("'END'", "END");
+        let script = finishing(&PRINTED.replace("\"bb\"", "\"$3 $LAUNCHED\"")).replace("'END'", "END");
         let stand_in = StandIn::new("launched", &script);
         let launched = stand_in.trainer.launched(|words| {
             let front = Invocation::new("sh").arguments(["-c", "LAUNCHED=yes exec \"$@\"", "sh"]);

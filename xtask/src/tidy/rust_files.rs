@@ -92,7 +92,9 @@ fn test_names(file: &File) -> Vec<Finding> {
         let function = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ");
         let Some(name) = function.filter(|_| std::mem::take(&mut is_test)) else { continue };
         if let Some(word) = DANGLING_NAMES.into_iter().find(|word| name.starts_with(word)) {
-            let reason = format!("a test's name opens with its subject, not with `{word}`: say what keeps the promise");
+            let reason = format!(
+                "a test's name opens with its subject, not with `{word}`: say what keeps the promise"
+            );
             findings.push(file.finding(number, "test-name", reason));
         }
     }
