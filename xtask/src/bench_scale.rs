@@ -1,8 +1,8 @@
 //! `cargo xtask bench-scale`: what exchanges between ranks cost on this machine, and what that would come to at up to 1,024
-//! of them. Rates and latencies are measured, over TCP on loopback and over shared memory; scaling is simulated from a
-//! model that is fitted to them, and says so.
+//! of them. Rates and latencies are measured, over TCP on loopback and over shared memory, and so is a step of training by one
+//! rank; scaling is simulated from a model that is fitted to them, and says so.
 //!
-//! Deciding (`cell`, `fit`, `simulation`) and showing (`table`, `plot`, `page`) are pure; `ranks` alone starts anything.
+//! Deciding (`cell`, `fit`, `simulation`) and showing (`table`, `plot`, `page`) are pure; `ranks` and `training` alone start anything.
 
 mod cell;
 mod fit;
@@ -12,6 +12,7 @@ mod ranks;
 mod sample;
 mod simulation;
 mod table;
+mod training;
 
 use std::{
     fs,
@@ -31,6 +32,7 @@ use page::Findings;
 use ranks::{Asked, Launcher, Program};
 use sample::{Link, Sample};
 use simulation::{Network, Step};
+use training::Training;
 
 #[derive(Args)]
 pub(crate) struct BenchScale {
@@ -46,8 +48,11 @@ pub(crate) struct BenchScale {
     /// The record's folder; by default `benchmarks/runs/<date>-<device>-scale`
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// A trainer that is built already; a record then cannot name its commit
+    #[arg(long, value_name = "PATH")]
+    train: Option<PathBuf>,
     /// Measure and record nothing: simulate from this record, with the options below
-    #[arg(long, value_name = "RECORD", conflicts_with_all = ["sizes", "ranks", "turns", "out"])]
+    #[arg(long, value_name = "RECORD", conflicts_with_all = ["sizes", "ranks", "turns", "out", "train"])]
     from: Option<PathBuf>,
     /// Simulated: seconds that one rank computes a step. By default about GPT-2 124M, half a million tokens, 40 TFLOP/s
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
@@ -83,6 +88,7 @@ impl BenchScale {
         let machine = Machine::probe();
         let launcher = Launcher::find()?;
         let program = Program::build("release")?;
+        let training = Training::of(self.train.as_deref(), &launcher)?;
         let date = records::today()?;
         let name = format!("{} scale", machine.processor);
         let folder = match &self.out {
@@ -91,19 +97,28 @@ impl BenchScale {
         };
         let asked = Asked { sizes: self.sizes, turns: self.turns };
         let worlds: Vec<usize> = self.ranks.into_iter().map(usize::from).collect();
-        let (engine, samples) = measure(&program, &launcher, &worlds, &asked).inspect_err(|_| {
+        let measured = || {
+            let (engine, mut samples) = measure(&program, &launcher, &worlds, &asked)?;
+            println!("a step of training in a world of one");
+            samples.extend(training.measure()?);
+            Ok::<_, anyhow::Error>((engine, samples))
+        };
+        let (engine, samples) = measured().inspect_err(|_| {
             // Only an empty folder can be removed so, and it must not look like a record.
             _ = fs::remove_dir(&folder);
         })?;
         let findings = Findings::of(&samples, step, network);
         let mut facts = machine.facts;
         facts.extend([("load after, this benchmark in it", machine::load()), ("engine", engine)]);
+        facts.push(("trainer", training.origin().to_owned()));
+        let mut started = ranks::shown(&launcher, &worlds, &asked)?;
+        started.extend(training::shown(&launcher)?);
         let origin = page::Origin {
             heading: format!("{}, {date}", machine.processor),
             command: records::command().to_string(),
             commit: program.commit.clone(),
             facts,
-            started: ranks::shown(&launcher, &worlds, &asked)?,
+            started,
         };
         write(&folder, &samples, &findings, &origin)?;
         println!("\n{}\nrecorded in {}", findings.measurements(), folder.display());
@@ -194,10 +209,14 @@ mod tests {
         let asked = Asked { sizes: vec![Bytes(4096), Bytes(65536)], turns: 3 };
         let (engine, samples) = measure(&program, &launcher, &[2], &asked).unwrap();
         assert!(engine.contains("Open MPI"), "{engine}");
-        // Two sizes of three sums, a barrier and a commit over each link, and two sizes of three sums alone.
-        assert_eq!(samples.len(), 3 * (2 * (2 * 3 + 2) + 2 * 3));
-        for sample in samples.iter().filter(|sample| sample.kind == sample::Kind::Exact) {
+        // Two sizes of four exchanges, a barrier and a commit over each link, and two sizes of three sums alone.
+        assert_eq!(samples.len(), 3 * (2 * (2 * 4 + 2) + 2 * 3));
+        let sent = |kind| samples.iter().filter(move |sample| sample.kind == kind);
+        for sample in sent(sample::Kind::Exact) {
             assert_eq!(sample.sent, sample.bytes, "two ranks send half of it to each other, twice");
+        }
+        for sample in sent(sample::Kind::ReduceScatter) {
+            assert_eq!(2 * sample.sent, sample.bytes, "two ranks send half of it to each other, once");
         }
         let findings = Findings::of(&samples, STEP, NETWORK);
         assert!(findings.simulation().contains("| 1024 |"), "{}", findings.simulation());

@@ -37,10 +37,11 @@ use limits::Limits;
 use record::Record;
 use simulation::{Rates, Simulation};
 use suite::{Crossing, Optimizer, Place, Turns};
-use trainer::Trainer;
 
 pub(crate) use peer::{CARRIED as CARRIED_PEER, SCRIPT as PEER};
 pub(crate) use readme_table::fault as readme_fault;
+pub(crate) use suite::Model;
+pub(crate) use trainer::{Timed, Trainer, words};
 
 #[derive(Args)]
 pub(crate) struct BenchVram {

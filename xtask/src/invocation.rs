@@ -36,6 +36,11 @@ impl Invocation {
         self
     }
 
+    /// The program and its arguments.
+    pub(crate) fn words(&self) -> Vec<String> {
+        [&self.program].into_iter().chain(&self.arguments).cloned().collect()
+    }
+
     /// Variables of our own environment that the program must not see.
     pub(crate) fn withhold(mut self, names: &'static [&'static str]) -> Self {
         self.withheld = names;

@@ -24,7 +24,7 @@ use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use exchange::launch::Place;
 use exchange::{Alone, Costs, Counted, Engine, Exact, Share, Watchdog};
 use runs::BadInput;
@@ -241,6 +241,14 @@ impl Ranks {
         .into())
     }
 
+    /// Refuses ranks that have come to different weights. `digest` is that of this rank's.
+    pub(crate) fn must_have_same_weights(&mut self, digest: &str) -> anyhow::Result<()> {
+        let theirs = self.led(|| Ok(digest.as_bytes().to_owned()))?;
+        let same = self.all(theirs == digest.as_bytes())?;
+        ensure!(same, "the ranks ended with different weights: their devices compute differently");
+        Ok(())
+    }
+
     /// Begins the exchange of step `step`, counted from 1.
     pub(crate) fn begin_step(&mut self, step: u64) {
         if let Some(one_bit) = &mut self.one_bit {
@@ -363,6 +371,17 @@ pub(crate) mod tests {
         for outcome in on_each(3, |ranks| ranks.must_be_alike(names[ranks.rank()])) {
             let error = outcome.expect_err("they differ");
             assert!(is_bad_input(&error) && error.to_string().contains("rank 2 on the CPU"), "{error}");
+        }
+    }
+
+    #[test]
+    fn ranks_that_end_with_other_weights_than_rank_0_are_an_error_of_all() {
+        let digests = ["one", "one", "another"];
+        let end = |world| on_each(world, |ranks| ranks.must_have_same_weights(digests[ranks.rank()]));
+        assert!([1, 2].into_iter().flat_map(end).all(|outcome| outcome.is_ok()));
+        for outcome in end(3) {
+            let error = outcome.expect_err("rank 2 has others");
+            assert!(error.to_string().contains("different weights") && !is_bad_input(&error), "{error}");
         }
     }
 

@@ -279,7 +279,7 @@ fn a_step_moves_a_gradient_out_and_weights_in_twice_and_nothing_else() {
 
 /// The table of the embedding never crosses the link: a row is four bytes a number on the way in, and as many on the way out.
 #[test]
-fn of_an_embedding_the_rows_that_a_batch_names_cross_the_link_and_no_others() {
+fn rows_of_an_embedding_that_a_batch_names_cross_the_link_and_no_others() {
     let tiny = Tiny::new();
     let moved = |run: &str, letters: &str, more: &[&str]| {
         let text = letters.repeat(6000 / letters.len());

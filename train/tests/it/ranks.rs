@@ -223,7 +223,7 @@ fn ranks_end_with_the_bits_of_one_process() {
     }
     let cases: [(&[&str], &[&str]); 8] = [
         (&["train.optimizer=adamw", TIGHT], &["2", "4"]),
-        (&["train.optimizer=muon", "train.recompute=1", TIGHT], &["2", "4"]),
+        (&["train.optimizer=muon", "train.recompute=1", "model.resid_pdrop=0.1", TIGHT], &["2", "4"]),
         (&["train.optimizer=sgd", TIGHT], &["2", "4"]),
         (
             &["memory.optimizer=host", "memory.optimizer_state=compact", "model.compute=bf16", TIGHT],
@@ -249,6 +249,12 @@ fn ranks_end_with_the_bits_of_one_process() {
             assert_success(&output);
             let several = json(&output);
             assert_eq!(bits(&several), bits(&one), "{settings:?} on {world}");
+            let idle = settings.contains(&"train.accumulate=1");
+            assert_eq!(
+                stderr(&output).contains("so some have nothing to do"),
+                idle,
+                "{settings:?} on {world}"
+            );
             let spilled = |summary: &Value| summary["restores"].as_u64() > Some(0);
             let tight = settings.contains(&TIGHT);
             assert!(!tight || spilled(&one) && spilled(&several), "{settings:?} on {world}: nothing spilled");
@@ -291,6 +297,9 @@ fn a_rank_sends_each_gradient_once_in_all() {
     assert_success(&output);
     let gradients = 4 * json(&output)["parameters"].as_u64().expect("a number");
     let planned = tiny.planned_on_two(&SHARED);
+    let alike = ["plan", "--config", "tiny.json", "--device", "cpu", "--ranks", "2", "--json"];
+    let asked = tiny.train(&[&alike[..], &set(&SHARED)].concat());
+    assert_eq!(json(&asked)["bytes_sent_per_step"], planned["bytes_sent_per_step"], "{}", stderr(&asked));
     assert_eq!(
         (&planned["bytes_sent_per_step"], &planned["machine"]["other_ranks"]),
         (&gradients.into(), &1.into())
@@ -631,6 +640,28 @@ fn a_run_with_weights_of_another_is_restarted_only_once_it_has_saved_its_own() {
     signal("-KILL", tiny.ranks()[1]);
     assert_eq!(tiny.ended(&mut child, "run"), Some(1), "{}", tiny.said("run"));
     assert!(tiny.said("run").contains("before its first checkpoint"), "{}", tiny.said("run"));
+}
+
+/// So it starts where there is none.
+#[test]
+fn a_process_that_nobody_launched_loads_no_mpi_and_a_launched_one_does() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let loads = |process: u32| {
+        let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("it runs");
+        maps.contains("libmpi.so")
+    };
+    let mut alone = tiny.command("alone", &[&SHARED[..], &["train.steps=400"]].concat());
+    let mut alone = tiny.start(&mut alone, "alone");
+    tiny.wait_until("alone", || tiny.steps_taken("alone") > 0, "no step was taken");
+    assert!(!loads(alone.id()));
+    alone.kill().expect("it runs");
+    alone.wait().expect("it has ended");
+    tiny.start_on("1", "launched", &[]);
+    tiny.wait_until("launched", || tiny.steps_taken("launched") > 0, "no step was taken");
+    assert!(loads(tiny.ranks()[0]));
 }
 
 #[test]

@@ -63,22 +63,31 @@ fn quantile(values: &[f64], share: f64) -> f64 {
     sorted.get(place.round() as usize).copied().unwrap_or(f64::NAN)
 }
 
-/// Time that the crate adds to the plain additions of a world of one: the median of ratios within one turn.
+/// Kinds that are compared by turns: one thing, another, and the first once more.
+pub(super) type Trio = [Kind; 3];
+
+pub(super) const SUMS: Trio = [Kind::Plain, Kind::Alone, Kind::PlainAgain];
+pub(super) const STEPS: Trio = [Kind::Step, Kind::StepUnderMpi, Kind::StepAgain];
+
+/// Time that the second of three kinds takes beyond the first, by ratios within one turn.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Overhead {
     pub(super) bytes: u64,
-    /// Seconds of the plain sum.
-    pub(super) plain: f64,
-    pub(super) alone: f64,
-    /// Time over that of the plain sum, less one.
+    pub(super) turns: usize,
+    /// Seconds of the first kind.
+    pub(super) first: f64,
+    /// Seconds of the second.
+    pub(super) second: f64,
+    /// Median ratio of the second to the first, less one.
     pub(super) share: f64,
-    /// Time over that of the plain sum, less one, for the plain sum itself.
+    /// Quartiles of these ratios, less one.
+    pub(super) quartiles: (f64, f64),
+    /// Median ratio of the first kind to itself, less one.
     pub(super) noise: f64,
 }
 
-pub(super) fn overheads(samples: &[Sample]) -> Vec<Overhead> {
+pub(super) fn overheads(samples: &[Sample], [first, second, again]: Trio) -> Vec<Overhead> {
     let cells = cells(samples);
-    let plain = cells.iter().filter(|cell| cell.kind == Kind::Plain);
     let overhead = |cell: &Cell| {
         let of = |kind| {
             move |sample: &&Sample| {
@@ -88,21 +97,24 @@ pub(super) fn overheads(samples: &[Sample]) -> Vec<Overhead> {
         let ratios = |kind| {
             let turns = samples.iter().filter(of(kind));
             let ratio = |sample: &Sample| {
-                let plain = samples.iter().filter(of(Kind::Plain)).find(|plain| plain.turn == sample.turn)?;
-                Some(sample.seconds / plain.seconds)
+                let first = samples.iter().filter(of(first)).find(|first| first.turn == sample.turn)?;
+                Some(sample.seconds / first.seconds)
             };
             turns.filter_map(ratio).collect::<Vec<f64>>()
         };
-        let alone = cells.iter().find(|other| other.kind == Kind::Alone && other.bytes == cell.bytes)?;
+        let other = cells.iter().find(|other| other.kind == second && other.bytes == cell.bytes)?;
+        let found = ratios(second);
         Some(Overhead {
             bytes: cell.bytes,
-            plain: cell.seconds,
-            alone: alone.seconds,
-            share: quantile(&ratios(Kind::Alone), 0.5) - 1.0,
-            noise: quantile(&ratios(Kind::PlainAgain), 0.5) - 1.0,
+            turns: found.len(),
+            first: cell.seconds,
+            second: other.seconds,
+            share: quantile(&found, 0.5) - 1.0,
+            quartiles: (quantile(&found, 0.25) - 1.0, quantile(&found, 0.75) - 1.0),
+            noise: quantile(&ratios(again), 0.5) - 1.0,
         })
     };
-    plain.filter_map(overhead).collect()
+    cells.iter().filter(|cell| cell.kind == first).filter_map(overhead).collect()
 }
 
 #[cfg(test)]
@@ -140,7 +152,21 @@ mod tests {
         let plain = turns(Kind::Plain, &[1.0, 2.0, 4.0]);
         let alone = turns(Kind::Alone, &[1.01, 2.02, 4.04]);
         let again = turns(Kind::PlainAgain, &[1.0, 2.0, 4.0]);
-        let found = overheads(&[plain, alone, again].concat()).remove(0);
+        let found = overheads(&[plain, alone, again].concat(), SUMS).remove(0);
         assert!((found.share - 0.01).abs() < 1e-9 && found.noise.abs() < 1e-9, "{found:?}");
+    }
+
+    #[test]
+    fn an_overhead_has_the_spread_of_its_turns_and_knows_its_own_kinds_alone() {
+        let step = turns(Kind::Step, &[1.0; 5]);
+        let under_mpi = turns(Kind::StepUnderMpi, &[1.0, 1.01, 1.02, 1.04, 9.0]);
+        let again = turns(Kind::StepAgain, &[0.99; 5]);
+        let samples = [step, under_mpi, again].concat();
+        let found = overheads(&samples, STEPS).remove(0);
+        let near = |found: f64, expected: f64| (found - expected).abs() < 1e-9;
+        assert!(near(found.share, 0.02) && near(found.noise, -0.01), "{found:?}");
+        assert!(near(found.quartiles.0, 0.01) && near(found.quartiles.1, 0.04), "{found:?}");
+        assert_eq!(found.turns, 5);
+        assert!(overheads(&samples, SUMS).is_empty());
     }
 }

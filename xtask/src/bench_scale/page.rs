@@ -11,7 +11,10 @@ use super::{
 /// Results computed from samples.
 pub(super) struct Findings {
     cells: Vec<Cell>,
-    overheads: Vec<Overhead>,
+    /// A world of one beside plain sums.
+    sums: Vec<Overhead>,
+    /// Steps of training under MPI beside those of a process by itself.
+    steps: Vec<Overhead>,
     models: Vec<Model>,
     step: Step,
     network: Network,
@@ -30,7 +33,8 @@ impl Findings {
     pub(super) fn of(samples: &[Sample], step: Step, network: Network) -> Self {
         let cells = cell::cells(samples);
         let models = super::LINKS.iter().filter_map(|link| Model::of(&cells, *link)).collect();
-        Self { overheads: cell::overheads(samples), cells, models, step, network }
+        let [sums, steps] = [cell::SUMS, cell::STEPS].map(|trio| cell::overheads(samples, trio));
+        Self { sums, steps, cells, models, step, network }
     }
 
     /// Simulations are of a network, which TCP comes closer to than memory does.
@@ -62,28 +66,40 @@ impl Findings {
         format!(
             "## Measured\n\n{}\n{}\n### A world of one\n\nThe sum of four contributions and the vote, beside the same \
              additions as plain loops, by turns. Times are medians, overheads are medians of the ratios within a \
-             turn.\n\n{}\n{}",
+             turn.\n\n{}\n{}\n### A step of training in a world of one\n\n{}",
             table::measured(&self.cells),
             table::calls(&self.cells),
-            table::alone(&self.overheads),
-            self.of_a_step()
+            table::by_turns(&self.sums, "Plain sum", "A world of one"),
+            self.of_a_step(),
+            self.of_training()
+        )
+    }
+
+    fn of_training(&self) -> String {
+        let Some(step) = self.steps.first() else { return "None was measured.\n".to_owned() };
+        let kept = if step.share < LIMIT { "kept" } else { "**not kept**" };
+        format!(
+            "{TRAINED}\n\n{}\nThe limit is {}: {kept}, with {}.\n",
+            table::by_turns(&self.steps, "By itself", "Under MPI"),
+            table::percent(LIMIT),
+            table::signed_percent(step.share)
         )
     }
 
     /// The cost of a world of one as a share of the simulated step; an estimate, and said to be one.
     fn of_a_step(&self) -> String {
-        let Some(largest) = self.overheads.iter().max_by_key(|overhead| overhead.bytes) else {
+        let Some(largest) = self.sums.iter().max_by_key(|overhead| overhead.bytes) else {
             return String::new();
         };
         let scale = self.step.gradient as f64 / largest.bytes as f64;
         let share = |seconds: f64| 100.0 * seconds * scale / self.step.compute;
         format!(
             "Carried over to {} of gradients, the whole sum is {:.2} % of a step of {}, plain loops or not, and what \
-             the crate adds to it {:+.3} %. No training step was measured.\n",
+             the crate adds to it {:+.3} %.\n",
             megabytes(self.step.gradient),
-            share(largest.alone),
+            share(largest.second),
             table::duration(self.step.compute),
-            share(largest.plain * largest.share)
+            share(largest.first * largest.share)
         )
     }
 
@@ -112,6 +128,13 @@ impl Findings {
         )
     }
 }
+
+/// The share of a training step that ranks may cost where there is one.
+const LIMIT: f64 = 0.01;
+
+const TRAINED: &str = "\
+The trainer on the CPU, as a process by itself, which loads no MPI, and as the one rank of `mpirun -n 1`, by turns. Each time \
+is the median of a process's steps. All ended with the same weights, to the bit.";
 
 /// Bytes in the unit that rates have.
 fn megabytes(bytes: u64) -> String {
@@ -152,13 +175,16 @@ const CAVEATS: [&str; 5] = [
     "A time is that of the slowest rank from a barrier on, the median of its turns. MB/s are millions of bytes of gradients \
      each second. Taking contributions in and dropping results is not timed; allocating what a sum needs is.",
     "One bit sends a thirtieth and computes more: where memory is the link it is slower than exact, and pays on slow networks.",
-    "Overhead below the noise, which is the plain sum against itself, is no finding.",
+    "Overhead below the noise, which is how far the same thing is from itself, is no finding.",
     "Beyond the ranks that were started here everything is extrapolation by the formula above.",
 ];
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{super::sample::tests::samples, *};
+    use super::{
+        super::sample::{Kind, tests::samples},
+        *,
+    };
 
     pub(in super::super) fn origin() -> Origin {
         Origin {
@@ -200,6 +226,20 @@ pub(super) mod tests {
         // 500 MB are 29.8 times 16 MiB: 29.8 × 0.1005 s of 10 s, of which half a percent is overhead.
         assert!(said.contains("the whole sum is 29.95 % of a step of 10.0 s"), "{said}");
         assert!(said.contains("adds to it +0.149 %"), "{said}");
+    }
+
+    #[test]
+    fn a_step_of_training_is_held_against_its_limit_and_missing_where_there_is_none() {
+        let said = findings(&samples()).measurements();
+        assert!(said.contains("\nThe limit is 1.0 %: kept, with +0.50 %.\n"), "{said}");
+        let slow = |sample: &Sample| {
+            let times = if sample.kind == Kind::StepUnderMpi { 1.02 } else { 1.0 };
+            Sample { seconds: times * sample.seconds, ..sample.clone() }
+        };
+        let said = findings(&samples().iter().map(slow).collect::<Vec<_>>()).measurements();
+        assert!(said.contains("\nThe limit is 1.0 %: **not kept**, with +2.51 %.\n"), "{said}");
+        let older: Vec<_> = samples().into_iter().filter(|sample| sample.kind != Kind::Step).collect();
+        assert!(findings(&older).measurements().ends_with("world of one\n\nNone was measured.\n"));
     }
 
     #[test]

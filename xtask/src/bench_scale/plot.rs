@@ -20,12 +20,13 @@ const LEFTS: [f64; 3] = [60.0, 460.0, 860.0];
 
 const WAYS: [(Way, &str, &str); 3] =
     [(Way::Exact, "c0", "exact"), (Way::OneBit, "c1", "one bit"), (Way::Rarely, "c2", "rarely")];
-const KINDS: [(Kind, &str); 3] = [(Kind::Exact, "c0"), (Kind::OneBit, "c1"), (Kind::AllGather, "c3")];
+const KINDS: [(Kind, &str); 4] =
+    [(Kind::Exact, "c0"), (Kind::OneBit, "c1"), (Kind::ReduceScatter, "c4"), (Kind::AllGather, "c3")];
 
 /// Without a model, or with cells of one size, a panel stays empty.
 pub(super) fn svg(cells: &[Cell], model: Option<&Model>, step: &Step, assumed: Network) -> String {
-    let mut canvas =
-        Canvas::new(1220.0, LEGEND + 3.0 * LEGEND_LINE, "Exchange rates, measured, and scaling, simulated");
+    let height = LEGEND + KINDS.len() as f64 * LEGEND_LINE;
+    let mut canvas = Canvas::new(1220.0, height, "Exchange rates, measured, and scaling, simulated");
     rates(&mut canvas, cells);
     let panels = [
         (LEFTS[1], "Simulated: strong scaling", (|told| told.strong) as fn(&Forecast) -> f64),
@@ -169,13 +170,14 @@ mod tests {
         let cells = cells(&samples());
         let drawn = svg(&cells, Model::of(&cells, Link::Tcp).as_ref(), &STEP, ASSUMED);
         let count = |element: &str| drawn.matches(element).count();
-        assert_eq!(count("<polyline"), 2 * 3 + 2 * 2 * 3);
-        assert_eq!(count("<circle"), 2 * 3 * 3 + 2 * 2 * 3 * RANKS.len());
+        assert_eq!(count("<polyline"), 2 * KINDS.len() + 2 * 2 * 3);
+        assert_eq!(count("<circle"), 2 * KINDS.len() * 3 + 2 * 2 * 3 * RANKS.len());
         assert_eq!(count("(simulated)"), 2 * 2 * 3 * RANKS.len());
         for said in [
             "Measured: MB/s",
             "Simulated: strong",
             "exact over TCP, 4 ranks, 16.0 MiB:",
+            "reduce-scatter over TCP, 4 ranks, 16.0 MiB:",
             "125 MB/s and 100 µs",
         ] {
             assert!(drawn.contains(said), "{said} is missing from {drawn}");

@@ -23,6 +23,9 @@ use super::sample::{self, Link, Sample};
 
 const NAME: &str = "rates";
 
+/// The launcher's name in a record.
+pub(super) const MPIRUN: &str = "mpirun";
+
 /// Time limit for one number of ranks over one link.
 const LIMIT: Duration = Duration::from_mins(10);
 
@@ -40,11 +43,16 @@ impl Asked {
         let sizes: Vec<_> = self.sizes.iter().map(|bytes| bytes.0.to_string()).collect();
         [sizes.join(","), self.turns.to_string()]
     }
+
+    /// `program` with what is asked of it.
+    fn of(&self, program: impl Into<String>) -> Vec<String> {
+        [program.into()].into_iter().chain(self.words()).collect()
+    }
 }
 
 /// `mpirun` as it is installed here.
 pub(super) struct Launcher {
-    mpirun: PathBuf,
+    pub(super) mpirun: PathBuf,
     release: u32,
     is_root: bool,
     cores: usize,
@@ -61,14 +69,15 @@ impl Launcher {
         Ok(Self { mpirun, release: launch::release(&version)?, is_root: user.trim() == "0", cores })
     }
 
-    fn start(
+    /// `program` has its arguments behind it.
+    pub(super) fn start(
         &self,
         link: Link,
         ranks: usize,
         mpirun: &Path,
-        program: &OsStr,
-        asked: &Asked,
+        program: &[String],
     ) -> Result<Invocation> {
+        let [name, arguments @ ..] = program else { bail!("there is no program to start") };
         let job = Job {
             ranks,
             hosts: Vec::new(),
@@ -78,11 +87,13 @@ impl Launcher {
             root: self.is_root,
             release: self.release,
         };
-        let command = job.command(mpirun.to_owned(), program, &asked.words().map(OsString::from))?;
+        let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        let command = job.command(mpirun.to_owned(), OsStr::new(name), &arguments)?;
         let words = command.arguments.iter().map(|word| word.to_string_lossy());
         let ranks = Invocation::new(command.program.to_string_lossy()).arguments(words);
         let layer = [("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", self.transport(link))];
-        let set = layer.into_iter().chain(command.environment);
+        let layer = if link == Link::None { &[][..] } else { &layer[..] };
+        let set = layer.iter().copied().chain(command.environment);
         Ok(set.fold(ranks, |ranks, (name, value)| ranks.environment(name, value)))
     }
 
@@ -102,8 +113,7 @@ pub(super) fn shown(launcher: &Launcher, worlds: &[usize], asked: &Asked) -> Res
     let mut lines = vec![alone];
     for link in super::LINKS {
         for &ranks in worlds {
-            let mpirun = Path::new("mpirun");
-            lines.push(launcher.start(link, ranks, mpirun, OsStr::new(NAME), asked)?.to_string());
+            lines.push(launcher.start(link, ranks, Path::new(MPIRUN), &asked.of(NAME))?.to_string());
         }
     }
     Ok(lines)
@@ -139,7 +149,8 @@ impl Program {
         ranks: usize,
         asked: &Asked,
     ) -> Result<(String, Vec<Sample>)> {
-        let invocation = launcher.start(link, ranks, &launcher.mpirun, self.binary.as_os_str(), asked)?;
+        let program = asked.of(self.binary.to_string_lossy());
+        let invocation = launcher.start(link, ranks, &launcher.mpirun, &program)?;
         self.run(&invocation, link, ranks)
     }
 
@@ -159,10 +170,10 @@ impl Program {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn launcher(release: u32) -> Launcher {
+    pub(in super::super) fn launcher(release: u32) -> Launcher {
         Launcher { mpirun: "/opt/bin/mpirun".into(), release, is_root: false, cores: 2 }
     }
 

@@ -20,12 +20,19 @@ pub(super) enum Kind {
     Commit,
     Exact,
     OneBit,
+    ReduceScatter,
     AllGather,
     /// The additions of a world of one, as loops.
     Plain,
     Alone,
     /// The same loops once more: how far they are from themselves is the noise.
     PlainAgain,
+    /// A step of training by one process that nobody launched.
+    Step,
+    /// The same by the one rank that `mpirun` has started.
+    StepUnderMpi,
+    /// The first of the two once more.
+    StepAgain,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -38,22 +45,26 @@ pub(super) struct Sample {
     pub(super) turn: u64,
     /// Bytes that rank 0 sends to others.
     pub(super) sent: u64,
-    /// Time of the slowest rank.
+    /// Time of the slowest rank; of a training process, its median step's.
     pub(super) seconds: f64,
 }
 
 const LINKS: [(&str, Link); 3] =
     [("none", Link::None), ("TCP", Link::Tcp), ("shared memory", Link::SharedMemory)];
 
-const KINDS: [(&str, Kind); 8] = [
+const KINDS: [(&str, Kind); 12] = [
     ("barrier", Kind::Barrier),
     ("commit", Kind::Commit),
     ("exact", Kind::Exact),
     ("one bit", Kind::OneBit),
+    ("reduce-scatter", Kind::ReduceScatter),
     ("all-gather", Kind::AllGather),
     ("plain", Kind::Plain),
     ("alone", Kind::Alone),
     ("plain again", Kind::PlainAgain),
+    ("step", Kind::Step),
+    ("step under MPI", Kind::StepUnderMpi),
+    ("step again", Kind::StepAgain),
 ];
 
 const HEADER: [&str; 7] = ["link", "ranks", "kind", "bytes", "turn", "sent", "seconds"];
@@ -170,12 +181,17 @@ pub(super) mod tests {
                         (whole / 16.0) as u64,
                         slow * (latency + whole * 4e-9),
                     );
-                    take(link, ranks, Kind::AllGather, bytes, whole as u64, slow * (latency + whole * 1e-9));
+                    for (kind, per_byte) in [(Kind::ReduceScatter, 1.5e-9), (Kind::AllGather, 1e-9)] {
+                        take(link, ranks, kind, bytes, whole as u64, slow * (latency + whole * per_byte));
+                    }
                 }
             }
         }
         for (kind, seconds) in [(Kind::Plain, 0.1), (Kind::Alone, 0.1005), (Kind::PlainAgain, 0.099)] {
             take(Link::None, 1, kind, 1 << 24, 0, seconds);
+        }
+        for (kind, seconds) in [(Kind::Step, 0.2), (Kind::StepUnderMpi, 0.201), (Kind::StepAgain, 0.2004)] {
+            take(Link::None, 1, kind, 1 << 22, 0, seconds);
         }
         samples
     }

@@ -9,7 +9,7 @@ use super::{
 };
 
 const LINKS: [Link; 2] = [Link::Tcp, Link::SharedMemory];
-const SUMS: [Kind; 3] = [Kind::Exact, Kind::OneBit, Kind::AllGather];
+const SUMS: [Kind; 4] = [Kind::Exact, Kind::OneBit, Kind::ReduceScatter, Kind::AllGather];
 const CALLS: [Kind; 2] = [Kind::Barrier, Kind::Commit];
 
 pub(super) fn measured(cells: &[Cell]) -> String {
@@ -43,19 +43,23 @@ pub(super) fn calls(cells: &[Cell]) -> String {
     markdown(&["Link, ranks", "Call", "Median", "Middle half"], &rows)
 }
 
-pub(super) fn alone(overheads: &[Overhead]) -> String {
+/// `first` and `second` are compared.
+pub(super) fn by_turns(overheads: &[Overhead], first: &str, second: &str) -> String {
     let row = |overhead: &Overhead| {
+        let (low, high) = overhead.quartiles;
         vec![
             Bytes(overhead.bytes).to_string(),
-            duration(overhead.plain),
-            duration(overhead.alone),
+            overhead.turns.to_string(),
+            duration(overhead.first),
+            duration(overhead.second),
             signed_percent(overhead.share),
+            format!("{} to {}", signed_percent(low), signed_percent(high)),
             signed_percent(overhead.noise),
         ]
     };
     let rows: Vec<_> = overheads.iter().map(row).collect();
-    let columns = ["Gradients", "Plain sum", "A world of one", "Overhead", "Plain sum against itself"];
-    markdown(&columns, &rows)
+    let itself = format!("{first} against itself");
+    markdown(&["Gradients", "Turns", first, second, "Overhead", "Middle half", &itself], &rows)
 }
 
 pub(super) fn lines(cells: &[Cell]) -> String {
@@ -137,8 +141,8 @@ pub(super) fn percent(share: f64) -> String {
     if percent > 0.0 && percent < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 
-fn signed_percent(share: f64) -> String {
-    format!("{:+.1} %", 100.0 * share)
+pub(super) fn signed_percent(share: f64) -> String {
+    format!("{:+.2} %", 100.0 * share)
 }
 
 /// Millions of bytes each second.
@@ -161,7 +165,7 @@ pub(super) fn duration(seconds: f64) -> String {
 mod tests {
     use super::{
         super::{
-            cell::{cells, overheads},
+            cell::{STEPS, cells, overheads},
             sample::tests::samples,
         },
         *,
@@ -178,19 +182,25 @@ mod tests {
         let cells = cells(&samples());
         let row = "| TCP, 2 | exact | 16.0 MiB | 16.8 ms | 16.8 ms to 16.8 ms | 998 | 998 |";
         holds(&measured(&cells), row);
+        // Half of what a sum sends.
+        let part = "| TCP, 2 | reduce-scatter | 16.0 MiB | 12.6 ms | 12.6 ms to 12.6 ms | 1330 | 665 |";
+        holds(&measured(&cells), part);
         holds(&calls(&cells), "| shared memory, 4 | commit | 30.0 µs | 30.0 µs to 30.0 µs |");
     }
 
     #[test]
-    fn a_world_of_one_is_shown_beside_the_noise() {
-        holds(&alone(&overheads(&samples())), "| 16.0 MiB | 100 ms | 100 ms | +0.5 % | -1.0 % |");
+    fn an_overhead_is_shown_beside_its_spread_and_the_noise() {
+        let table = by_turns(&overheads(&samples(), STEPS), "Alone", "Under MPI");
+        holds(&table, "| 4.00 MiB | 1 | 200 ms | 201 ms | +0.50 % | +0.50 % to +0.50 % | +0.20 % |");
+        assert!(table.starts_with("| Gradients | Turns | Alone | Under MPI | Overhead |"), "{table}");
+        assert!(table.contains("| Alone against itself |"), "{table}");
     }
 
     #[test]
     fn every_kind_has_its_line() {
         let lines = lines(&cells(&samples()));
         holds(&lines, "| TCP, 4 | one bit | 90.0 µs | 333 | 0 % |");
-        assert_eq!(lines.lines().count(), 2 + 2 * 2 * 3);
+        assert_eq!(lines.lines().count(), 2 + 2 * 2 * SUMS.len());
     }
 
     #[test]

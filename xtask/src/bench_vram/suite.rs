@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use crate::records::machine::Machine;
 
-pub(super) struct Model {
+pub(crate) struct Model {
     pub(super) name: String,
     /// Argument of the trainer's `--config`: a path or a preset.
     pub(super) config: String,
@@ -128,6 +128,11 @@ impl Model {
         let fixed = STEPS_ONLY.iter().copied().chain(own).map(str::to_owned);
         let settings = steps.into_iter().chain(fixed).collect();
         Self { name, config, settings }
+    }
+
+    /// So many steps of it on the CPU, and nothing else.
+    pub(crate) fn on_cpu(config: &str, steps: u64) -> Self {
+        Self::new(config.to_owned(), Some(steps), &Place { device: "cpu".to_owned(), has_gpu: false })
     }
 
     fn with(&self, optimizer: Optimizer) -> Self {

@@ -26,9 +26,9 @@ use super::{
     summary::Summary,
 };
 
-pub(super) struct Trainer {
+pub(crate) struct Trainer {
     /// The commit that the trainer was built from, in words, where that is known.
-    pub(super) origin: String,
+    pub(crate) origin: String,
     program: Invocation,
     device: String,
     /// Folder for runs, on the disk of the build: a temporary folder may be host memory, which is being measured.
@@ -45,7 +45,7 @@ const WITHHELD: [&str; 3] = ["OFFLOAD_DEVICE_BUDGET", "OFFLOAD_HOST_BUDGET", "OF
 
 impl Trainer {
     /// Builds the release binary, unless one is given.
-    pub(super) fn get(given: Option<&Path>, device: &str) -> Result<Self> {
+    pub(crate) fn get(given: Option<&Path>, device: &str) -> Result<Self> {
         let (binary, origin, folder) = if let Some(path) = given {
             let missing = || format!("there is no trainer at {}", path.display());
             let binary = path.canonicalize().with_context(missing)?;
@@ -67,6 +67,24 @@ impl Trainer {
 
     fn new(program: Invocation, origin: String, device: &str, scratch: PathBuf) -> Self {
         Self { origin, program: program.withhold(&WITHHELD), device: device.to_owned(), scratch, gpu: None }
+    }
+
+    /// The same trainer, started by what `by` makes of its words.
+    pub(crate) fn launched(&self, by: impl FnOnce(&[String]) -> Result<Invocation>) -> Result<Self> {
+        let program = by(&self.program.words())?;
+        Ok(Self::new(program, self.origin.clone(), &self.device, self.scratch.clone()))
+    }
+
+    /// The speed of `model` without a limit, and the weights it ends with.
+    pub(crate) fn timed(&self, model: &Model, time: Duration) -> Result<Timed> {
+        match self.train(model, None, &[], time)? {
+            Outcome::Fits(run) => Ok(Timed {
+                parameters: run.parameters,
+                step_seconds: run.step_ms_median.context("the trainer named no median step")? / 1e3,
+                weights: run.weights_sha256,
+            }),
+            other => bail!("{} {}: {}", model.name, other.name(), other.reason().unwrap_or_default()),
+        }
     }
 
     /// Measures energy, too.
@@ -124,7 +142,7 @@ impl Trainer {
         scratch: &Path,
         time: Duration,
     ) -> Result<Outcome> {
-        let budget = limit.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes}B"));
+        let budget = limit.map_or_else(|| UNLIMITED.to_owned(), |bytes| format!("{bytes}B"));
         let run = scratch.join("run").to_string_lossy().into_owned();
         let program = program.arguments(arguments(model, &self.device, &budget, further, &run));
         let mut meter = Meter::default();
@@ -141,6 +159,23 @@ impl Trainer {
         Ok(outcome)
     }
 }
+
+/// One run that was made for its speed.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Timed {
+    pub(crate) parameters: u64,
+    /// The median step's.
+    pub(crate) step_seconds: f64,
+    /// Digest of the weights at the end.
+    pub(crate) weights: String,
+}
+
+/// Arguments of a run without a limit, as a stranger would type them.
+pub(crate) fn words(model: &Model, device: &str) -> Vec<String> {
+    arguments(model, device, UNLIMITED, &[], "DIR")
+}
+
+const UNLIMITED: &str = "unlimited";
 
 /// The command line of a cell as a stranger would type it.
 pub(super) fn shown(model: &Model, device: &str) -> String {
@@ -324,6 +359,26 @@ pub(super) mod tests {
             "run --config toy --device cpu --out DIR --json --set train.steps=2 --set model.n_layer=3 \
              --set memory.device_budget=4096B"
         );
+    }
+
+    #[test]
+    fn a_launched_trainer_is_the_last_word_of_its_launcher_and_is_told_the_same() {
+        let script = finishing(&PRINTED.replace("\"bb\"", "\"$3 $LAUNCHED\"")).replace("'END'", "END");
+        let stand_in = StandIn::new("launched", &script);
+        let launched = stand_in.trainer.launched(|words| {
+            let front = Invocation::new("sh").arguments(["-c", "LAUNCHED=yes exec \"$@\"", "sh"]);
+            Ok(front.arguments(words.iter().cloned()))
+        });
+        let timed = launched.unwrap().timed(&toy(), Duration::from_mins(1)).unwrap();
+        let expected = Timed { parameters: 1_200_000, step_seconds: 0.3505, weights: "toy yes".to_owned() };
+        assert_eq!(timed, expected);
+    }
+
+    #[test]
+    fn a_run_that_does_not_fit_has_no_speed_but_a_reason() {
+        let stand_in = StandIn::new("no-speed", "echo 'train: no room' >&2\nexit 1\n");
+        let error = stand_in.trainer.timed(&toy(), Duration::from_mins(1)).unwrap_err();
+        assert_eq!(error.to_string(), "toy does not fit: no room");
     }
 
     #[test]

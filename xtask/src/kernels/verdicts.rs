@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_refused_kernels_the_first_are_shown_and_the_others_counted() {
+    fn the_first_of_many_refused_kernels_are_shown_and_the_others_counted() {
         let lines: Vec<_> =
             (0..12).map(|n| format!(r#"{{"kernel": "{n}.cu", "log": "no reason"}}"#)).collect();
         let shown = verdicts(&lines.join("\n")).unwrap().to_string();

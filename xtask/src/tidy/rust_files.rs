@@ -14,9 +14,12 @@ const NAMES_WITHOUT_MEANING: [&str; 6] = ["utils", "helpers", "common", "base", 
 /// Words that need a noun before them, or that put off the subject of the sentence.
 const DANGLING: [&str; 5] = ["Of", "Those", "What", "Whoever", "As far as"];
 
+/// The same as beginnings of a test's name.
+const DANGLING_NAMES: [&str; 4] = ["of_", "that_", "those_", "there_"];
+
 pub(super) fn all(file: &File) -> Vec<Finding> {
     let findings = [header(file), length(file), file_name(file)].into_iter().flatten();
-    let findings = findings.chain(module_names(file)).chain(doc_openings(file));
+    let findings = findings.chain(module_names(file)).chain(doc_openings(file)).chain(test_names(file));
     findings.chain(muted_lints(file)).chain(second_paths(file)).collect()
 }
 
@@ -74,6 +77,25 @@ fn doc_openings(file: &File) -> Vec<Finding> {
         if let Some(word) = DANGLING.into_iter().find(|word| opens && begins_with(text, word)) {
             let reason = format!("a comment opens with its subject, not with `{word}`: say what the item is");
             findings.push(file.finding(number, "doc-opening", reason));
+        }
+    }
+    findings
+}
+
+/// Finds tests whose names put off their subject.
+fn test_names(file: &File) -> Vec<Finding> {
+    let mut is_test = false;
+    let mut findings = Vec::new();
+    for (number, line) in file.lines() {
+        let line = line.trim_start();
+        is_test |= line == "#[test]" || line.starts_with("#[tokio::test");
+        let function = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ");
+        let Some(name) = function.filter(|_| std::mem::take(&mut is_test)) else { continue };
+        if let Some(word) = DANGLING_NAMES.into_iter().find(|word| name.starts_with(word)) {
+            let reason = format!(
+                "a test's name opens with its subject, not with `{word}`: say what keeps the promise"
+            );
+            findings.push(file.finding(number, "test-name", reason));
         }
     }
     findings
@@ -221,6 +243,20 @@ mod tests {
             []
         );
         assert_eq!(rules_broken("a/src/a.rs", "//! A.\n//!\n//! `What` is a word.\n//! Of course.\n"), []);
+    }
+
+    #[test]
+    fn a_tests_name_opens_with_its_subject() {
+        let named = |attribute: &str, name: &str| {
+            rules_broken("a/src/a.rs", &format!("//! A.\n{attribute}\n#[cfg(unix)]\n{name}() {{}}\n"))
+        };
+        for name in ["of_two_blocks_one_leaves", "that_it_leaves", "those_leave", "there_is_room"] {
+            let (function, sleeps) = (format!("fn {name}"), format!("async fn {name}"));
+            assert_eq!(named("    #[test]", &function), [("test-name", 4)], "{name}");
+            assert_eq!(named("#[tokio::test(start_paused = true)]", &sleeps), [("test-name", 4)], "{name}");
+            assert_eq!(named("#[inline]", &function), [], "{name}");
+        }
+        assert_eq!(named("#[test]", "fn offers_are_taken"), []);
     }
 
     #[test]

@@ -141,7 +141,7 @@ fn what_is_written_on_the_host_is_no_more_on_the_disk() {
 }
 
 #[test]
-fn of_two_that_are_needed_equally_late_the_one_that_the_disk_has_sinks_and_nothing_is_written() {
+fn the_block_that_the_disk_has_sinks_of_two_needed_equally_late_and_nothing_is_written() {
     let mut pager = Pager::new(Limit::bytes(10), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let [below, larger] = [10, 12].map(|bytes| pager.insert(bytes, Arena(0)));
     for block in [below, larger] {

@@ -46,7 +46,7 @@ proptest! {
 }
 
 #[test]
-fn of_an_indexed_split_all_but_the_first_of_equal_documents_are_copies() {
+fn all_but_the_first_of_equal_documents_of_an_indexed_split_are_copies() {
     let documents = ["ab", "abc", "ab", "b", "ab"].map(str::to_owned);
     let sets = Sets::new();
     sets.prepare("a", &documents, &[]);

@@ -47,7 +47,7 @@ proptest! {
     }
 
     #[test]
-    fn of_several_indexes_the_longest_match_counts_and_the_first_of_equal_ones(
+    fn the_longest_match_in_several_indexes_counts_and_the_first_of_equal_ones(
         first in documents(), second in documents(), query in "[ab]{1,12}"
     ) {
         let sets = Sets::new();

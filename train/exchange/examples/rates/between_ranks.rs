@@ -32,6 +32,10 @@ pub fn measure(engine: impl Engine, asked: &Asked, out: &mut dyn Write) -> Resul
             one_bit.settle(true);
             Ok(sum)
         })?;
+        let elements = even(whole.len(), world);
+        meter.take("reduce-scatter", bytes, turns, contribution, |engine, own| {
+            Exact::default().reduce_scatter(engine, own, &elements)
+        })?;
         let parts = even(bytes, world);
         let weights = || Ok(vec![1; bytes]);
         meter.take("all-gather", bytes, turns, weights, |engine, mut weights| {

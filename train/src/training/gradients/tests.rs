@@ -23,9 +23,13 @@ fn data(micro_batches: i32) -> StepData {
 }
 
 fn learner(recompute: &str) -> Learner<Autodiff<Flex>> {
+    learner_with_dropout(recompute, 0.0)
+}
+
+fn learner_with_dropout(recompute: &str, rate: f64) -> Learner<Autodiff<Flex>> {
     let text = format!(
         r#"{{"model": {{"n_layer": 2, "n_head": 2, "n_embd": 8, "n_positions": 4, "vocab_size": 264,
-                       "longest_match": true}},
+                       "longest_match": true, "resid_pdrop": {rate}}},
             "tokenizer": {{"kind": "bytes"}}, "train": {{"recompute": {recompute}}}}}"#
     );
     let config = Config::from_text(&text, "a tiny run", &[]).expect("valid");
@@ -46,13 +50,14 @@ fn a_steps_norm_is_that_of_the_gradients_it_returns() {
 
 #[test]
 fn ranks_have_the_bits_of_one_process_however_many_they_are() {
-    for (count, recompute) in [(1, "null"), (4, "1"), (7, "null"), (8, "1")] {
-        let one = learner(recompute);
+    for (count, recompute, dropout) in [(1, "null", 0.0), (4, "1", 0.25), (7, "null", 0.25), (8, "1", 0.0)] {
+        let learner = || learner_with_dropout(recompute, dropout);
+        let one = learner();
         let TrainOutput { grads, item } = TrainStep::step(&one, data(count));
         let expected = (item.loss.to_bits(), item.gnorm.to_bits(), values_of(&one.gpt, &grads));
         for world in [2, 3, 4] {
             let each = on_each(world, |ranks| {
-                let learner = learner(recompute);
+                let learner = learner();
                 let (grads, report) =
                     learner.gradients(&data(count), None, &Owners::default(), Passes::none(), ranks);
                 assert_eq!(report.failure, None);

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use anyhow::ensure;
 use backend_offload::{Offload, Offloadable, Stats, stats};
 use burn::tensor::backend::Backend;
 use burn_train::Interrupter;
@@ -179,9 +178,7 @@ impl Part<'_> {
         {
             eprintln!("{error:#}: a run that goes on will not know of the last bytes written to the disk");
         }
-        let theirs = outcome.ranks.led(|| Ok(summary.weights_sha256.clone().into_bytes()))?;
-        let same = outcome.ranks.all(theirs == summary.weights_sha256.as_bytes())?;
-        ensure!(same, "the ranks ended with different weights: their devices compute differently");
+        outcome.ranks.must_have_same_weights(&summary.weights_sha256)?;
         let (Some((plan, _)), args, run) = (&self.planned, self.args, &self.directory.path) else {
             return Ok(());
         };
