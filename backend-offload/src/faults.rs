@@ -12,6 +12,10 @@ pub struct Faults {
     pub break_copy_out_every: u64,
     /// Every so many copies from host to device fails.
     pub break_copy_in_every: u64,
+    /// Every so many pieces of a block on their way to the disk fails. Counted per disk, which devices share.
+    pub break_disk_writes_every: u64,
+    /// As [`break_disk_writes_every`](Self::break_disk_writes_every), from the disk.
+    pub break_disk_reads_every: u64,
     /// Every so many launches panics inside the runtime, before the kernel runs.
     pub panic_in_launch_every: u64,
     /// Nothing waits for copies that run beside the device's work.

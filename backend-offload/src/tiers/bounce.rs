@@ -40,6 +40,12 @@ pub(super) struct Bounce {
     /// Number of pieces that fail from now on.
     #[cfg(test)]
     pub(super) broken: Arc<std::sync::atomic::AtomicU8>,
+    /// Every so many writes fails, and every so many reads; zero is never.
+    #[cfg(feature = "test-util")]
+    pub(super) breaks_every: [u64; 2],
+    /// Writes and reads so far.
+    #[cfg(feature = "test-util")]
+    moved: std::cell::Cell<[u64; 2]>,
 }
 
 /// A part of a block in a buffer.
@@ -50,7 +56,7 @@ struct Piece {
     turn: u64,
     way: Way,
     /// It fails on purpose when it lands.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "test-util"))]
     fails: bool,
 }
 
@@ -100,6 +106,10 @@ impl Bounce {
             begun: 0,
             #[cfg(test)]
             broken: Arc::default(),
+            #[cfg(feature = "test-util")]
+            breaks_every: [0; 2],
+            #[cfg(feature = "test-util")]
+            moved: std::cell::Cell::default(),
         }
     }
 
@@ -144,8 +154,8 @@ impl Bounce {
     pub(super) fn begin(&mut self, slot: usize, part: Part, direction: Direction, beside: bool) {
         assert!(self.pieces[slot].is_none(), "the buffer is in use");
         let bytes = self.memory.part(slot, part.len);
-        #[cfg(test)]
-        let fails = beside && self.fail_on_purpose().is_err();
+        #[cfg(any(test, feature = "test-util"))]
+        let fails = beside && self.fail_on_purpose(direction).is_err();
         let way = if !beside {
             Way::Landed(self.run(slot, &part, direction))
         } else if let Some(ring) = &mut self.ring
@@ -166,7 +176,7 @@ impl Bounce {
                 direction,
                 turn: self.begun,
                 way,
-                #[cfg(test)]
+                #[cfg(any(test, feature = "test-util"))]
                 fails,
             });
         }
@@ -174,8 +184,8 @@ impl Bounce {
 
     /// Transfers a part at once, while the caller waits: of a buffer that nothing else uses.
     fn run(&self, slot: usize, part: &Part, direction: Direction) -> io::Result<()> {
-        #[cfg(test)]
-        self.fail_on_purpose()?;
+        #[cfg(any(test, feature = "test-util"))]
+        self.fail_on_purpose(direction)?;
         // SAFETY: callers have the buffer for themselves.
         let bytes = unsafe { self.memory.part(slot, part.len).as_mut() };
         move_all(&self.file, direction, bytes, part.place)
@@ -192,7 +202,7 @@ impl Bounce {
         // SAFETY: nobody else has the buffer any more.
         let bytes = unsafe { self.memory.part(slot, piece.part.len).as_mut() };
         let end = finish(&self.file, piece.direction, bytes, piece.part.place, moved);
-        #[cfg(test)]
+        #[cfg(any(test, feature = "test-util"))]
         let end = if piece.fails { Err(io::Error::other("broken on purpose")) } else { end };
         if piece.direction == Direction::Write && end.is_ok() {
             self.pieces[slot] = None;
@@ -349,10 +359,27 @@ impl Bounce {
         self.pieces[slot].as_ref().map_or(0, |piece| piece.turn)
     }
 
-    #[cfg(test)]
-    fn fail_on_purpose(&self) -> io::Result<()> {
-        use std::sync::atomic::Ordering::Relaxed;
-        let broken = self.broken.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+    #[cfg(any(test, feature = "test-util"))]
+    #[cfg_attr(
+        not(feature = "test-util"),
+        expect(unused_variables, reason = "only faults on request look at it")
+    )]
+    fn fail_on_purpose(&self, direction: Direction) -> io::Result<()> {
+        let mut broken = false;
+        #[cfg(test)]
+        {
+            use std::sync::atomic::Ordering::Relaxed;
+            broken |= self.broken.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+        }
+        #[cfg(feature = "test-util")]
+        {
+            let which = usize::from(direction == Direction::Read);
+            let mut moved = self.moved.get();
+            moved[which] += 1;
+            self.moved.set(moved);
+            let every = self.breaks_every[which];
+            broken |= every > 0 && moved[which].is_multiple_of(every);
+        }
         if broken { Err(io::Error::other("broken on purpose")) } else { Ok(()) }
     }
 

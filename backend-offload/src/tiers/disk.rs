@@ -232,6 +232,15 @@ impl Disk {
         self.bounce().reads()
     }
 
+    /// Breaks as many reads and writes as the faults say, if they say anything of them.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn break_on_purpose(&self, faults: &crate::faults::Faults) {
+        let every = [faults.break_disk_writes_every, faults.break_disk_reads_every];
+        if every != [0; 2] {
+            self.bounce().breaks_every = every;
+        }
+    }
+
     /// Cuts the file off, as no program would.
     #[cfg(test)]
     pub(crate) fn truncate(&self, len: u64) {

@@ -18,6 +18,8 @@ promises! {
     copies_that_fail_now_and_then_are_worked_around,
     a_device_that_refuses_for_good_is_told,
     a_host_that_fills_up_mid_step_is_told,
+    a_disk_that_fails_to_write_now_and_then_changes_no_value,
+    a_disk_that_fails_to_read_now_and_then_is_told,
     copies_that_always_fail_are_told,
     a_panic_inside_the_runtime_is_told,
 }
@@ -33,6 +35,8 @@ fn suffer<T: Target>(parameters: &Facts) -> Facts {
         refuse_allocations_after: number("refuse after"),
         break_copy_out_every: number("break copies"),
         break_copy_in_every: number("break uploads"),
+        break_disk_writes_every: number("break disk writes"),
+        break_disk_reads_every: number("break disk reads"),
         panic_in_launch_every: number("panic"),
         copies_out_of_order: number("out of order") > 0,
     };
@@ -40,6 +44,9 @@ fn suffer<T: Target>(parameters: &Facts) -> Facts {
     let mut config = OffloadConfig::new().device_budget(budget).max_bindings(8).faults(faults);
     if let Some(host) = parameters.find("host") {
         config = config.host_budget(host.parse().expect("a budget"));
+    }
+    if let Some(disk) = parameters.find("disk") {
+        config = config.disk(std::env::temp_dir(), disk.parse().expect("a budget"));
     }
     config.install::<Plain<T>>(&device).expect("installs");
 
@@ -69,6 +76,8 @@ fn suffer<T: Target>(parameters: &Facts) -> Facts {
         .with("small", small.is_ok_and(|sum| sum.to_bits() == 4096f32.to_bits()))
         .with("refusals", stats.device_refusals)
         .with("evictions", stats.evictions)
+        .with("sunk", stats.sunk)
+        .with("raised", stats.raised)
         .with("failures", stats.failures)
 }
 
@@ -102,6 +111,12 @@ fn assert_recovered(machine: &Machine, fault: Child, right: &str) -> Report {
 
 /// Faults that cannot are told; whoever is told nothing has the right values.
 fn assert_told(machine: &Machine, fault: Child, right: &str, what: &str) {
+    let (report, told) = told_or_right(machine, fault, right, what);
+    assert!(told > 0, "somebody is told: {report:?}");
+}
+
+/// Each thread has the right values, or is told of `what`; how many are told.
+fn told_or_right(machine: &Machine, fault: Child, right: &str, what: &str) -> (Report, usize) {
     let report = machine.run(fault);
     let mut told = 0;
     for outcome in outcomes(&report) {
@@ -112,7 +127,7 @@ fn assert_told(machine: &Machine, fault: Child, right: &str, what: &str) {
             assert_eq!(outcome, right, "a thread that was told nothing");
         }
     }
-    assert!(told > 0, "somebody is told: {report:?}");
+    (report, told)
 }
 
 const TIGHT: &str = "7MiB";
@@ -165,6 +180,31 @@ fn a_host_that_fills_up_mid_step_is_told(machine: &Machine) {
     for threads in thread_counts(machine) {
         assert_told(machine, child(machine, threads, TIGHT).with("host", "128KiB"), &right, "host");
     }
+}
+
+/// Two threads, as what a single one spills fits on this host.
+fn above_a_disk(machine: &Machine) -> Child {
+    child(machine, 2, TIGHT).with("host", "2MiB").with("disk", "256MiB")
+}
+
+/// Contents that could not be written stay in their buffer; whoever sinks next is told where they still cannot be.
+fn a_disk_that_fails_to_write_now_and_then_changes_no_value(machine: &Machine) {
+    if machine.is_repetition() {
+        return;
+    }
+    let right = fault_free(machine);
+    let fault = above_a_disk(machine).with("break disk writes", 3);
+    let (report, _) = told_or_right(machine, fault, &right, "of the file on the disk at");
+    assert!(report.number("sunk") > 3 && report.value::<bool>("small"), "{report:?}");
+}
+
+fn a_disk_that_fails_to_read_now_and_then_is_told(machine: &Machine) {
+    if machine.is_repetition() {
+        return;
+    }
+    let right = fault_free(machine);
+    let fault = above_a_disk(machine).with("break disk reads", 7);
+    assert_told(machine, fault, &right, "of the file on the disk at");
 }
 
 fn copies_that_always_fail_are_told(machine: &Machine) {
