@@ -181,8 +181,8 @@ impl Registry {
         // Last: space that is taken would stay so after a refusal.
         let disk = self.disk(config.disk_folder, config.disk_budget)?;
         #[cfg(feature = "test-util")]
-        if let Some(disk) = &disk {
-            disk.break_on_purpose(&config.faults);
+        if let (Some(disk), Some(fault)) = (&disk, config.faults.break_disk_every) {
+            disk.break_every(fault);
         }
         self.traces += u32::from(trace.is_some());
         Ok(Settings {

@@ -12,6 +12,8 @@ use super::extents::ALIGNMENT;
 use super::ring::Ring;
 use super::threads::Threads;
 use super::transfer::{Direction, finish, move_all};
+#[cfg(any(test, feature = "test-util"))]
+use crate::faults::DiskFault;
 use crate::journal::TARGET;
 use std::fmt;
 use std::fs::File;
@@ -40,12 +42,12 @@ pub(super) struct Bounce {
     /// Number of pieces that fail from now on.
     #[cfg(test)]
     pub(super) broken: Arc<std::sync::atomic::AtomicU8>,
-    /// Every so many writes fails, and every so many reads; zero is never.
+    /// Every so many pieces that the fault is about has it.
     #[cfg(feature = "test-util")]
-    pub(super) breaks_every: [u64; 2],
-    /// Writes and reads so far.
+    pub(super) breaks_every: Option<(DiskFault, u64)>,
+    /// Number of them since.
     #[cfg(feature = "test-util")]
-    moved: std::cell::Cell<[u64; 2]>,
+    moved: std::cell::Cell<u64>,
 }
 
 /// A part of a block in a buffer.
@@ -55,9 +57,9 @@ struct Piece {
     /// Place in the order of beginnings.
     turn: u64,
     way: Way,
-    /// It fails on purpose when it lands.
+    /// How it goes wrong on purpose when it lands.
     #[cfg(any(test, feature = "test-util"))]
-    fails: bool,
+    fault: Option<DiskFault>,
 }
 
 /// A part of a block, and where it is in the file.
@@ -107,7 +109,7 @@ impl Bounce {
             #[cfg(test)]
             broken: Arc::default(),
             #[cfg(feature = "test-util")]
-            breaks_every: [0; 2],
+            breaks_every: None,
             #[cfg(feature = "test-util")]
             moved: std::cell::Cell::default(),
         }
@@ -155,7 +157,7 @@ impl Bounce {
         assert!(self.pieces[slot].is_none(), "the buffer is in use");
         let bytes = self.memory.part(slot, part.len);
         #[cfg(any(test, feature = "test-util"))]
-        let fails = beside && self.fail_on_purpose(direction).is_err();
+        let fault = if beside { self.fault(direction) } else { None };
         let way = if !beside {
             Way::Landed(self.run(slot, &part, direction))
         } else if let Some(ring) = &mut self.ring
@@ -177,18 +179,21 @@ impl Bounce {
                 turn: self.begun,
                 way,
                 #[cfg(any(test, feature = "test-util"))]
-                fails,
+                fault,
             });
         }
     }
 
     /// Transfers a part at once, while the caller waits: of a buffer that nothing else uses.
     fn run(&self, slot: usize, part: &Part, direction: Direction) -> io::Result<()> {
-        #[cfg(any(test, feature = "test-util"))]
-        self.fail_on_purpose(direction)?;
         // SAFETY: callers have the buffer for themselves.
         let bytes = unsafe { self.memory.part(slot, part.len).as_mut() };
-        move_all(&self.file, direction, bytes, part.place)
+        move_all(&self.file, direction, bytes, part.place)?;
+        #[cfg(any(test, feature = "test-util"))]
+        if let Some(fault) = self.fault(direction) {
+            fault.strike(bytes)?;
+        }
+        Ok(())
     }
 
     /// Waits for the piece in a buffer, which is spare then if it was written.
@@ -203,7 +208,7 @@ impl Bounce {
         let bytes = unsafe { self.memory.part(slot, piece.part.len).as_mut() };
         let end = finish(&self.file, piece.direction, bytes, piece.part.place, moved);
         #[cfg(any(test, feature = "test-util"))]
-        let end = if piece.fails { Err(io::Error::other("broken on purpose")) } else { end };
+        let end = end.and_then(|()| piece.fault.map_or(Ok(()), |fault| fault.strike(bytes)));
         if piece.direction == Direction::Write && end.is_ok() {
             self.pieces[slot] = None;
         } else {
@@ -359,28 +364,23 @@ impl Bounce {
         self.pieces[slot].as_ref().map_or(0, |piece| piece.turn)
     }
 
+    /// The fault that the next piece is to have.
     #[cfg(any(test, feature = "test-util"))]
-    #[cfg_attr(
-        not(feature = "test-util"),
-        expect(unused_variables, reason = "only faults on request look at it")
-    )]
-    fn fail_on_purpose(&self, direction: Direction) -> io::Result<()> {
-        let mut broken = false;
+    fn fault(&self, direction: Direction) -> Option<DiskFault> {
+        let writes = direction == Direction::Write;
         #[cfg(test)]
         {
             use std::sync::atomic::Ordering::Relaxed;
-            broken |= self.broken.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+            if self.broken.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+                return Some(if writes { DiskFault::Write } else { DiskFault::Read });
+            }
         }
         #[cfg(feature = "test-util")]
-        {
-            let which = usize::from(direction == Direction::Read);
-            let mut moved = self.moved.get();
-            moved[which] += 1;
-            self.moved.set(moved);
-            let every = self.breaks_every[which];
-            broken |= every > 0 && moved[which].is_multiple_of(every);
+        if let Some((fault, every)) = self.breaks_every.filter(|(fault, _)| fault.is_of_writes() == writes) {
+            self.moved.set(self.moved.get() + 1);
+            return self.moved.get().is_multiple_of(every).then_some(fault);
         }
-        if broken { Err(io::Error::other("broken on purpose")) } else { Ok(()) }
+        None
     }
 
     /// Number of buffers that something is read into, or was.

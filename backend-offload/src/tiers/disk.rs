@@ -232,13 +232,10 @@ impl Disk {
         self.bounce().reads()
     }
 
-    /// Breaks as many reads and writes as the faults say, if they say anything of them.
+    /// From now on every so many transfers that the fault is about has it.
     #[cfg(feature = "test-util")]
-    pub(crate) fn break_on_purpose(&self, faults: &crate::faults::Faults) {
-        let every = [faults.break_disk_writes_every, faults.break_disk_reads_every];
-        if every != [0; 2] {
-            self.bounce().breaks_every = every;
-        }
+    pub(crate) fn break_every(&self, fault: (crate::faults::DiskFault, u64)) {
+        self.bounce().breaks_every = Some(fault);
     }
 
     /// Cuts the file off, as no program would.

@@ -2,6 +2,7 @@
 
 use super::{Machine, Plain, Spilling, Target, children, promises};
 use crate::child::{Child, Facts, Report};
+use crate::disk;
 use crate::operations::refusals::message;
 use crate::programs::{Size, program};
 use backend_offload::{Faults, OffloadConfig, stats};
@@ -9,7 +10,7 @@ use burn::backend::Autodiff;
 use burn::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-children! { "cube/faults" => suffer }
+children! { "cube/faults" => suffer, "cube/failing disk" => tensors }
 
 promises! {
     uploads_that_fail_are_told_and_harm_no_block,
@@ -18,8 +19,8 @@ promises! {
     copies_that_fail_now_and_then_are_worked_around,
     a_device_that_refuses_for_good_is_told,
     a_host_that_fills_up_mid_step_is_told,
-    a_disk_that_fails_to_write_now_and_then_changes_no_value,
-    a_disk_that_fails_to_read_now_and_then_is_told,
+    a_disk_that_fails_now_and_then_is_told_and_loses_nothing,
+    training_above_a_disk_that_fails_gives_the_same_bits_or_says_why,
     copies_that_always_fail_are_told,
     a_panic_inside_the_runtime_is_told,
 }
@@ -35,8 +36,7 @@ fn suffer<T: Target>(parameters: &Facts) -> Facts {
         refuse_allocations_after: number("refuse after"),
         break_copy_out_every: number("break copies"),
         break_copy_in_every: number("break uploads"),
-        break_disk_writes_every: number("break disk writes"),
-        break_disk_reads_every: number("break disk reads"),
+        break_disk_every: disk::fault(parameters),
         panic_in_launch_every: number("panic"),
         copies_out_of_order: number("out of order") > 0,
     };
@@ -76,8 +76,6 @@ fn suffer<T: Target>(parameters: &Facts) -> Facts {
         .with("small", small.is_ok_and(|sum| sum.to_bits() == 4096f32.to_bits()))
         .with("refusals", stats.device_refusals)
         .with("evictions", stats.evictions)
-        .with("sunk", stats.sunk)
-        .with("raised", stats.raised)
         .with("failures", stats.failures)
 }
 
@@ -111,12 +109,6 @@ fn assert_recovered(machine: &Machine, fault: Child, right: &str) -> Report {
 
 /// Faults that cannot are told; whoever is told nothing has the right values.
 fn assert_told(machine: &Machine, fault: Child, right: &str, what: &str) {
-    let (report, told) = told_or_right(machine, fault, right, what);
-    assert!(told > 0, "somebody is told: {report:?}");
-}
-
-/// Each thread has the right values, or is told of `what`; how many are told.
-fn told_or_right(machine: &Machine, fault: Child, right: &str, what: &str) -> (Report, usize) {
     let report = machine.run(fault);
     let mut told = 0;
     for outcome in outcomes(&report) {
@@ -127,7 +119,7 @@ fn told_or_right(machine: &Machine, fault: Child, right: &str, what: &str) -> (R
             assert_eq!(outcome, right, "a thread that was told nothing");
         }
     }
-    (report, told)
+    assert!(told > 0, "somebody is told: {report:?}");
 }
 
 const TIGHT: &str = "7MiB";
@@ -182,29 +174,30 @@ fn a_host_that_fills_up_mid_step_is_told(machine: &Machine) {
     }
 }
 
-/// Two threads, as what a single one spills fits on this host.
-fn above_a_disk(machine: &Machine) -> Child {
-    child(machine, 2, TIGHT).with("host", "2MiB").with("disk", "256MiB")
+fn tensors<T: Target>(parameters: &Facts) -> Facts {
+    disk::tensors::<Plain<T>>(parameters, &T::device())
 }
 
-/// Contents that could not be written stay in their buffer; whoever sinks next is told where they still cannot be.
-fn a_disk_that_fails_to_write_now_and_then_changes_no_value(machine: &Machine) {
-    if machine.is_repetition() {
+fn a_disk_that_fails_now_and_then_is_told_and_loses_nothing(machine: &Machine) {
+    // Faults that damage or find no space are the most telling.
+    let faults: &[usize] = if machine.is_thorough() { &[0, 1, 2, 3, 4] } else { &[2, 4] };
+    disk::whoever_is_told_nothing_has_the_right_values(faults, |fault| {
+        machine.run(machine.child("cube/failing disk").with("disk fault", fault).with("every", 3))
+    });
+}
+
+fn training_above_a_disk_that_fails_gives_the_same_bits_or_says_why(machine: &Machine) {
+    // It takes long, and shows of faults what tensors show.
+    if matches!(machine, Machine::Vulkan) || machine.follows_in_the_gate() {
         return;
     }
     let right = fault_free(machine);
-    let fault = above_a_disk(machine).with("break disk writes", 3);
-    let (report, _) = told_or_right(machine, fault, &right, "of the file on the disk at");
-    assert!(report.number("sunk") > 3 && report.value::<bool>("small"), "{report:?}");
-}
-
-fn a_disk_that_fails_to_read_now_and_then_is_told(machine: &Machine) {
-    if machine.is_repetition() {
-        return;
+    for (n, every) in [(2, 5), (4, 1)] {
+        let (name, _, reason) = disk::FAULTS[n];
+        // Two threads, as what a single one spills fits on this host.
+        let fault = child(machine, 2, TIGHT).with("host", "2MiB").with("disk", "256MiB");
+        assert_told(machine, fault.with("disk fault", name).with("every", every), &right, reason);
     }
-    let right = fault_free(machine);
-    let fault = above_a_disk(machine).with("break disk reads", 7);
-    assert_told(machine, fault, &right, "of the file on the disk at");
 }
 
 fn copies_that_always_fail_are_told(machine: &Machine) {
