@@ -1,13 +1,16 @@
 //! Bytes per second between host memory and the disk below it, against what `fio` reaches there with pieces of the
-//! same size and as many under way: `cargo bench -p backend-offload --bench disk_speed -- FOLDER`.
+//! same size and as many under way: `cargo bench -p backend-offload -p host-optim --bench disk_speed -- FOLDER`, in which
+//! host-optim's has the states of an optimizer that are stepped there.
+
+mod fio;
 
 use std::path::Path;
-use std::process::Command;
+
+use fio::{BYTES, fio};
 
 /// As the disk tier transfers them.
-const PIECE: &str = "4M";
-const UNDER_WAY: &str = "8";
-const BYTES: usize = 1 << 30;
+const PIECE: usize = 4 << 20;
+const UNDER_WAY: usize = 8;
 const ROUNDS: usize = 5;
 
 fn main() -> Result<(), String> {
@@ -20,7 +23,8 @@ fn main() -> Result<(), String> {
     let mut shares = [Vec::new(), Vec::new()];
     for round in 0..ROUNDS {
         let own = backend_offload::disk_speed(folder, BYTES).map_err(|error| error.to_string())?;
-        let (write, read) = (fio(folder, "write")?, fio(folder, "read")?);
+        let (write, read) =
+            (fio(folder, "write", PIECE, UNDER_WAY)?, fio(folder, "read", PIECE, UNDER_WAY)?);
         println!("{round},{:.3},{:.3},{:.3},{:.3}", own.write / 1e9, write / 1e9, own.read / 1e9, read / 1e9);
         shares[0].push(own.write / write);
         shares[1].push(own.read / read);
@@ -31,24 +35,4 @@ fn main() -> Result<(), String> {
     });
     println!("median of fio's bytes per second: writing {write:.2}, reading {read:.2}");
     Ok(())
-}
-
-/// Bytes per second in one direction, around the system's cache.
-fn fio(folder: &Path, direction: &str) -> Result<f64, String> {
-    let file = folder.join("disk-speed.fio");
-    let output = Command::new("fio")
-        .args(["--name=pieces", "--direct=1", "--ioengine=io_uring", "--output-format=terse"])
-        .args([format!("--iodepth={UNDER_WAY}"), format!("--bs={PIECE}")])
-        .args([format!("--size={BYTES}"), format!("--rw={direction}")])
-        .arg(format!("--filename={}", file.display()))
-        .output()
-        .map_err(|error| format!("starting fio: {error}; install it"))?;
-    if direction == "read" {
-        _ = std::fs::remove_file(&file);
-    }
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    // KiB per second; the third version of fio's terse lines has reads before writes.
-    let field = if direction == "read" { 6 } else { 47 };
-    let speed = told.split(';').nth(field).and_then(|text| text.parse::<f64>().ok());
-    speed.map(|kib| kib * 1024.0).ok_or_else(|| format!("fio said {told:?}"))
 }

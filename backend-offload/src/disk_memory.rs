@@ -11,8 +11,6 @@ use crate::faults::DiskFault;
 use crate::host_memory::{HostBuffer, HostMemory};
 use crate::tiers::{ALIGNMENT, Disk, Traffic, checksum};
 use std::fmt;
-#[cfg(feature = "test-util")]
-use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -136,7 +134,7 @@ impl DiskMemory {
     #[cfg(feature = "test-util")]
     fn fault(&self, writes: bool) -> Option<DiskFault> {
         let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
-        let (left, kind) = fault.as_mut().filter(|(_, kind)| (*kind == DiskFault::Write) == writes)?;
+        let (left, kind) = fault.as_mut().filter(|(_, kind)| kind.is_of_writes() == writes)?;
         let (due, kind) = (*left == 0, *kind);
         *left = left.saturating_sub(1);
         if due {
@@ -180,17 +178,8 @@ impl DiskPieces {
         for (place, part) in self.stretches(pieces.start, span) {
             let read = self.memory.disk.read_pages(place, &mut into[part.clone()]);
             #[cfg(feature = "test-util")]
-            let read = match fault {
-                Some(DiskFault::Read) => Err(io::Error::from_raw_os_error(5)),
-                Some(DiskFault::ShortRead) => Err(io::ErrorKind::UnexpectedEof.into()),
-                _ => read,
-            };
+            let read = read.and_then(|()| fault.map_or(Ok(()), |fault| fault.strike(&mut into[part.clone()])));
             read.map_err(|error| self.failed("reading", part.len(), place, &error.to_string()))?;
-        }
-        #[cfg(feature = "test-util")]
-        if let (Some(DiskFault::Damage), Some(piece)) = (fault, places.iter().find(|place| !place.is_empty()))
-        {
-            into[piece.start + piece.len() / 2] ^= 4;
         }
         self.memory.traffic.read.fetch_add(span as u64, Relaxed);
         for (piece, place) in self.pieces[pieces].iter().zip(places) {
@@ -216,11 +205,8 @@ impl DiskPieces {
         for (place, part) in self.stretches(pieces.start, span) {
             let written = self.memory.disk.write_pages(place, &from[part.clone()]);
             #[cfg(feature = "test-util")]
-            let written = if self.memory.fault(true).is_some() {
-                Err(io::Error::from_raw_os_error(5))
-            } else {
-                written
-            };
+            let written =
+                written.and_then(|()| self.memory.fault(true).map_or(Ok(()), |fault| fault.strike(&mut [])));
             written.map_err(|error| self.failed("writing", part.len(), place, &error.to_string()))?;
         }
         for (piece, place) in self.pieces[pieces].iter().zip(places) {

@@ -1,5 +1,8 @@
 //! Faults on request, to prove that every one of them is survived or reported.
 
+#[cfg(any(test, feature = "test-util"))]
+use std::io;
+
 /// Faults to inject, and how often. Counted per device from its start; zero is never.
 #[cfg(feature = "test-util")]
 #[derive(Debug, Clone, Copy, Default)]
@@ -12,14 +15,16 @@ pub struct Faults {
     pub break_copy_out_every: u64,
     /// Every so many copies from host to device fails.
     pub break_copy_in_every: u64,
+    /// Of the pieces of blocks that it is about, every so many has this fault. Counted per disk, which devices share.
+    pub break_disk_every: Option<(DiskFault, u64)>,
     /// Every so many launches panics inside the runtime, before the kernel runs.
     pub panic_in_launch_every: u64,
     /// Nothing waits for copies that run beside the device's work.
     pub copies_out_of_order: bool,
 }
 
-/// A transfer between the program's own memory and the disk that goes wrong on purpose.
-#[cfg(feature = "test-util")]
+/// A transfer to or from the disk that goes wrong on purpose.
+#[cfg(any(test, feature = "test-util"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskFault {
     /// The drive cannot read (EIO).
@@ -30,6 +35,28 @@ pub enum DiskFault {
     Damage,
     /// It cannot write (EIO).
     Write,
+    /// It has no space for what is written (ENOSPC).
+    Full,
+}
+
+#[cfg(any(test, feature = "test-util"))]
+impl DiskFault {
+    pub(crate) fn is_of_writes(self) -> bool {
+        matches!(self, Self::Write | Self::Full)
+    }
+
+    /// The end of a transfer of `bytes` that has the fault. The first of them is content, and no filling up to a page.
+    pub(crate) fn strike(self, bytes: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::Read | Self::Write => Err(io::Error::from_raw_os_error(5)),
+            Self::ShortRead => Err(io::ErrorKind::UnexpectedEof.into()),
+            Self::Full => Err(io::Error::from_raw_os_error(28)),
+            Self::Damage => {
+                bytes.iter_mut().take(1).for_each(|byte| *byte ^= 4);
+                Ok(())
+            }
+        }
+    }
 }
 
 /// The most memory the runtime underneath reported, asked after every launch. All streams together, small

@@ -130,8 +130,10 @@ pub use cube::cuda_driver_found;
 pub use cube::{CubeDoor, InnerRuntime, OffloadRuntime};
 pub use disk_memory::{DiskMemory, DiskPieces, PageBuffer};
 pub use error::{Holder, OffloadError, Situation, Tier};
+#[cfg(any(test, feature = "test-util"))]
+pub use faults::DiskFault;
 #[cfg(feature = "test-util")]
-pub use faults::{DiskFault, Faults, RuntimePeaks};
+pub use faults::{Faults, RuntimePeaks};
 pub use hints::{prefer, prefer_module};
 pub use host_memory::{HostBuffer, HostMemory};
 #[cfg(feature = "test-util")]

@@ -180,6 +180,10 @@ impl Registry {
         let trace = config.trace.map(|path| TraceFile::create(path, self.traces)).transpose()?;
         // Last: space that is taken would stay so after a refusal.
         let disk = self.disk(config.disk_folder, config.disk_budget)?;
+        #[cfg(feature = "test-util")]
+        if let (Some(disk), Some(fault)) = (&disk, config.faults.break_disk_every) {
+            disk.break_every(fault);
+        }
         self.traces += u32::from(trace.is_some());
         Ok(Settings {
             device_budget,

@@ -12,6 +12,8 @@ use super::extents::ALIGNMENT;
 use super::ring::Ring;
 use super::threads::Threads;
 use super::transfer::{Direction, finish, move_all};
+#[cfg(any(test, feature = "test-util"))]
+use crate::faults::DiskFault;
 use crate::journal::TARGET;
 use std::fmt;
 use std::fs::File;
@@ -40,6 +42,12 @@ pub(super) struct Bounce {
     /// Number of pieces that fail from now on.
     #[cfg(test)]
     pub(super) broken: Arc<std::sync::atomic::AtomicU8>,
+    /// Every so many pieces that the fault is about has it.
+    #[cfg(feature = "test-util")]
+    pub(super) breaks_every: Option<(DiskFault, u64)>,
+    /// Number of them since.
+    #[cfg(feature = "test-util")]
+    moved: std::cell::Cell<u64>,
 }
 
 /// A part of a block in a buffer.
@@ -49,9 +57,9 @@ struct Piece {
     /// Place in the order of beginnings.
     turn: u64,
     way: Way,
-    /// It fails on purpose when it lands.
-    #[cfg(test)]
-    fails: bool,
+    /// How it goes wrong on purpose when it lands.
+    #[cfg(any(test, feature = "test-util"))]
+    fault: Option<DiskFault>,
 }
 
 /// A part of a block, and where it is in the file.
@@ -100,6 +108,10 @@ impl Bounce {
             begun: 0,
             #[cfg(test)]
             broken: Arc::default(),
+            #[cfg(feature = "test-util")]
+            breaks_every: None,
+            #[cfg(feature = "test-util")]
+            moved: std::cell::Cell::default(),
         }
     }
 
@@ -144,8 +156,8 @@ impl Bounce {
     pub(super) fn begin(&mut self, slot: usize, part: Part, direction: Direction, beside: bool) {
         assert!(self.pieces[slot].is_none(), "the buffer is in use");
         let bytes = self.memory.part(slot, part.len);
-        #[cfg(test)]
-        let fails = beside && self.fail_on_purpose().is_err();
+        #[cfg(any(test, feature = "test-util"))]
+        let fault = if beside { self.fault(direction) } else { None };
         let way = if !beside {
             Way::Landed(self.run(slot, &part, direction))
         } else if let Some(ring) = &mut self.ring
@@ -166,19 +178,22 @@ impl Bounce {
                 direction,
                 turn: self.begun,
                 way,
-                #[cfg(test)]
-                fails,
+                #[cfg(any(test, feature = "test-util"))]
+                fault,
             });
         }
     }
 
     /// Transfers a part at once, while the caller waits: of a buffer that nothing else uses.
     fn run(&self, slot: usize, part: &Part, direction: Direction) -> io::Result<()> {
-        #[cfg(test)]
-        self.fail_on_purpose()?;
         // SAFETY: callers have the buffer for themselves.
         let bytes = unsafe { self.memory.part(slot, part.len).as_mut() };
-        move_all(&self.file, direction, bytes, part.place)
+        move_all(&self.file, direction, bytes, part.place)?;
+        #[cfg(any(test, feature = "test-util"))]
+        if let Some(fault) = self.fault(direction) {
+            fault.strike(bytes)?;
+        }
+        Ok(())
     }
 
     /// Waits for the piece in a buffer, which is spare then if it was written.
@@ -192,8 +207,8 @@ impl Bounce {
         // SAFETY: nobody else has the buffer any more.
         let bytes = unsafe { self.memory.part(slot, piece.part.len).as_mut() };
         let end = finish(&self.file, piece.direction, bytes, piece.part.place, moved);
-        #[cfg(test)]
-        let end = if piece.fails { Err(io::Error::other("broken on purpose")) } else { end };
+        #[cfg(any(test, feature = "test-util"))]
+        let end = end.and_then(|()| piece.fault.map_or(Ok(()), |fault| fault.strike(bytes)));
         if piece.direction == Direction::Write && end.is_ok() {
             self.pieces[slot] = None;
         } else {
@@ -349,11 +364,23 @@ impl Bounce {
         self.pieces[slot].as_ref().map_or(0, |piece| piece.turn)
     }
 
-    #[cfg(test)]
-    fn fail_on_purpose(&self) -> io::Result<()> {
-        use std::sync::atomic::Ordering::Relaxed;
-        let broken = self.broken.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
-        if broken { Err(io::Error::other("broken on purpose")) } else { Ok(()) }
+    /// The fault that the next piece is to have.
+    #[cfg(any(test, feature = "test-util"))]
+    fn fault(&self, direction: Direction) -> Option<DiskFault> {
+        let writes = direction == Direction::Write;
+        #[cfg(test)]
+        {
+            use std::sync::atomic::Ordering::Relaxed;
+            if self.broken.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+                return Some(if writes { DiskFault::Write } else { DiskFault::Read });
+            }
+        }
+        #[cfg(feature = "test-util")]
+        if let Some((fault, every)) = self.breaks_every.filter(|(fault, _)| fault.is_of_writes() == writes) {
+            self.moved.set(self.moved.get() + 1);
+            return self.moved.get().is_multiple_of(every).then_some(fault);
+        }
+        None
     }
 
     /// Number of buffers that something is read into, or was.

@@ -232,6 +232,12 @@ impl Disk {
         self.bounce().reads()
     }
 
+    /// From now on every so many transfers that the fault is about has it.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn break_every(&self, fault: (crate::faults::DiskFault, u64)) {
+        self.bounce().breaks_every = Some(fault);
+    }
+
     /// Cuts the file off, as no program would.
     #[cfg(test)]
     pub(crate) fn truncate(&self, len: u64) {

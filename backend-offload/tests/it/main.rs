@@ -9,6 +9,7 @@ mod child;
 mod cube;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod disk;
 mod numbers;
 mod operations;
 mod programs;

@@ -38,7 +38,8 @@ fn due(disk: &DiskMemory, format: Format, seed: usize) -> (HostState, Vec<bf16>)
 
 /// Reads, or writes, until each fault strikes.
 fn faults() -> impl Iterator<Item = (DiskFault, u64)> {
-    let kinds = [DiskFault::Read, DiskFault::ShortRead, DiskFault::Damage, DiskFault::Write];
+    use DiskFault::{Damage, Full, Read, ShortRead, Write};
+    let kinds = [Read, ShortRead, Damage, Write, Full];
     kinds.into_iter().flat_map(|kind| [(kind, 0), (kind, 1)])
 }
 
@@ -52,11 +53,13 @@ fn a_step_whose_disk_fails_leaves_nan_and_one_error_with_the_parameter_the_folde
         disk.fail_after(after, fault);
         let failed = state.step(RULE, STRIDE, ValuesMut::Bf16(&mut weights));
         let told = failed.expect_err("the disk failed").to_string();
-        let attempted = if fault == DiskFault::Write { "writing" } else { "reading" };
+        let writes = matches!(fault, DiskFault::Write | DiskFault::Full);
+        let attempted = if writes { "writing" } else { "reading" };
         let reason = match fault {
             DiskFault::Read | DiskFault::Write => "os error 5",
             DiskFault::ShortRead => "end of file",
             DiskFault::Damage => "not those that were written",
+            DiskFault::Full => "os error 28",
         };
         let place = format!("of the state of parameter 3 at byte {}", if after == 0 { "0" } else { "" });
         for part in [attempted, &place, &folder.path().display().to_string(), reason] {

@@ -2,6 +2,7 @@
 
 use super::{Machine, Plain, Spilling, Target, children, promises};
 use crate::child::{Child, Facts, Report};
+use crate::disk;
 use crate::operations::refusals::message;
 use crate::programs::{Size, program};
 use backend_offload::{Faults, OffloadConfig, stats};
@@ -9,7 +10,7 @@ use burn::backend::Autodiff;
 use burn::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-children! { "cube/faults" => suffer }
+children! { "cube/faults" => suffer, "cube/failing disk" => tensors }
 
 promises! {
     uploads_that_fail_are_told_and_harm_no_block,
@@ -18,6 +19,8 @@ promises! {
     copies_that_fail_now_and_then_are_worked_around,
     a_device_that_refuses_for_good_is_told,
     a_host_that_fills_up_mid_step_is_told,
+    a_disk_that_fails_now_and_then_is_told_and_loses_nothing,
+    training_above_a_disk_that_fails_gives_the_same_bits_or_says_why,
     copies_that_always_fail_are_told,
     a_panic_inside_the_runtime_is_told,
 }
@@ -33,6 +36,7 @@ fn suffer<T: Target>(parameters: &Facts) -> Facts {
         refuse_allocations_after: number("refuse after"),
         break_copy_out_every: number("break copies"),
         break_copy_in_every: number("break uploads"),
+        break_disk_every: disk::fault(parameters),
         panic_in_launch_every: number("panic"),
         copies_out_of_order: number("out of order") > 0,
     };
@@ -40,6 +44,9 @@ fn suffer<T: Target>(parameters: &Facts) -> Facts {
     let mut config = OffloadConfig::new().device_budget(budget).max_bindings(8).faults(faults);
     if let Some(host) = parameters.find("host") {
         config = config.host_budget(host.parse().expect("a budget"));
+    }
+    if let Some(disk) = parameters.find("disk") {
+        config = config.disk(std::env::temp_dir(), disk.parse().expect("a budget"));
     }
     config.install::<Plain<T>>(&device).expect("installs");
 
@@ -164,6 +171,32 @@ fn a_host_that_fills_up_mid_step_is_told(machine: &Machine) {
     let right = fault_free(machine);
     for threads in thread_counts(machine) {
         assert_told(machine, child(machine, threads, TIGHT).with("host", "128KiB"), &right, "host");
+    }
+}
+
+fn tensors<T: Target>(parameters: &Facts) -> Facts {
+    disk::tensors::<Plain<T>>(parameters, &T::device())
+}
+
+fn a_disk_that_fails_now_and_then_is_told_and_loses_nothing(machine: &Machine) {
+    // Faults that damage or find no space are the most telling.
+    let faults: &[usize] = if machine.is_thorough() { &[0, 1, 2, 3, 4] } else { &[2, 4] };
+    disk::whoever_is_told_nothing_has_the_right_values(faults, |fault| {
+        machine.run(machine.child("cube/failing disk").with("disk fault", fault).with("every", 3))
+    });
+}
+
+fn training_above_a_disk_that_fails_gives_the_same_bits_or_says_why(machine: &Machine) {
+    // It takes long, and shows of faults what tensors show.
+    if matches!(machine, Machine::Vulkan) || machine.follows_in_the_gate() {
+        return;
+    }
+    let right = fault_free(machine);
+    for (n, every) in [(2, 5), (4, 1)] {
+        let (name, _, reason) = disk::FAULTS[n];
+        // Two threads, as what a single one spills fits on this host.
+        let fault = child(machine, 2, TIGHT).with("host", "2MiB").with("disk", "256MiB");
+        assert_told(machine, fault.with("disk fault", name).with("every", every), &right, reason);
     }
 }
 

@@ -1,7 +1,14 @@
 //! A misbehaving device: identical bits, or one clear error, never a wrong value.
 
 use super::{Child, OPERATE, one_byte, outcomes, training};
+use crate::child::{Facts, Scenario};
+use crate::disk;
+use burn_flex::{Flex, FlexDevice};
 use std::collections::HashMap;
+
+pub fn scenarios() -> Vec<Scenario> {
+    vec![Scenario { name: "router: failing disk", run: tensors }]
+}
 
 /// Texts of which a failure must contain one.
 const CLEAR: &[&str] = &[
@@ -93,4 +100,35 @@ fn training_with_a_host_that_fills_up_says_so() {
     let error = full.text("error");
     assert!(error.contains("raise the host budget"), "{error}");
     assert_eq!(full.number("in use") + full.number("host in use"), 0);
+}
+
+fn tensors(facts: &Facts) -> Facts {
+    disk::tensors::<Flex>(facts, &FlexDevice)
+}
+
+#[test]
+fn a_disk_that_fails_now_and_then_is_told_and_loses_nothing() {
+    disk::whoever_is_told_nothing_has_the_right_values(&[0, 1, 2, 3, 4], |fault| {
+        Child::new("router: failing disk").with("disk fault", fault).with("every", 3).run()
+    });
+}
+
+#[test]
+fn training_above_a_disk_that_fails_gives_the_same_bits_or_says_why() {
+    let free = training("transformer", 3).run();
+    let budget = free.number("peak") / 2;
+    let tight = || training("transformer", 3).with("budget", budget);
+    let host = tight().run().number("host peak") / 4;
+    for (name, _, reason) in disk::FAULTS {
+        for every in [1, 40] {
+            let above = tight().with("host budget", host).with("disk", "64MiB");
+            let broken = above.with("disk fault", name).with("every", every).run();
+            match broken.find("error") {
+                Some(error) => assert!(error.contains(" of the file on the disk at ") && error.contains(reason), "{error}"),
+                None => assert_eq!(broken.number("fingerprint"), free.number("fingerprint"), "{name}, {every}"),
+            }
+            assert!(every > 1 || broken.find("error").is_some(), "{name}: nothing works there");
+            assert_eq!(broken.number("in use") + broken.number("host in use"), 0, "{name}, {every}");
+        }
+    }
 }

@@ -28,6 +28,7 @@ pub fn scenarios() -> Vec<Scenario> {
         vec![Scenario { name: TRAIN, run: train::<Flex> }, Scenario { name: OPERATE, run: operate::<Flex> }];
     scenarios.extend(device::scenarios());
     scenarios.extend(failures::scenarios());
+    scenarios.extend(faults::scenarios());
     scenarios.extend(memory::scenarios());
     scenarios.extend(requests::scenarios());
     scenarios

@@ -22,6 +22,7 @@ pub fn install<B: Offloadable>(facts: &Facts, device: &B::Device) {
         break_copy_out_every: count("break copies every"),
         break_copy_in_every: count("break uploads every"),
         panic_in_launch_every: count("panic every"),
+        break_disk_every: crate::disk::fault(facts),
         ..Faults::default()
     });
     if let Some(budget) = budget("budget") {

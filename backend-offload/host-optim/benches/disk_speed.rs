@@ -1,0 +1,64 @@
+//! Bytes per second of steps whose states are on the disk, read and written together, against what `fio` reaches there with pieces of
+//! a chunk's size, one read and one written at a time: `cargo bench -p backend-offload -p host-optim --bench disk_speed -- FOLDER`.
+
+#[path = "../../benches/fio/mod.rs"]
+mod fio;
+
+use std::path::Path;
+use std::time::Instant;
+
+use backend_offload::HostMemory;
+use half::bf16;
+use host_optim::{AdamW, Format, HostState, Stride, Values, ValuesMut};
+
+use fio::fio;
+
+/// Elements of the parameter.
+const LEN: usize = 1 << 26;
+
+/// Elements of a chunk, of which one is read while one is stepped and one is written.
+const CHUNK: usize = 1 << 19;
+const UNDER_WAY: usize = 2;
+const ROUNDS: usize = 5;
+const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
+
+fn main() -> Result<(), String> {
+    // Cargo adds `--bench` of its own.
+    let folder = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
+    let folder = folder.unwrap_or_else(|| std::env::temp_dir().display().to_string());
+    let folder = Path::new(&folder);
+    println!("{}: {ROUNDS} rounds of a step of {LEN} parameters, GB/s", folder.display());
+    println!("format,round,step,fio");
+    for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
+        let mut shares = steps(folder, format)?;
+        shares.sort_by(f64::total_cmp);
+        println!("{format:?}: median of fio's bytes per second: {:.2}", shares[ROUNDS / 2]);
+    }
+    Ok(())
+}
+
+/// For each round, the share of fio's bytes per second that a step reaches.
+fn steps(folder: &Path, format: Format) -> Result<Vec<f64>, String> {
+    let bytes = format.disk_bytes(LEN as u64, true, false).on_disk();
+    let told = |error: &dyn std::error::Error| error.to_string();
+    let memory = HostMemory::above_disk(folder, bytes).map_err(|error| told(&error))?;
+    let disk = memory.disk().expect("it was named");
+    let gradient: Vec<_> =
+        (0..LEN).map(|n| bf16::from_f32(1e-3 * ((n as f32 * 0.754_877_7).fract() - 0.5))).collect();
+    let mut weights = vec![bf16::ONE; LEN];
+    let mut state =
+        HostState::new(&disk, "w", format, Values::Bf16(&weights)).map_err(|error| told(&error))?;
+    let mut shares = Vec::new();
+    for round in 0..ROUNDS {
+        state.arrive(Values::Bf16(&gradient)).map_err(|error| told(&error))?;
+        let begun = Instant::now();
+        let stepped =
+            state.step(RULE, Stride { lr: 1e-4, scale: 1.0 }, ValuesMut::Bf16(&mut weights));
+        let own = 2.0 * bytes as f64 / begun.elapsed().as_secs_f64();
+        stepped.map_err(|error| told(&error))?;
+        let fio = fio(folder, "rw", bytes as usize / (LEN / CHUNK), UNDER_WAY)?;
+        println!("{format:?},{round},{:.3},{:.3}", own / 1e9, fio / 1e9);
+        shares.push(own / fio);
+    }
+    Ok(shares)
+}

@@ -1,0 +1,101 @@
+//! Tensors above a disk that fails now and then: whoever is told nothing has the right values, and nobody loses any. The same
+//! scenario for both doors.
+
+use crate::child::{Facts, Report};
+use crate::operations::refusals::message;
+use backend_offload::{Budget, DiskFault, Faults, Offload, OffloadConfig, Offloadable, Stats, stats};
+use burn::prelude::*;
+use burn::tensor::TensorData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Each fault by name, and what is said of it.
+pub const FAULTS: [(&str, DiskFault, &str); 5] = [
+    ("cannot read", DiskFault::Read, "Input/output error"),
+    ("reads short", DiskFault::ShortRead, "end of file"),
+    ("damages", DiskFault::Damage, "its bytes are not those that were written"),
+    ("cannot write", DiskFault::Write, "Input/output error"),
+    ("is full", DiskFault::Full, "No space left on device"),
+];
+
+/// The fault that the facts ask for, and how often.
+pub fn fault(facts: &Facts) -> Option<(DiskFault, u64)> {
+    facts.find("disk fault").map(|name| (named(name).1, facts.number("every")))
+}
+
+fn named(name: &str) -> (&str, DiskFault, &str) {
+    FAULTS.into_iter().find(|(other, ..)| *other == name).expect("a fault's name")
+}
+
+/// Elements of a tensor, and its bytes.
+const LEN: usize = 1 << 15;
+const BYTES: u64 = 4 * LEN as u64;
+
+/// Number of tensors. Device and host hold seven of them.
+const TENSORS: usize = 24;
+
+fn number(tensor: usize, place: usize) -> f32 {
+    ((tensor * LEN + place) as f32 * 0.618).fract()
+}
+
+/// Makes tensors, reads each and computes with it, as often as it takes to be told of no failure.
+pub fn tensors<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
+    let faults = Faults { break_disk_every: fault(facts), ..Faults::default() };
+    let config = OffloadConfig::new().device_budget(Budget::Bytes(4 * BYTES)).faults(faults);
+    let config = config.host_budget(Budget::Bytes(3 * BYTES)).disk(std::env::temp_dir(), Budget::Bytes(16 << 20));
+    config.install::<B>(device).expect("installs");
+    let mut told = Vec::new();
+    let made = |n: usize| {
+        let numbers: Vec<_> = (0..LEN).map(|place| number(n, place)).collect();
+        let tensor = Tensor::<Offload<B>, 1>::from_data(TensorData::new(numbers, [LEN]), device) * 2.0;
+        // What could not be computed is known when it is read.
+        drop(tensor.to_data());
+        tensor
+    };
+    let tensors: Vec<_> = (0..TENSORS).map(|n| insisted(&mut told, || made(n))).collect();
+    for _ in 0..2 {
+        for (n, tensor) in tensors.iter().enumerate() {
+            assert_is(&insisted(&mut told, || tensor.to_data()), |place| 2.0 * number(n, place));
+            assert_is(&insisted(&mut told, || (tensor.clone() * 0.5).to_data()), |place| number(n, place));
+        }
+    }
+    drop(tensors);
+    // It tells of a failure that nobody has been told of.
+    _ = Offload::<B>::sync(device);
+    let Stats { device, host, disk, sunk, raised, .. } = stats::<B>(device);
+    let (_, _, reason) = named(facts.text("disk fault"));
+    for words in &told {
+        assert!(words.contains(" of the file on the disk at ") && words.contains(reason), "{words}");
+    }
+    Facts::default()
+        .with("told", told.len())
+        .with("sunk", sunk)
+        .with("raised", raised)
+        .with("left", device.in_use + host.in_use + disk.in_use)
+}
+
+fn insisted<T>(told: &mut Vec<String>, work: impl Fn() -> T) -> T {
+    loop {
+        match catch_unwind(AssertUnwindSafe(&work)) {
+            Ok(done) => return done,
+            Err(panic) => told.push(message(&*panic)),
+        }
+        assert!(told.len() < 200, "nothing works any more: {told:?}");
+    }
+}
+
+fn assert_is(data: &TensorData, number: impl Fn(usize) -> f32) {
+    let wrong = data.iter::<f32>().enumerate().find(|(place, x)| x.to_bits() != number(*place).to_bits());
+    assert_eq!(wrong, None);
+}
+
+/// Runs [`tensors`] with one of three pieces having each of these faults.
+pub fn whoever_is_told_nothing_has_the_right_values(faults: &[usize], run: impl Fn(&str) -> Report) {
+    for (name, fault, _) in faults.iter().map(|n| FAULTS[*n]) {
+        let report = run(name);
+        assert!(report.number("sunk") > 2 * TENSORS as u64 && report.number("raised") > TENSORS as u64, "{report:?}");
+        // What could not be written stays in its buffer, and most often can be written later.
+        let is_of_writes = matches!(fault, DiskFault::Write | DiskFault::Full);
+        assert!(is_of_writes || report.number("told") > 0, "{name}: {report:?}");
+        assert_eq!(report.number("left"), 0, "{name}: nothing stays behind");
+    }
+}
