@@ -234,7 +234,8 @@ mod tests {
         let sums = vec![vec![v(6) + v(7)], vec![(v(8) + v(9)) + (v(10) + v(11))]];
         assert_eq!((share.held(6), share.held(5), share.held(0)), (2, 3, 0));
         let there = Pairwise::of_sums(share, 1, sums.clone()).expect("two blocks");
-        assert_eq!(there.fold().expect("complete"), here.fold().expect("complete"));
+        // In order, too: which meets another rank's.
+        assert_eq!(there.rows(), here.rows());
         let text = Pairwise::of_sums(share, 2, sums.clone()).expect_err("one element").to_string();
         assert!(text.contains("a sum of contributions"), "{text}");
         let text = Pairwise::of_sums(share, 1, sums[..1].to_vec()).expect_err("one of two").to_string();

@@ -81,6 +81,22 @@ fn a_step_that_diverges_is_withheld_when_its_sums_arrive() {
     }
 }
 
+/// The sums of step 6 are no numbers, as step 7 finds; in a run of 6 they arrive at its end.
+#[test]
+fn sums_that_arrive_at_the_end_and_are_no_numbers_change_no_weight() {
+    if !has_mpi() {
+        return;
+    }
+    let tiny = Tiny::new();
+    let wild = [&SHARED[..], &[LATE, "train.lr=1e30", "train.weight_decay=0", "train.bad_steps=9"]].concat();
+    assert_success(&tiny.attempt_on("2", "seven", &[&wild[..], &["train.steps=7"]].concat()));
+    let withheld = tiny.records("seven", "withheld");
+    assert_eq!(withheld.iter().map(|step| &step["step"]).collect::<Vec<_>>(), [7]);
+    // No checkpoint is made of weights with NaN.
+    assert_success(&tiny.attempt_on("2", "six", &[&wild[..], &["train.steps=6"]].concat()));
+    assert_eq!(tiny.whole_checkpoints("six"), [6]);
+}
+
 /// Weight decay makes weights infinite before the first NaN arrives, so rank 0 cannot save where it ends.
 #[test]
 fn a_rank_that_fails_while_sums_are_under_way_ends_all() {

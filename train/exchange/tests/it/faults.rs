@@ -274,12 +274,14 @@ proptest! {
 
 #[test]
 fn a_fault_at_any_one_call_of_any_exchange_ends_with_an_error_or_the_right_result_on_every_rank() {
-    /// Runs every exchange once and stops at the first error: the sums so far, and that error.
-    fn attempt(mut engine: Threads) -> (Vec<Vec<u32>>, Option<Error>) {
+    /// Runs every exchange once and stops at the first error: the sums so far, that error, and the calls made.
+    fn attempt(mut engine: Threads) -> (Vec<Vec<u32>>, Option<Error>, u64) {
         let mut done = Vec::new();
         let mut all = || -> Result<(), Error> {
             let own = contributions(&engine, 1, 6, 50);
             done.push(bits(&Exact::in_pieces_of(9).sum(&mut engine, own)?));
+            let (own, parts) = (contributions(&engine, 4, 6, 30), even(30, engine.world()));
+            done.push(bits(&Exact::in_pieces_of(9).reduce_scatter(&mut engine, own, &parts)?));
             let mut one_bit = OneBit::new(50, 0);
             let own = contributions(&engine, 2, 6, 50);
             done.push(bits(&one_bit.sum(&mut engine, own)?));
@@ -291,25 +293,26 @@ fn a_fault_at_any_one_call_of_any_exchange_ends_with_an_error_or_the_right_resul
             Ok(())
         };
         let error = all().err();
-        (done, error)
+        (done, error, engine.calls())
     }
     for world in [2, 3] {
         let undisturbed = threads::on_each(world, attempt);
-        assert!(undisturbed.iter().all(|(done, error)| done.len() == 3 && error.is_none()));
+        assert!(undisturbed.iter().all(|(done, error, _)| done.len() == 4 && error.is_none()));
+        let calls = undisturbed[0].2;
         for fault in [Fault::Fail, Fault::Deaf, Fault::Die] {
-            for at in 0..12 {
+            for at in 0..calls {
                 let ends = within_the_limit(move || {
                     threads::on_each(world, |engine| {
                         let faulty = engine.rank() == 0;
                         attempt(if faulty { engine.with_fault(at, fault) } else { engine })
                     })
                 });
-                for (rank, (done, error)) in ends.iter().enumerate() {
+                for (rank, (done, error, _)) in ends.iter().enumerate() {
                     assert_eq!(done[..], undisturbed[rank].0[..done.len()], "{fault:?} at {at}");
-                    assert!(error.is_some() || done.len() == 3);
+                    assert!(error.is_some() || done.len() == 4);
                 }
-                let none_failed = ends.iter().all(|(_, error)| error.is_none());
-                let all_failed = ends.iter().all(|(_, error)| error.is_some());
+                let none_failed = ends.iter().all(|(_, error, _)| error.is_none());
+                let all_failed = ends.iter().all(|(_, error, _)| error.is_some());
                 assert!(none_failed || all_failed, "{world} ranks, {fault:?} at {at}: {ends:?}");
             }
         }

@@ -158,6 +158,27 @@ fn gradients_leave_in_turn_while_the_pass_goes_on() {
     }
 }
 
+/// Where devices add squares up in other orders, ranks must not clip by factors of their own.
+#[test]
+fn all_ranks_take_the_norm_of_rank_0_though_their_own_differs() {
+    let norms = on_each(2, |ranks| {
+        let (learner, data, owners) = (learner("1"), data(4), Owners::default());
+        let mut sum = Sum::new(ranks.share(4), None, &owners, Passes::none());
+        learner.begin_sums(1, &mut sum, ranks).expect("no rank fails");
+        let (first, end) = (sum.share.range().start, sum.share.range().end);
+        let own = &data.micro_batches[first as usize..end as usize];
+        let losses = learner.own_losses(1, (first, own), data.counted(), &mut sum);
+        if ranks.rank() == 1 {
+            let back = sum.departing.as_ref().expect("it has begun").turns.order[0];
+            sum.norms.add(back, Tensor::<Flex, 1>::ones([1000], &FlexDevice));
+        }
+        learner.numbers_together(losses, &mut sum, ranks).expect("no rank fails").1
+    });
+    let TrainOutput { item, .. } = TrainStep::step(&learner("1"), data(4));
+    let norms: Vec<u32> = norms.into_iter().map(f32::to_bits).collect();
+    assert_eq!(norms, [item.gnorm.to_bits(); 2]);
+}
+
 #[test]
 fn a_step_is_done_again_by_all_that_live_whichever_call_fails() {
     let one = learner("1");

@@ -170,3 +170,16 @@ fn nobody_goes_on_without_rank_0_or_where_nobody_is_gone() {
         assert!(said[2].contains(told), "{said:?}");
     }
 }
+
+/// Sums that had landed on the host before the call that failed are forgotten there.
+#[test]
+fn a_step_that_is_done_again_on_the_host_has_the_bits_of_one_that_nobody_disturbed() {
+    let runs = Runs::new();
+    let settings = ["memory.optimizer=host", "train.grad_clip=null"];
+    let whole = runs.done(1, "whole", &settings);
+    for at in [110, 130] {
+        let out = format!("at-{at}");
+        let step = runs.survived(&out, &settings, at);
+        assert_eq!(runs.bits(&out), whole, "call {at}, step {step}");
+    }
+}
