@@ -23,8 +23,7 @@ fn main() -> Result<(), String> {
     let mut shares = [Vec::new(), Vec::new()];
     for round in 0..ROUNDS {
         let own = backend_offload::disk_speed(folder, BYTES).map_err(|error| error.to_string())?;
-        let (write, read) =
-            (fio(folder, "write", PIECE, UNDER_WAY)?, fio(folder, "read", PIECE, UNDER_WAY)?);
+        let (write, read) = (fio(folder, "write", PIECE, UNDER_WAY)?, fio(folder, "read", PIECE, UNDER_WAY)?);
         println!("{round},{:.3},{:.3},{:.3},{:.3}", own.write / 1e9, write / 1e9, own.read / 1e9, read / 1e9);
         shares[0].push(own.write / write);
         shares[1].push(own.read / read);

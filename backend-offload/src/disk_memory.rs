@@ -178,7 +178,8 @@ impl DiskPieces {
         for (place, part) in self.stretches(pieces.start, span) {
             let read = self.memory.disk.read_pages(place, &mut into[part.clone()]);
             #[cfg(feature = "test-util")]
-            let read = read.and_then(|()| fault.map_or(Ok(()), |fault| fault.strike(&mut into[part.clone()])));
+            let read =
+                read.and_then(|()| fault.map_or(Ok(()), |fault| fault.strike(&mut into[part.clone()])));
             read.map_err(|error| self.failed("reading", part.len(), place, &error.to_string()))?;
         }
         self.memory.traffic.read.fetch_add(span as u64, Relaxed);

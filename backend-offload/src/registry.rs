@@ -411,8 +411,11 @@ mod tests {
             assert!(Arc::ptr_eq(&disk, &second));
         }
         let (path, budget) = named(2 << 20);
-        let told = registry.disk(path, budget).expect_err("another").to_string();
+        let told = registry.disk(path.clone(), budget).expect_err("another").to_string();
         assert!(told.contains("share one disk"), "{told}");
+        drop(disk);
+        let next = registry.disk(path, budget).expect("nobody has the first one any more").expect("a disk");
+        assert_eq!(next.usage().len, 2 << 20);
     }
 
     #[test]

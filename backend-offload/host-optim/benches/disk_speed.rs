@@ -52,8 +52,7 @@ fn steps(folder: &Path, format: Format) -> Result<Vec<f64>, String> {
     for round in 0..ROUNDS {
         state.arrive(Values::Bf16(&gradient)).map_err(|error| told(&error))?;
         let begun = Instant::now();
-        let stepped =
-            state.step(RULE, Stride { lr: 1e-4, scale: 1.0 }, ValuesMut::Bf16(&mut weights));
+        let stepped = state.step(RULE, Stride { lr: 1e-4, scale: 1.0 }, ValuesMut::Bf16(&mut weights));
         let own = 2.0 * bytes as f64 / begun.elapsed().as_secs_f64();
         stepped.map_err(|error| told(&error))?;
         let fio = fio(folder, "rw", bytes as usize / (LEN / CHUNK), UNDER_WAY)?;

@@ -236,6 +236,8 @@ fn missing(attempted: &str, block: BlockId, what: &str) -> OffloadError {
 
 #[cfg(test)]
 mod tests {
+    use super::super::disk::in_memory;
+    use super::super::extents::ALIGNMENT;
     use super::*;
     use pager::Limit;
 
@@ -264,6 +266,24 @@ mod tests {
         let upload = tiers.verified(BLOCK).expect("as it was kept");
         assert!(!tiers.edit(BLOCK, 60, Share::Part, |_| unreachable!("nothing to edit")));
         assert_eq!(tiers.get(BLOCK).expect("still there").bytes(), upload.bytes());
+    }
+
+    #[test]
+    fn what_the_disk_has_is_not_written_again_until_it_changes() {
+        let disk = in_memory(3).expect("three pages");
+        let mut tiers = tiers().above(Some(disk.clone()));
+        assert!(tiers.edit(BLOCK, 40, Share::Whole, |bytes| bytes.fill(3)));
+        for _ in 0..2 {
+            tiers.sink(BLOCK).expect("room");
+            assert_eq!(tiers.pool().room(), Limit::bytes(100));
+            tiers.raise(BLOCK, 40).expect("as it was written");
+        }
+        assert_eq!(disk.usage().peak, ALIGNMENT, "a second one would lie beside the first");
+        assert!(tiers.edit(BLOCK, 40, Share::Part, |bytes| bytes[0] = 4));
+        assert_eq!(disk.usage().in_use, 0);
+        tiers.sink(BLOCK).expect("room");
+        tiers.raise(BLOCK, 40).expect("as it was written");
+        assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes()[..2], [4, 3]);
     }
 
     #[test]

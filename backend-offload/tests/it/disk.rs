@@ -41,7 +41,8 @@ fn number(tensor: usize, place: usize) -> f32 {
 pub fn tensors<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
     let faults = Faults { break_disk_every: fault(facts), ..Faults::default() };
     let config = OffloadConfig::new().device_budget(Budget::Bytes(4 * BYTES)).faults(faults);
-    let config = config.host_budget(Budget::Bytes(3 * BYTES)).disk(std::env::temp_dir(), Budget::Bytes(16 << 20));
+    let config =
+        config.host_budget(Budget::Bytes(3 * BYTES)).disk(std::env::temp_dir(), Budget::Bytes(16 << 20));
     config.install::<B>(device).expect("installs");
     let mut told = Vec::new();
     let made = |n: usize| {
@@ -92,7 +93,7 @@ fn assert_is(data: &TensorData, number: impl Fn(usize) -> f32) {
 pub fn whoever_is_told_nothing_has_the_right_values(faults: &[usize], run: impl Fn(&str) -> Report) {
     for (name, fault, _) in faults.iter().map(|n| FAULTS[*n]) {
         let report = run(name);
-        assert!(report.number("sunk") > 2 * TENSORS as u64 && report.number("raised") > TENSORS as u64, "{report:?}");
+        assert!(report.number("sunk").min(report.number("raised")) > 12, "{name}: {report:?}");
         // What could not be written stays in its buffer, and most often can be written later.
         let is_of_writes = matches!(fault, DiskFault::Write | DiskFault::Full);
         assert!(is_of_writes || report.number("told") > 0, "{name}: {report:?}");

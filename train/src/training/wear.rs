@@ -147,6 +147,16 @@ mod tests {
     }
 
     #[test]
+    fn a_step_whose_update_was_withheld_does_not_count_for_the_next_one() {
+        let none = tempfile::tempdir().expect("a folder");
+        for (limit, stops) in [(22, true), (23, false)] {
+            let mut wear = opened(none.path(), limit, 10);
+            wear.begin(17);
+            assert_eq!(wear.step(20).is_some(), stops, "13 are written, and an update writes 10: {limit}");
+        }
+    }
+
+    #[test]
     fn the_count_goes_on_where_the_journal_ends_and_refuses_what_cannot_take_a_step() {
         let run = tempfile::tempdir().expect("a folder");
         assert_eq!(opened(run.path(), 20, 10).refusal(), None);

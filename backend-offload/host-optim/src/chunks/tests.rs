@@ -312,6 +312,7 @@ fn a_chunk_that_cannot_be_read_ahead_or_written_late_fails_its_own_state_and_no_
         (DiskFault::Write, 2, 3),
     ] {
         let mut kept = in_line(&disk, [1, 2, 2]);
+        let before = disk.moved()[1];
         disk.fail_after(transfers, fault);
         let (mut stepped, told) = step_in_line(&mut kept, |number| {
             if number == seen_in {
@@ -321,6 +322,13 @@ fn a_chunk_that_cannot_be_read_ahead_or_written_late_fails_its_own_state_and_no_
         if fault == DiskFault::Write {
             assert!(stepped[1].is_ok(), "its chunks came");
             stepped[1] = kept[1].is_written();
+            // Nothing is written behind a chunk that could not be.
+            let written = (disk.moved()[1] - before) / (12 * PIECE as u64);
+            assert_eq!(
+                written,
+                3 + transfers - 1,
+                "chunks of the first and the third, and {transfers} transfers"
+            );
         }
         let [first, second, third] = stepped;
         assert!(first.is_ok() && third.is_ok(), "{fault:?}");
@@ -335,12 +343,56 @@ fn a_chunk_that_cannot_be_read_ahead_or_written_late_fails_its_own_state_and_no_
 #[test]
 fn chunks_of_a_step_that_is_not_taken_are_passed_over() {
     let (_folder, disk) = disk(16 << 20);
-    let mut kept = in_line(&disk, [4, 5, 2]);
+    for fault in [None, Some(DiskFault::Read)] {
+        let mut kept = in_line(&disk, [4, 5, 2]);
+        // Its chunks are told from others'.
+        step_alone(&mut kept[2], |masters| masters.fill(2.0));
+        if let Some(fault) = fault {
+            disk.fail_after(1, fault);
+        }
+        let mut pipeline = Pipeline::over(kept.iter()).expect("memory");
+        let mut ranges = Vec::new();
+        let stepped = kept[2].change(&mut pipeline, LAYOUT, 2 * PIECE, |range, arrays| {
+            let Arrays::F32 { masters, .. } = arrays else { unreachable!("of the layout") };
+            assert!(masters.iter().all(|x| x.to_bits() == 2f32.to_bits()), "{range:?} is another state's");
+            ranges.push(range);
+        });
+        stepped.expect("what cannot be read of another state is that one's");
+        kept[2].when_written(&mut pipeline, || {});
+        drop(pipeline);
+        assert_eq!((ranges, disk.has_failed()), (vec![0..PIECE, PIECE..2 * PIECE], true));
+        assert!(kept.iter().all(|kept| kept.is_written().is_ok()), "no state that was not stepped is harmed");
+    }
+}
+
+/// Changes the masters of a state that has a pipeline for itself.
+fn step_alone(kept: &mut Kept, change: impl Fn(&mut [f32])) {
+    let mut pipeline = Pipeline::over([&*kept]).expect("memory");
+    let len = kept.stored().expect("there").len;
+    let changed = kept.change(&mut pipeline, LAYOUT, len, |_, arrays| {
+        let Arrays::F32 { masters, .. } = arrays else { unreachable!("of the layout") };
+        change(masters);
+    });
+    changed.expect("the disk is whole");
+    kept.when_written(&mut pipeline, || {});
+}
+
+#[test]
+fn chunks_behind_those_of_a_smaller_state_have_the_room_that_was_reckoned_with() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let memory = HostMemory::above_disk(folder.path(), 16 << 20).expect("there is room");
+    let disk = memory.disk().expect("it was named");
+    let lens = [300, PIECE + 300];
+    let made = |len| OnDisk::new(&disk, "w", LAYOUT, (len, PIECE), |_, _| {}).expect("there is room");
+    let mut kept = lens.map(|len| Kept::Disk(made(len)));
     let mut pipeline = Pipeline::over(kept.iter()).expect("memory");
-    let mut ranges = Vec::new();
-    kept[2].change(&mut pipeline, LAYOUT, 2 * PIECE, |range, _| ranges.push(range)).expect("a disk");
-    kept[2].when_written(&mut pipeline, || {});
+    for (kept, len) in kept.iter_mut().zip(lens) {
+        kept.change(&mut pipeline, LAYOUT, len, |_, _| {}).expect("the disk is whole");
+        kept.when_written(&mut pipeline, || {});
+    }
     drop(pipeline);
-    assert_eq!(ranges, [0..PIECE, PIECE..2 * PIECE]);
-    assert!(kept.iter().all(|kept| kept.is_written().is_ok()), "no state that was not stepped is harmed");
+    let bytes =
+        lens.map(|len| DiskBytes::of(LAYOUT, len, PIECE)).into_iter().fold(DiskBytes::default(), Add::add);
+    assert_eq!(memory.usage().peak, bytes.on_host());
+    assert_eq!(kept.iter().map(Kept::disk_bytes).sum::<u64>(), bytes.on_disk());
 }

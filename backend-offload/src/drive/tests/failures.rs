@@ -127,6 +127,16 @@ fn a_disk_that_cannot_be_written_is_reported_and_serves_once_it_can() {
 }
 
 #[test]
+fn a_copy_that_changed_in_host_memory_does_not_sink() {
+    let (mut door, [_, second, _]) = above_a_disk();
+    door.tiers.corrupt(second);
+    let another = door.insert(PAGE, 0);
+    let error = door.operate(&[another], 1).expect_err("nobody else can make room");
+    assert!(matches!(error, OffloadError::HostCopyDamaged { .. }), "{error}");
+    assert_eq!(place(&door, second), Place::Away(TierIndex::HOST));
+}
+
+#[test]
 fn a_refusal_with_both_tiers_full_tells_the_disks_numbers() {
     let (mut door, _) = above_a_disk();
     for _ in 0..2 {

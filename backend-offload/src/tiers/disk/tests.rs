@@ -202,6 +202,7 @@ fn a_write_that_fails_when_nobody_waits_keeps_its_contents_and_is_told_to_the_ne
             assert_eq!((disk.usage().in_use, disk.bounce().taken()), (0, 0));
             let sunk = disk.write(&block).expect("buffers are there");
             disk.bounce().wait_for_writes(sunk.number);
+            assert!(disk.wait_for_writes().is_err(), "who waits for all is told, too");
             let told = disk.write(&large).expect_err("the device is full").to_string();
             let before = format!("writing block 1 (9.77 KiB) at byte {} of the file on", sunk.parts[0].start);
             assert!(told.contains(&before), "it is about the one before: {told}");
@@ -259,6 +260,10 @@ fn blocks_that_are_wanted_soon_are_read_beside_the_program() {
         let sizes = [2 * PIECE + 9, 5000, 6 * PIECE];
         let sunk = sizes.map(|len| disk.write(&contents(len, len)).expect("room"));
         disk.wait_for_writes().expect("written");
+        for _ in 0..2 {
+            disk.read_ahead(&[&sunk[1]]);
+            assert_eq!(disk.bounce().taken(), 1, "it is read once");
+        }
         disk.read_ahead(&[&sunk[0], &sunk[1], &sunk[2]]);
         assert_eq!(disk.bounce().taken(), BESIDE);
         for (sunk, len) in sunk.iter().zip(sizes) {
@@ -280,6 +285,30 @@ fn blocks_that_are_wanted_soon_are_read_beside_the_program() {
         let mut read = vec![0; 9 * PIECE];
         large.read(&mut read).expect("as it was written");
         assert!(read == contents(9 * PIECE, 4));
+    });
+}
+
+#[test]
+fn blocks_that_are_no_longer_wanted_soon_make_room_for_those_that_are() {
+    by_each_means(64 << 20, |_, disk| {
+        let [before, after] = [1, 2].map(|seed| disk.write(&contents(6 * PIECE, seed)).expect("room"));
+        disk.wait_for_writes().expect("written");
+        disk.read_ahead(&[&before]);
+        assert!(disk.bounce().has_read(before.number));
+        // Nothing waits for reads that are under way.
+        for _ in 0..6000 {
+            disk.read_ahead(&[&after]);
+            if disk.bounce().has_read(after.number) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert!(disk.bounce().has_read(after.number), "the other one has all buffers");
+        for (sunk, seed) in [(before, 1), (after, 2)] {
+            let mut read = vec![0; 6 * PIECE];
+            sunk.read(&mut read).expect("as it was written");
+            assert!(read == contents(6 * PIECE, seed));
+        }
     });
 }
 

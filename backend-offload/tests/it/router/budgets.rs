@@ -65,6 +65,7 @@ fn a_tied_transformer_trains_to_the_same_bits_under_any_budget() {
 /// Device and host both too small for the rest of the program.
 #[test]
 fn a_disk_below_a_quarter_of_the_host_changes_no_bit() {
+    const STEPS: usize = 8;
     for program in ["mlp", "conv", "normalised", "recurrent", "transformer", "tied transformer"] {
         let free = training(program, STEPS).run();
         let budget = (free.number("peak") * 3 / 10).max(free.number("largest launch"));

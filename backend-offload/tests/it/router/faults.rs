@@ -124,8 +124,13 @@ fn training_above_a_disk_that_fails_gives_the_same_bits_or_says_why() {
             let above = tight().with("host budget", host).with("disk", "64MiB");
             let broken = above.with("disk fault", name).with("every", every).run();
             match broken.find("error") {
-                Some(error) => assert!(error.contains(" of the file on the disk at ") && error.contains(reason), "{error}"),
-                None => assert_eq!(broken.number("fingerprint"), free.number("fingerprint"), "{name}, {every}"),
+                Some(error) => assert!(
+                    error.contains(" of the file on the disk at ") && error.contains(reason),
+                    "{error}"
+                ),
+                None => {
+                    assert_eq!(broken.number("fingerprint"), free.number("fingerprint"), "{name}, {every}")
+                }
             }
             assert!(every > 1 || broken.find("error").is_some(), "{name}: nothing works there");
             assert_eq!(broken.number("in use") + broken.number("host in use"), 0, "{name}, {every}");
