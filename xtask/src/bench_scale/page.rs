@@ -77,7 +77,11 @@ impl Findings {
 
     fn of_training(&self) -> String {
         let Some(step) = self.steps.first() else { return "None was measured.\n".to_owned() };
-        let kept = if step.share < LIMIT { "kept" } else { "**not kept**" };
+        let kept = match step {
+            step if step.share < LIMIT => "kept",
+            step if step.quartiles.0 < LIMIT => "**not settled**, as turns differ by more",
+            _ => "**not kept**",
+        };
         format!(
             "{TRAINED}\n\n{}\nThe limit is {}: {kept}, with {}.\n",
             table::by_turns(&self.steps, "By itself", "Under MPI"),
@@ -238,6 +242,16 @@ pub(super) mod tests {
         };
         let said = findings(&samples().iter().map(slow).collect::<Vec<_>>()).measurements();
         assert!(said.contains("\nThe limit is 1.0 %: **not kept**, with +2.51 %.\n"), "{said}");
+        let busy = |turn: u64, times: f64| {
+            let again = move |sample: Sample| {
+                let times = if sample.kind == Kind::StepUnderMpi { times } else { 1.0 };
+                Sample { turn, seconds: times * sample.seconds, ..sample }
+            };
+            samples().into_iter().map(again)
+        };
+        let turns = (0..).zip([0.95, 0.96, 1.02, 1.03, 1.04]).flat_map(|(turn, times)| busy(turn, times));
+        let said = findings(&turns.collect::<Vec<_>>()).measurements();
+        assert!(said.contains("1.0 %: **not settled**, as turns differ by more, with +2.51 %.\n"), "{said}");
         let older: Vec<_> = samples().into_iter().filter(|sample| sample.kind != Kind::Step).collect();
         assert!(findings(&older).measurements().ends_with("world of one\n\nNone was measured.\n"));
     }

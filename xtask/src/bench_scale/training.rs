@@ -23,7 +23,7 @@ const CONFIG: &str = "toy";
 const STEPS_OF_ONE: u64 = 30;
 
 /// An odd number has a median.
-const TURNS: u64 = 9;
+const TURNS: u64 = 15;
 
 /// Time limit for one process.
 const LIMIT: Duration = Duration::from_mins(10);
