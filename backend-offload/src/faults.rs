@@ -15,7 +15,7 @@ pub struct Faults {
     pub break_copy_out_every: u64,
     /// Every so many copies from host to device fails.
     pub break_copy_in_every: u64,
-    /// This fault, and every how many pieces of blocks that it is about have it. Counted per disk, which devices share.
+    /// Every so many pieces of blocks that this fault is about has it. Counted per disk, which devices share.
     pub break_disk_every: Option<(DiskFault, u64)>,
     /// Every so many launches panics inside the runtime, before the kernel runs.
     pub panic_in_launch_every: u64,
