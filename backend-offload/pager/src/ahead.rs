@@ -51,6 +51,11 @@ impl Pager {
         self.ahead.enabled && self.is_planning()
     }
 
+    /// Whether blocks left in the last stretch of the program, so that there are moves to make ahead.
+    pub fn is_moving_ahead(&self) -> bool {
+        self.is_looking_ahead() && self.ahead.moves
+    }
+
     /// The next step worth taking for operations still to come, while the one begun last runs. A hint: it may be
     /// taken or left. `rooms` as for [`next_step`](Self::next_step).
     pub fn next_ahead(&mut self, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
