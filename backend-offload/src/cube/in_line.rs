@@ -19,15 +19,11 @@ impl<S> SideCopies<S> for InLine {
         false
     }
 
-    fn mark(&mut self, _: usize) -> Result<Infallible, String> {
-        Err("this runtime copies in line with its work".to_owned())
-    }
-
     unsafe fn start_out(
         &mut self,
         _: &mut S,
-        _: (Handle, usize),
-        _: Option<&Infallible>,
+        _: Handle,
+        _: usize,
         _: Rows,
         _: &mut [u8],
     ) -> Result<Infallible, String> {

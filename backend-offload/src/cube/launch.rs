@@ -99,12 +99,9 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 named.written(writes.as_ref()).for_each(|id| self.wrote(id));
                 launched.map_err(|error| self.new_failure(Arc::new(error), stream))
             });
-        match launched {
-            Ok(()) => self.stay_near_the_device(stream),
-            Err(error) => {
-                let writes = self.visibility.of(&task);
-                self.fail_outputs(&named, writes.as_ref(), &error);
-            }
+        if let Err(error) = launched {
+            let writes = self.visibility.of(&task);
+            self.fail_outputs(&named, writes.as_ref(), &error);
         }
         named.clear();
         self.operands = named;

@@ -106,18 +106,6 @@ impl<R: InnerRuntime> OffloadServer<R> {
         (self.settings.overlap && self.copies.serves(index) && !self.profile.is_sampling()).then_some(index)
     }
 
-    /// Keeps the host from running far ahead of the device while blocks move ahead of their operations.
-    pub(super) fn stay_near_the_device(&mut self, stream: StreamId) {
-        if !self.pager.is_moving_ahead() {
-            return;
-        }
-        let Some(index) = self.serves_beside(stream) else { return };
-        if let Err(reason) = self.copies.launched(index, self.streams.uses(stream)) {
-            // The stream's error is told to whoever waits for it next.
-            tracing::debug!(target: TARGET, "the device cannot be followed: {reason}");
-        }
-    }
-
     fn release_memory(&mut self, id: BlockId) {
         let paranoid = self.settings.paranoid;
         let buffer = self.table.get_mut(id);
@@ -204,10 +192,8 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
                 self.tiers.draft(size as usize)
             })?;
             if let Some(index) = self.serves_beside(stream) {
-                let own =
-                    last_use.filter(|last| arriving.is_none() && self.streams.index(last.stream) == index);
-                let (buffer, last_use) = ((&device, stream, index), own.map(|last| last.number));
-                let copy = self.copies.start_out(&mut self.inner, buffer, last_use, token, draft)?;
+                let buffer = (&device, stream, index);
+                let copy = self.copies.start_out(&mut self.inner, buffer, token, draft)?;
                 self.table.get_mut(id).copy = Some(copy);
                 return Ok(Progress::UnderWay);
             }

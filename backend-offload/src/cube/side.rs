@@ -59,19 +59,15 @@ pub trait SideCopies<S>: Debug + Default + Send {
     /// Whether buffers of this stream can be copied beside its work.
     fn serves(&self, index: usize) -> bool;
 
-    /// The end of all that the stream was given so far.
-    fn mark(&mut self, index: usize) -> Result<Self::End, String>;
-
-    /// Starts to copy `rows` of a buffer of a stream to `host`, one behind the other, after `use_of_it`, or else all that the stream was
-    /// given.
+    /// Starts to copy `rows` of `device` to `host`, one behind the other, after all that the stream was given.
     ///
     /// # Safety
     /// Both memories stay until the end.
     unsafe fn start_out(
         &mut self,
         server: &mut S,
-        of_stream: (Handle, usize),
-        use_of_it: Option<&Self::End>,
+        device: Handle,
+        index: usize,
         rows: Rows,
         host: &mut [u8],
     ) -> Result<Self::End, String>;
@@ -132,23 +128,8 @@ pub(super) struct Copies<R: InnerRuntime> {
     read: VecDeque<CopyId>,
     /// Off the device and done, until the pager has said what becomes of the contents.
     landed: HashMap<Token, Draft>,
-    /// Behind the latest launches, oldest first. The first one has ended once there are more than [`BEHIND`].
-    marks: VecDeque<Mark<End<R>>>,
     started: u64,
 }
-
-/// A place in the work of a stream.
-struct Mark<E> {
-    index: usize,
-    /// Uses of buffers until there.
-    uses: u64,
-    end: E,
-}
-
-/// Launches that the device may be behind the host while blocks move ahead of their operations. The host looks for copies that have
-/// landed, and starts others, as it comes to launches: far ahead of the device it would find none landed and wait for each. The device
-/// has to have enough to do meanwhile.
-const BEHIND: usize = 4;
 
 impl<R: InnerRuntime> Default for Copies<R> {
     fn default() -> Self {
@@ -159,7 +140,6 @@ impl<R: InnerRuntime> Default for Copies<R> {
             back: VecDeque::new(),
             read: VecDeque::new(),
             landed: HashMap::new(),
-            marks: VecDeque::new(),
             started: 0,
         }
     }
@@ -174,35 +154,18 @@ impl<R: InnerRuntime> Copies<R> {
         self.side.serves(index)
     }
 
-    /// Notes that a stream was given a launch, and with it so many `uses` of buffers; waits until it has done one of those before.
-    pub fn launched(&mut self, index: usize, uses: u64) -> Result<(), String> {
-        let end = self.side.mark(index)?;
-        self.marks.push_back(Mark { index, uses, end });
-        if self.marks.len() <= BEHIND {
-            return Ok(());
-        }
-        self.marks.drain(..self.marks.len() - BEHIND - 1);
-        Side::<R>::wait(&self.marks[0].end)
-    }
-
-    /// Starts to copy a buffer off the device, after the use of this number by its own stream, if one is named and was marked, and
-    /// else after all that the stream was given.
     pub fn start_out(
         &mut self,
         server: &mut R::Server,
         (device, stream, index): (&ManagedMemoryHandle, StreamId, usize),
-        last_use: Option<u64>,
         token: Token,
         mut draft: Draft,
     ) -> Result<CopyId, String> {
         let bytes = draft.len() as u64;
         let handle = Handle::from_memory(device.clone(), stream, bytes);
-        let marked = last_use
-            .and_then(|last| self.marks.iter().find(|mark| mark.index == index && mark.uses >= last))
-            .map(|mark| &mark.end);
-        let rows = Rows::whole(draft.len());
         // SAFETY: both memories are kept in `copying`.
-        let end = unsafe { self.side.start_out(server, (handle, index), marked, rows, &mut draft) }?;
+        let end =
+            unsafe { self.side.start_out(server, handle, index, Rows::whole(draft.len()), &mut draft) }?;
         let id = self.keep(Arc::new(end), Host::Target(token, draft, device.clone()));
         self.out.push_back(id);
         Ok(id)
@@ -232,7 +195,7 @@ impl<R: InnerRuntime> Copies<R> {
         mut host: Bytes,
     ) -> Result<(CopyId, Reading<R>), String> {
         // SAFETY: the host memory is kept by what is returned. Device memory is used by others after the copy, on the device.
-        let end = unsafe { self.side.start_out(server, (device, index), None, rows, &mut host) }?;
+        let end = unsafe { self.side.start_out(server, device, index, rows, &mut host) }?;
         let end = Arc::new(end);
         let id = self.keep(end.clone(), Host::Reader);
         self.read.push_back(id);

@@ -22,7 +22,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Use {
     pub stream: StreamId,
-    pub number: u64,
+    number: u64,
 }
 
 #[derive(Debug)]
@@ -73,11 +73,6 @@ impl Streams {
         let index = self.index(stream);
         self.by_index[index].uses += 1;
         Use { stream, number: self.by_index[index].uses }
-    }
-
-    /// Pieces of work that the stream was given so far.
-    pub(super) fn uses(&self, stream: StreamId) -> u64 {
-        self.by_index[self.index(stream)].uses
     }
 
     /// Notes an upload. True if so many bytes have gathered that the runtime should let go of those that are done: it

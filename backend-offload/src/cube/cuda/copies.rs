@@ -85,21 +85,17 @@ impl CudaCopies {
         self.owners.get(&index).copied().ok_or_else(|| "a stream whose handle is not known".to_owned())
     }
 
-    /// Makes `stream` wait for `earlier`, or else for what its owner was given so far, and copies on it.
+    /// Makes `stream` wait for what its owner was given so far, and copies on it.
     fn start(
         &mut self,
         index: usize,
-        earlier: Option<&Event>,
         choose: fn(Streams) -> Stream,
         copy: impl FnOnce(Stream) -> Result<(), DriverError>,
     ) -> Result<Event, String> {
         let owner = self.owner(index)?;
         let started = || {
             let stream = choose(self.streams()?);
-            match earlier {
-                Some(event) => event.holds_up(stream),
-                None => Event::record(owner)?.holds_up(stream),
-            }?;
+            Event::record(owner)?.holds_up(stream)?;
             copy(stream).and_then(|()| Event::record(stream)).inspect_err(|_| {
                 // Part of it may be under way, into memory that is about to go.
                 // SAFETY: the stream lives.
@@ -126,15 +122,11 @@ impl SideCopies<Server> for CudaCopies {
         self.owners.contains_key(&index)
     }
 
-    fn mark(&mut self, index: usize) -> Result<Event, String> {
-        Event::record(self.owner(index)?).map_err(said)
-    }
-
     unsafe fn start_out(
         &mut self,
         server: &mut Server,
-        (device, index): (Handle, usize),
-        use_of_it: Option<&Event>,
+        device: Handle,
+        index: usize,
         rows: Rows,
         host: &mut [u8],
     ) -> Result<Event, String> {
@@ -148,7 +140,7 @@ impl SideCopies<Server> for CudaCopies {
             // SAFETY: the caller keeps both memories, which are of one size.
             pieces.try_for_each(|(piece, from)| unsafe { result::memcpy_dtoh_async(piece, from, stream.0) })
         };
-        self.start(index, use_of_it, |streams| streams.out, copy)
+        self.start(index, |streams| streams.out, copy)
     }
 
     unsafe fn start_back(
@@ -164,7 +156,7 @@ impl SideCopies<Server> for CudaCopies {
             // SAFETY: the caller keeps both memories, which are of one size.
             pieces.try_for_each(|(piece, to)| unsafe { result::memcpy_htod_async(to, piece, stream.0) })
         };
-        self.start(index, None, |streams| streams.back, copy)
+        self.start(index, |streams| streams.back, copy)
     }
 
     fn order(&mut self, index: usize, copy: &Event) -> Result<(), String> {
