@@ -22,15 +22,17 @@ pub(crate) struct Instructions {
 }
 
 /// Arguments of the example, each a piece of work.
-const WORK: [&str; 10] = [
+const WORK: [&str; 12] = [
     "resident",
     "resident planned",
     "toy 100",
     "toy 50",
     "toy 25",
+    "toy 16MiB",
     "toy 100 ahead",
     "toy 50 ahead",
     "toy 25 ahead",
+    "toy 16MiB ahead",
     "gpt-124m 50",
     "gpt-124m 50 ahead",
 ];

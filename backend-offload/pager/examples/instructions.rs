@@ -18,7 +18,7 @@ fn metered<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// The argument names the piece: `resident`, with `planned` in a budget that holds it; or a recorded step, the share of its peak
-/// that there is, and `ahead` where moves are made ahead.
+/// that there is or so many mebibytes (`16MiB`), and `ahead` where moves are made ahead.
 fn main() {
     let asked = std::env::args().nth(1).expect("a piece of work");
     let operations = match asked.split(' ').collect::<Vec<_>>()[..] {
@@ -54,13 +54,16 @@ fn resident(budget: Limit) -> u64 {
     10 * (blocks.len() as u64 - 1)
 }
 
-/// Operations of a step played over and over in a share of its peak, in percent.
+/// Operations of a step played over and over in a share of its peak, in percent, or in a size.
 fn replayed(step: &str, share: &str, ahead: bool) -> u64 {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces").join(step).with_extension("trace");
     let recording = Recording::from_bytes(&std::fs::read(file).expect("a committed step")).expect("a step");
     let free = Replay::new(&recording, Limit::NONE, Policy::Planned).run(2).expect("it fits");
-    let share: u64 = share.parse().expect("percent");
-    let budget = Limit::bytes(free.pager().ledger().resident_peak() * share / 100);
+    let budget = match share.strip_suffix("MiB") {
+        Some(size) => size.parse::<u64>().expect("mebibytes") << 20,
+        None => free.pager().ledger().resident_peak() * share.parse::<u64>().expect("percent") / 100,
+    };
+    let budget = Limit::bytes(budget);
     let replay = Replay::new(&recording, budget, Policy::Planned);
     let replay = if ahead { replay.on(MACHINE) } else { replay };
     metered(|| replay.run(ROUNDS)).expect("every operation fits").pager().counters().operations

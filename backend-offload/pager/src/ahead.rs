@@ -18,6 +18,10 @@ use crate::steps::Step;
 /// Operations that the plan reaches beyond the present one.
 const FAR: u64 = 1 << 13;
 
+/// Copies off the device that are under way at a time, at most. With one, the link would idle from its end until the next operation
+/// notices; with many, a copy that an operation waits for would be behind others that are needed later.
+const LEAVING: usize = 4;
+
 /// Operations planned at a time, so that no operation waits long for it.
 const PLAYED: u32 = 8;
 
@@ -101,7 +105,7 @@ impl Pager {
             }
         };
         for _ in 0..PLAYED {
-            if plan.reaches(now, FAR) || plan.returning() > budget / 2 {
+            if plan.reaches(now, FAR) {
                 break;
             }
             plan.play(planner, budget);
@@ -136,8 +140,7 @@ impl Pager {
         let block = self.get(id)?;
         let copy = block.copied_to();
         if copy.is_some() {
-            // One at a time, so that none is behind another that is needed less.
-            let waits = self.moves.departing() > 0;
+            let waits = self.moves.departing().count() >= LEAVING;
             if waits || !rooms().host.allows(block.bytes) || block.stuck_in == self.operation.number {
                 return None;
             }

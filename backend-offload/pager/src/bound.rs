@@ -19,6 +19,7 @@
 use crate::recording::{Event, Recording};
 use crate::simulate::Moved;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// The least that can move in each step of a recording, in the order of its marked steps; one step that repeats is
 /// taken `times` over.
@@ -79,6 +80,12 @@ impl Instance {
     pub fn is_defined_before(&self, operation: usize) -> bool {
         let mut uses = self.uses.iter().take_while(|access| access.operation < operation);
         self.begins_away || uses.any(|access| access.written)
+    }
+
+    /// Whether `operation`, which uses it, writes contents that the program still holds at the operation `later`.
+    pub fn is_made_for(&self, operation: usize, later: usize) -> bool {
+        let nth = self.uses.partition_point(|access| access.operation < operation);
+        self.uses[nth].written && self.freed.is_none_or(|freed| freed > later)
     }
 }
 
@@ -160,6 +167,34 @@ impl Program {
             Event::Step => self.steps.push(now),
             Event::Begin | Event::Carried { .. } | Event::Read { .. } => {}
         }
+    }
+
+    /// Bytes of the operands of an operation, and of the blocks of more and more stretches that `counts` says yes to, given an
+    /// operation of the stretch that uses it: a sum with every further stretch, each block once.
+    pub fn growing(
+        &self,
+        operation: usize,
+        further: impl Iterator<Item = Range<usize>>,
+        counts: &dyn Fn(usize, usize) -> bool,
+    ) -> Vec<u64> {
+        let mut counted = vec![false; self.blocks.len()];
+        let mut bytes = 0;
+        for block in &self.operations[operation] {
+            counted[*block] = true;
+            bytes += self.blocks[*block].bytes;
+        }
+        let sums = further.map(|stretch| {
+            for operation in stretch {
+                for block in &self.operations[operation] {
+                    if !counted[*block] && counts(*block, operation) {
+                        counted[*block] = true;
+                        bytes += self.blocks[*block].bytes;
+                    }
+                }
+            }
+            bytes
+        });
+        sums.collect()
     }
 
     /// The least of both directions, by step; contents that begin in the host tier are given. The program is a round longer than

@@ -125,14 +125,12 @@ impl Moves {
         self.under_way.keys().next().copied()
     }
 
-    /// The oldest of the moves that free device memory when they land.
-    pub fn oldest_departing(&self) -> Option<Token> {
-        self.under_way.iter().find(|(_, moving)| moving.frees_memory()).map(|(token, _)| *token)
-    }
-
-    /// Device bytes that are freed when all moves have landed.
-    pub fn departing(&self) -> u64 {
-        self.under_way.values().filter(|moving| moving.frees_memory()).map(|moving| moving.bytes).sum()
+    /// The moves that free device memory when they land, oldest first.
+    pub fn departing(&self) -> impl Iterator<Item = (Token, &Move)> {
+        self.under_way
+            .iter()
+            .filter(|(_, moving)| moving.frees_memory())
+            .map(|(token, moving)| (*token, moving))
     }
 }
 

@@ -1,9 +1,9 @@
 //! The pace: time that a step takes on a machine, however its bytes are moved.
 //!
 //! A step takes as long as its operations, and as long as the least bytes of either direction. It takes longer still where many
-//! blocks are used within little arithmetic: in any stretch of operations, whatever contents it uses beyond a budget's worth
-//! have to come onto the device during the stretch. An optimizer's step is such a stretch, since it uses everything there is.
-//! Stretches that do not overlap add up.
+//! blocks are used or made within little arithmetic: in any stretch of operations, whatever contents it uses beyond a budget's worth
+//! have to come onto the device during the stretch, and whatever it makes beyond a budget's worth has to leave. An optimizer's step
+//! uses everything there is; a forward pass makes what the backward pass wants. Stretches that do not overlap add up.
 
 use crate::bound::{Program, bound, disk_bound};
 use crate::recording::{Event, Recording};
@@ -12,18 +12,25 @@ use crate::timeline::Machine;
 /// Stretches begin and end at so many places of a step.
 const PLACES: usize = 128;
 
-/// Rounds of a step: one to begin with, and those that are looked at.
-const ROUNDS: usize = 3;
+/// Rounds of a step: one to begin with, those that are looked at, and one that uses what they leave.
+const ROUNDS: usize = 4;
+
+/// Rounds that are looked at.
+const LOOKED_AT: usize = ROUNDS - 2;
 
 /// The machine and the uses by which the least time of a recorded step is found, under whatever budget.
 #[derive(Debug)]
 pub struct Pace<'r> {
     recording: &'r Recording,
     machine: Machine,
-    /// Time of all operations before each place, over two rounds.
+    /// Time of all operations before each place, over the rounds that are looked at.
     spent: Vec<f64>,
-    /// Bytes with contents that are used between two places, by the first one and how many places later the other is.
+    /// Bytes with contents from before a place that are used between it and a later one, and those of the operands there, by the
+    /// first place and how many places later the other is.
     used: Vec<Vec<u64>>,
+    /// Bytes that are written between two places and held at the second, and those of the operands there, by that and how many places
+    /// earlier the other is.
+    made: Vec<Vec<u64>>,
     /// Bytes that the program reads in a step.
     read: u64,
 }
@@ -32,10 +39,10 @@ impl<'r> Pace<'r> {
     /// The pace of one step that repeats, on a machine.
     pub fn of(recording: &'r Recording, machine: Machine) -> Self {
         let program = Program::unrolled(recording, ROUNDS);
-        let (begin, end) = (program.steps[0], program.steps[ROUNDS - 1]);
-        let length = (end - begin) / (ROUNDS - 1);
+        let (begin, end) = (program.steps[0], program.steps[LOOKED_AT]);
+        let length = (end - begin) / LOOKED_AT;
         let place = |n: usize| begin + n * length / PLACES;
-        let places = (ROUNDS - 1) * PLACES;
+        let places = LOOKED_AT * PLACES;
         let takes = |operation: usize| {
             let bytes: u64 = program.operations[operation].iter().map(|n| program.blocks[*n].bytes).sum();
             let flops = program.flops[operation] as f64;
@@ -46,32 +53,27 @@ impl<'r> Pace<'r> {
             let stretch: f64 = (place(n)..place(n + 1)).map(takes).sum();
             spent.push(spent[n] + stretch);
         }
-        let mut seen = vec![usize::MAX; program.blocks.len()];
         let used = (0..places).map(|first| {
-            let mut bytes = 0;
-            let last = places.min(first + PLACES);
-            let sums = (first..last).map(|n| {
-                for block in program.operations[place(n)..place(n + 1)].iter().flatten() {
-                    if std::mem::replace(&mut seen[*block], first) != first {
-                        let block = &program.blocks[*block];
-                        bytes += if block.is_defined_before(place(first)) { block.bytes } else { 0 };
-                    }
-                }
-                bytes
-            });
-            sums.collect()
+            let is_defined = |block: usize, _| program.blocks[block].is_defined_before(place(first));
+            let further = (first..places.min(first + PLACES)).map(|n| place(n)..place(n + 1));
+            program.growing(place(first), further, &is_defined)
         });
-        let used = used.collect();
+        let made = (0..=places).map(|last| {
+            let is_made = |block: usize, operation| program.blocks[block].is_made_for(operation, place(last));
+            let further = (last.saturating_sub(PLACES)..last).rev().map(|n| place(n)..place(n + 1));
+            program.growing(place(last), further, &is_made)
+        });
         let read = recording
             .events
             .iter()
             .map(|event| if let Event::Read { bytes, .. } = event { *bytes } else { 0 });
-        Self { recording, machine, spent, used, read: read.sum() }
+        let (used, made) = (used.collect(), made.collect());
+        Self { recording, machine, spent, used, made, read: read.sum() }
     }
 
     /// Seconds of arithmetic in a step.
     pub fn arithmetic(&self) -> f64 {
-        self.spent[self.spent.len() - 1] / (ROUNDS - 1) as f64
+        self.spent[self.spent.len() - 1] / LOOKED_AT as f64
     }
 
     /// Seconds that a step takes at least, with a device of `budget` bytes and a host of `host` bytes above a disk.
@@ -86,17 +88,17 @@ impl<'r> Pace<'r> {
         let link = moved.bytes_in.max(moved.bytes_out + self.read) as f64 / self.machine.link;
         // The most that stretches before each place, none over another, take beyond their arithmetic.
         let mut beyond = vec![0.0f64; self.spent.len()];
-        for first in 0..self.used.len() {
-            let before = beyond[first];
-            beyond[first + 1] = beyond[first + 1].max(before);
-            for (n, used) in self.used[first].iter().enumerate() {
-                let last = first + n + 1;
-                let comes = used.saturating_sub(budget) as f64 / self.machine.link;
-                let waits = comes - (self.spent[last] - self.spent[first]);
-                beyond[last] = beyond[last].max(before + waits.max(0.0));
+        for last in 1..self.spent.len() {
+            beyond[last] = beyond[last - 1];
+            for (n, made) in self.made[last].iter().enumerate() {
+                let first = last - n - 1;
+                let used = self.used[first][n];
+                let moves = used.max(*made).saturating_sub(budget) as f64 / self.machine.link;
+                let waits = moves - (self.spent[last] - self.spent[first]);
+                beyond[last] = beyond[last].max(beyond[first] + waits.max(0.0));
             }
         }
-        let waits = beyond[beyond.len() - 1] / (ROUNDS - 1) as f64;
+        let waits = beyond[beyond.len() - 1] / LOOKED_AT as f64;
         link.max(self.arithmetic() + waits)
     }
 }

@@ -157,11 +157,6 @@ impl Plan {
         self.upto >= now + operations.min(self.period.saturating_sub(1))
     }
 
-    /// Bytes still to come back.
-    pub fn returning(&self) -> u64 {
-        self.returned - self.returns.front().map_or(self.returned, |first| first.until)
-    }
-
     fn enter(&mut self, paper: Paper) -> Number {
         if paper.presence == Presence::OnDevice {
             self.resident += paper.bytes;

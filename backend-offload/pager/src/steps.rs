@@ -162,8 +162,9 @@ impl Pager {
         if self.ledger.spare() > 0 && (refused || self.ledger.fits_without(0, bytes)) {
             return Ok(Some(Step::Trim));
         }
-        if let Some(token) = self.moves.oldest_departing()
-            && (refused || self.ledger.fits_without(self.moves.departing(), bytes))
+        let departing = || self.moves.departing();
+        if let Some((token, _)) = departing().next()
+            && (refused || self.ledger.fits_without(departing().map(|(_, moving)| moving.bytes).sum(), bytes))
         {
             return Ok(Some(Step::Wait(token)));
         }

@@ -1,7 +1,7 @@
 //! The stand-in for the CUDA driver: where it is, and under which schedules the suite runs on it.
 //!
 //! `cargo xtask stand-in` builds it and says where it lies. Every run reports what the stand-in found; a test
-//! fails on any finding.
+//! fails on any finding. A run that is asked for it tells what the device did in its last training steps, on a simulated clock.
 
 use crate::child::{Child, Report};
 use std::fmt;
@@ -111,4 +111,59 @@ pub fn run_and_report(child: Child) -> (Report, serde_json::Value) {
     let text = std::fs::read_to_string(&file).expect("the stand-in reports at exit");
     let _left = std::fs::remove_file(&file);
     (report, serde_json::from_str(&text).expect("a report in JSON"))
+}
+
+/// A copy or a kernel, in simulated seconds.
+#[derive(Debug)]
+pub struct Work {
+    pub stream: u64,
+    /// `to device`, `to host` or `compute`.
+    pub kind: String,
+    pub name: String,
+    pub bytes: u64,
+    pub takes: f64,
+    pub ends: f64,
+}
+
+/// The device's work in a run's last training steps.
+#[derive(Debug)]
+pub struct Steps {
+    pub seconds: f64,
+    /// In the order of the calls.
+    pub work: Vec<Work>,
+}
+
+/// Each step ends when its loss has been read, which is the one copy of this size.
+const LOSS: u64 = 4;
+
+/// Runs a child that trains, as [`run`] does, and returns what the device did in its last steps, so many of them.
+pub fn run_and_watch(child: Child, steps: usize) -> (Report, Steps) {
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+    let run = RUNS.fetch_add(1, Ordering::Relaxed);
+    let file = format!("work-{}-{run}.jsonl", std::process::id());
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
+    let report = self::run(child.environment("STAND_IN_TRACE", file.display()));
+    let text = std::fs::read_to_string(&file).expect("the stand-in writes what it simulates");
+    let _left = std::fs::remove_file(&file);
+    let mut work: Vec<Work> = text.lines().map(work).collect();
+    let is_end = |work: &Work| work.kind == "to host" && work.bytes == LOSS;
+    let ends: Vec<usize> = (0..work.len()).filter(|n| is_end(&work[*n])).collect();
+    let [first, .., last] = ends[ends.len() - steps - 1..] else { panic!("a loss of each step") };
+    let seconds = work[last].ends - work[first].ends;
+    (report, Steps { seconds, work: work.drain(first + 1..=last).collect() })
+}
+
+fn work(line: &str) -> Work {
+    let line: serde_json::Value = serde_json::from_str(line).expect("a line of JSON");
+    let text = |name: &str| line[name].as_str().expect("a text").to_owned();
+    let seconds = |name: &str| line[name].as_f64().expect("microseconds") * 1e-6;
+    let number = |name: &str| line[name].as_u64().expect("a number");
+    Work {
+        stream: number("stream"),
+        kind: text("kind"),
+        name: text("name"),
+        bytes: number("bytes"),
+        takes: seconds("end_us") - seconds("start_us"),
+        ends: seconds("end_us"),
+    }
 }

@@ -111,3 +111,56 @@ fn no_way_of_moving_undercuts_the_bound() {
         "reached by {tight} of {moving} programs that have to move anything"
     );
 }
+
+/// Time of the last of several rounds, and the least.
+fn taken(step: &Recording, budget: u64, machine: Machine) -> (f64, f64) {
+    const ROUNDS: usize = 6;
+    let replay = Replay::new(step, Limit::bytes(budget), Policy::Planned).on(machine);
+    let replay = replay.run(ROUNDS).expect("every operation fits");
+    (replay.elapsed()[ROUNDS - 1].step, Pace::of(step, machine).least(budget))
+}
+
+#[test]
+fn a_step_takes_no_less_than_what_is_made_at_once_takes_to_leave() {
+    let mut script = Script::default();
+    script.recording.events.push(Event::Begin);
+    let blocks: Vec<usize> = (0..8).map(|_| script.born(10)).collect();
+    for block in &blocks {
+        script.operate(&[], &[*block]);
+    }
+    for block in blocks.iter().rev() {
+        script.operate(&[*block], &[]);
+        script.free(*block);
+    }
+    script.step();
+    // Each half of the step takes 80 seconds. Of 80 bytes 40 stay, and the others cross the link in 400, in either direction; those that
+    // leave have left before the last operation of the first half.
+    let machine = Machine { memory: 1.0, link: 0.1, ..Machine::INSTANT };
+    let (step, least) = taken(&script.recording, 40, machine);
+    assert!((least - 810.0).abs() < 1e-6, "{least}");
+    assert!(step >= least && step < 1.2 * least, "{step} of at least {least}");
+}
+
+#[test]
+fn no_step_takes_less_than_the_least() {
+    for seed in 0..20 {
+        let mut dice = Dice(seed);
+        let sizes: Vec<u64> = (0..30).map(|_| 10 + dice.below(40)).collect();
+        let mut script = Script::default();
+        let mut first = || sizes.iter().map(|bytes| script.born(*bytes)).collect::<Vec<_>>();
+        let (mut weights, mut moments) = (first(), first());
+        for block in weights.iter().chain(&moments) {
+            script.operate(&[], &[*block]);
+        }
+        for _ in 0..4 {
+            script.train(&mut weights, &mut moments, &sizes, seed % 2 == 0);
+            script.step();
+        }
+        let step = script.recording.repeating().expect("steps that are alike");
+        let free = Replay::new(&step, Limit::NONE, Policy::Planned).run(2).expect("no budget is too small");
+        let budget = free.pager().ledger().resident_peak() * (40 + dice.below(50)) / 100;
+        let machine = Machine { memory: 1.0, link: 0.05 * (1 + dice.below(20)) as f64, ..Machine::INSTANT };
+        let (taken, least) = taken(&step, budget, machine);
+        assert!(taken > 0.999 * least, "seed {seed}: {taken}, at least {least}");
+    }
+}

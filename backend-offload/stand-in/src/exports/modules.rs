@@ -134,7 +134,9 @@ impl Driver {
         for (address, writes) in launch.operands().collect::<Vec<_>>() {
             self.touch(address..address + 1, writes, when, &who);
         }
-        self.timeline.book(stream, Engine::Compute, &launch.kernel.name, 0);
+        let Dim { x, y, z } = launch.grid;
+        let shape = format!("{} over {x} x {y} x {z} blocks", launch.kernel.name);
+        self.timeline.book(stream, Engine::Compute, &shape, 0);
         self.push(stream, Work::Launch(launch));
     }
 }

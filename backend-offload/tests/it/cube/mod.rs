@@ -6,12 +6,16 @@
 mod autotune;
 mod conformance;
 mod faults;
+#[cfg(feature = "cuda")]
+mod hidden;
 mod integers;
 mod launches;
 mod machine;
 mod memory;
 #[cfg(feature = "cuda")]
 mod overlap;
+#[cfg(feature = "cuda")]
+mod plain;
 #[cfg(feature = "cuda")]
 mod pool;
 mod reads;
@@ -21,7 +25,9 @@ mod tiles;
 mod training;
 
 use crate::child::{Facts, Scenario};
-use backend_offload::{Offload, OffloadConfig, OffloadRuntime, Oversized, Stats, runtime_peaks, stats};
+use backend_offload::{
+    Offload, OffloadConfig, OffloadRuntime, Oversized, Policy, Stats, runtime_peaks, stats,
+};
 use burn_cubecl::CubeBackend;
 pub(crate) use machine::{Machine, Target};
 
@@ -67,6 +73,8 @@ use {children, promises};
 pub fn scenarios() -> Vec<Scenario> {
     [
         #[cfg(feature = "cuda")]
+        plain::scenarios(),
+        #[cfg(feature = "cuda")]
         pool::scenarios(),
         autotune::scenarios(),
         machine::scenarios(),
@@ -84,7 +92,8 @@ pub fn scenarios() -> Vec<Scenario> {
     .concat()
 }
 
-/// Installs what the parameters ask for: `budget`, `host`, `disk`, `alone`, `smallest`, `bindings`, `plain fusion`, `paranoid`, `watch`.
+/// Installs what the parameters ask for: `budget`, `host`, `disk`, `policy`, `overlap`, `alone`, `smallest`, `bindings`, `plain fusion`,
+/// `paranoid`, `watch`.
 fn install<T: Target>(parameters: &Facts, device: &T::Device) {
     let mut config = OffloadConfig::new();
     let value = |name| parameters.find(name);
@@ -96,6 +105,15 @@ fn install<T: Target>(parameters: &Facts, device: &T::Device) {
     }
     if let Some(budget) = value("disk") {
         config = config.disk(std::env::temp_dir(), budget.parse().expect("a budget"));
+    }
+    match value("policy") {
+        None => {}
+        Some("planned") => config = config.policy(Policy::Planned),
+        Some("recency") => config = config.policy(Policy::Recency),
+        Some(other) => panic!("no policy {other:?}"),
+    }
+    if let Some(overlap) = value("overlap") {
+        config = config.overlap(overlap.parse().expect("true or false"));
     }
     if value("alone").is_some() {
         config = config.oversized(Oversized::RunAlone);
@@ -137,6 +155,7 @@ fn counted<T: Target>(device: &T::Device, report: Facts) -> Facts {
         .with("restores", all.restores)
         .with("left ahead", all.left_ahead)
         .with("brought ahead", all.brought_ahead)
+        .with("predicted", all.predicted)
         .with("bytes out", all.bytes_out)
         .with("bytes in", all.bytes_in)
         .with("launches", all.launches)

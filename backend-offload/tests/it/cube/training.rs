@@ -2,7 +2,10 @@
 
 use super::{Machine, Plain, Spilling, Target, children, counted, install, promises};
 use crate::child::{Child, Facts, Report};
+#[cfg(feature = "cuda")]
+use crate::programs::after_each_step;
 use crate::programs::{Size, program};
+use backend_offload::{Budget, reset_peaks, set_device_budget, stats};
 use burn::backend::Autodiff;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +18,7 @@ const LARGEST_BLOCK: u64 = 5 << 18;
 /// Buffers below the managed size are the runtime's own and come on top of the budget.
 const SMALL_BUFFERS: u64 = 1 << 20;
 
-children! { "cube/train plain" => train_plain, "cube/train" => train }
+children! { "cube/train plain" => train_plain, "cube/train" => train, "cube/train at shares" => train_at_shares }
 
 fn train_plain<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
@@ -27,6 +30,11 @@ fn train_plain<T: Target>(parameters: &Facts) -> Facts {
 fn train<T: Target>(parameters: &Facts) -> Facts {
     let device = T::device();
     install::<T>(parameters, &device);
+    #[cfg(feature = "cuda")]
+    if parameters.find("marked").is_some() {
+        let device = device.clone();
+        after_each_step(move || backend_offload::mark_step::<Plain<T>>(&device));
+    }
     let program = program::<Autodiff<Spilling<T>>>(parameters.text("program"));
     let run = (program.train)(&device, Size::Usual, parameters.value("steps"), 1);
     counted::<T>(&device, Facts::default().with("fingerprint", run.fingerprint()))
@@ -46,13 +54,16 @@ promises! {
     a_net_with_batch_norm_trains_to_the_same_bits_at_every_budget,
     a_recurrent_net_trains_to_the_same_bits_at_every_budget,
     a_transformer_trains_to_the_same_bits_at_every_budget,
+    a_tied_transformer_trains_to_the_same_bits_at_every_budget,
     an_mlp_trains_to_the_same_bits_when_nothing_is_trusted,
+    an_mlp_trains_to_the_same_bits_with_and_without_a_plan,
+    a_transformer_trains_to_the_same_bits_with_and_without_a_plan,
 }
 
 /// In the default configuration all budgets give the same bits; with plain's fusion these are plain's, above a disk too.
 fn is_bit_identical_at_every_budget(machine: &Machine, program: &str) {
     // A process on Vulkan compiles its kernels for half a minute; the net with batch norm has convolutions too.
-    if matches!(machine, Machine::Vulkan) && ["conv", "recurrent"].contains(&program) {
+    if matches!(machine, Machine::Vulkan) && ["conv", "recurrent", "tied transformer"].contains(&program) {
         return;
     }
     let plainly = |child: Child| child.with("plain fusion", true);
@@ -191,6 +202,12 @@ fn a_transformer_trains_to_the_same_bits_at_every_budget(machine: &Machine) {
     is_bit_identical_at_every_budget(machine, "transformer");
 }
 
+fn a_tied_transformer_trains_to_the_same_bits_at_every_budget(machine: &Machine) {
+    if !machine.is_repetition() {
+        is_bit_identical_at_every_budget(machine, "tied transformer");
+    }
+}
+
 fn an_mlp_trains_to_the_same_bits_when_nothing_is_trusted(machine: &Machine) {
     let plain = plain(machine, "mlp", 5);
     let paranoid = machine.run(
@@ -198,4 +215,67 @@ fn an_mlp_trains_to_the_same_bits_when_nothing_is_trusted(machine: &Machine) {
     );
     assert!(paranoid.number("restores") > 0);
     assert_eq!(paranoid.text("fingerprint"), plain.text("fingerprint"));
+}
+
+/// Trains with everything on the device and then, in the same process and on kernels compiled once, at shares of what that took.
+fn train_at_shares<T: Target>(parameters: &Facts) -> Facts {
+    let device = T::device();
+    install::<T>(parameters, &device);
+    let program = program::<Autodiff<Spilling<T>>>(parameters.text("program"));
+    let train = || (program.train)(&device, Size::Usual, STEPS, 1).fingerprint();
+    let unlimited = train();
+    let all = stats::<Plain<T>>(&device);
+    let mut facts = Facts::default().with("fingerprint", unlimited);
+    for share in [100, 60, 30] {
+        let budget = (all.device.peak * share / 100).max(all.largest_launch);
+        set_device_budget::<Plain<T>>(&device, Budget::Bytes(budget)).expect("a budget");
+        reset_peaks::<Plain<T>>(&device);
+        let before = stats::<Plain<T>>(&device);
+        assert_eq!(train(), unlimited, "at {share} %");
+        let now = stats::<Plain<T>>(&device).since(&before);
+        assert!(now.device.peak_reserved <= budget, "{} of {budget} at {share} %", now.device.peak_reserved);
+        assert_eq!((now.over_budget, now.failures), (0, 0), "at {share} %");
+        facts = facts
+            .with(&format!("predicted at {share}"), now.predicted)
+            .with(&format!("moved at {share}"), now.bytes_out + now.bytes_in)
+            .with(&format!("ahead at {share}"), now.left_ahead + now.brought_ahead);
+    }
+    facts
+}
+
+/// In the default configuration, with the planner and without, and with copies beside the work, where there are any, and without.
+fn trains_to_the_same_bits_whoever_decides(machine: &Machine, program: &str) {
+    if !machine.is_first() {
+        return;
+    }
+    let ways = [("planned", true), ("recency", false), ("planned", false), ("recency", true)];
+    let ways = if machine.copies_beside_its_work() { &ways[..] } else { &ways[..2] };
+    let mut fingerprint = None;
+    for (policy, overlap) in ways {
+        let child = machine.child("cube/train at shares").with("program", program);
+        let report = machine.run(child.with("policy", policy).with("overlap", overlap));
+        println!("{program}, {policy}, copies beside the work {overlap}: {report:?}");
+        let count = |name: &str, share: u64| report.number(&format!("{name} at {share}"));
+        let first = fingerprint.get_or_insert_with(|| report.text("fingerprint").to_owned());
+        assert_eq!(report.text("fingerprint"), *first, "{program}, {policy}");
+        assert_eq!(count("moved", 100), 0, "{program}, {policy}: everything fits");
+        assert!(count("moved", 30) > 0, "{program}, {policy}: not everything fits");
+        for share in [60, 30] {
+            assert_eq!(
+                count("predicted", share) > 0,
+                *policy == "planned",
+                "{program} at {share} %, {policy}"
+            );
+        }
+        let looks_ahead = machine.copies_beside_its_work() && *overlap && *policy == "planned";
+        assert_eq!(count("ahead", 30) > 0, looks_ahead, "{program}, {policy}: moves ahead");
+    }
+}
+
+fn an_mlp_trains_to_the_same_bits_with_and_without_a_plan(machine: &Machine) {
+    trains_to_the_same_bits_whoever_decides(machine, "mlp");
+}
+
+fn a_transformer_trains_to_the_same_bits_with_and_without_a_plan(machine: &Machine) {
+    trains_to_the_same_bits_whoever_decides(machine, "transformer");
 }

@@ -11,6 +11,7 @@ use burn::module::{AutodiffModule, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
 use burn::prelude::*;
 use burn::tensor::backend::AutodiffBackend;
+use std::cell::RefCell;
 use std::str::FromStr;
 
 /// The bits of every loss and every final weight of a training run.
@@ -67,6 +68,16 @@ pub fn program<B: AutodiffBackend>(name: &str) -> Program<B> {
     programs().into_iter().find(|program| program.name == name).expect("a program's name")
 }
 
+thread_local! {
+    static AFTER_STEP: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
+}
+
+/// Has `look` called after each step that this thread trains from here on, when the step's loss has been read.
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "steps are looked at on the stand-in for CUDA"))]
+pub fn after_each_step(look: impl Fn() + 'static) {
+    AFTER_STEP.set(Some(Box::new(look)));
+}
+
 /// Trains `model` with AdamW on the loss of each step.
 fn run<B: AutodiffBackend, M: AutodiffModule<B>>(
     model: M,
@@ -95,6 +106,7 @@ fn run_with<B: AutodiffBackend, M: AutodiffModule<B>>(
         let gradients = GradientsParams::from_grads(loss.backward(), &model);
         model = optimizer.step(1e-3, model, gradients);
         losses.extend(bits(loss));
+        AFTER_STEP.with_borrow(|look| look.iter().for_each(|look| look()));
     }
     let mut collect = Collect { path: Vec::new(), weights: Vec::new() };
     model.visit(&mut collect);
