@@ -23,6 +23,12 @@ const ROUNDS: usize = 6;
 /// A call costs two microseconds on the stand-in's clock, and a launch takes several, all of which is to matter little.
 const KERNEL_US: u32 = 200;
 
+/// Recordings that are made until one has two steps alike: maps of the autodiff's let some operations come in another order.
+const ATTEMPTS: usize = 10;
+
+/// Buffers from this size on are moved by default.
+const SMALLEST: u64 = 64 << 10;
+
 /// Simulated seconds of one step.
 struct Times {
     step: f64,
@@ -63,20 +69,51 @@ fn training(machine: &Machine, program: &str) -> Child {
     child.environment("STAND_IN_KERNEL_US", KERNEL_US)
 }
 
-/// A step of the program, whose operations are all one floating-point operation long.
-fn recorded(file: &Path) -> (Recording, usize) {
+/// A step of the program, whose operations are all one floating-point operation long, and how many they are, if two steps were
+/// alike. All buffers are recorded, so that every launch is an operation; those too small to be moved by default have no bytes.
+fn recorded(file: &Path) -> Option<(Recording, usize)> {
     let bytes = std::fs::read(file).expect("a recording");
     std::fs::remove_file(file).expect("it was there");
-    let whole = Recording::from_bytes(&bytes).expect("a recording");
-    let mut step = whole.repeating().expect("a step that repeats");
+    let whole = dropped_at_once(Recording::from_bytes(&bytes).expect("a recording"));
+    let mut step = whole.repeating().ok()?;
     let mut count = 0;
     for event in &mut step.events {
-        if let Event::Operation { flops, .. } = event {
-            *flops = 1;
-            count += 1;
+        match event {
+            Event::Operation { flops, .. } => (*flops, count) = (1, count + 1),
+            Event::Born { bytes, .. } if *bytes < SMALLEST => *bytes = 0,
+            _ => {}
         }
     }
-    (step, count)
+    Some((step, count))
+}
+
+/// The program, if it dropped each block right after its last use: maps of the autodiff's drop theirs in another order in every step.
+/// It then needs no more memory at any time, so that what is least for it is no more than what is least for the program.
+fn dropped_at_once(mut whole: Recording) -> Recording {
+    let (mut last_uses, mut dropped) = (Vec::new(), BTreeSet::new());
+    for (n, event) in whole.events.iter().enumerate() {
+        match *event {
+            Event::Born { .. } => last_uses.push(n),
+            Event::Operation { first, count, .. } => {
+                whole.operands[first..first + count].iter().for_each(|operand| last_uses[operand.block] = n);
+            }
+            Event::Written(block) | Event::WrittenInTier(block) | Event::Read { block, .. } => {
+                last_uses[block] = n;
+            }
+            Event::Freed(block) => _ = dropped.insert(block),
+            Event::Step | Event::Begin | Event::Carried { .. } => {}
+        }
+    }
+    let mut drops = vec![Vec::new(); whole.events.len()];
+    dropped.into_iter().for_each(|block| drops[last_uses[block]].push(Event::Freed(block)));
+    let events = std::mem::take(&mut whole.events).into_iter().zip(drops);
+    whole.events = events
+        .flat_map(|(event, drops)| {
+            let event = Some(event).filter(|event| !matches!(event, Event::Freed(_)));
+            event.into_iter().chain(drops)
+        })
+        .collect();
+    whole
 }
 
 /// Share that the pager's own simulation of the program hides.
@@ -94,16 +131,21 @@ fn replayed(step: &Recording, budget: u64, machine: pager::Machine, least: f64) 
     times.hidden(least)
 }
 
-/// Trains the program in a half and in a quarter of its memory, where at least these shares of the copy time that could be hidden are.
-fn hides_its_copies(test: &str, program: &str, shares: [f64; 2]) {
+/// Trains the program in a half and in a quarter of its memory, or the least it can have, where at least these shares of the copy time
+/// that could be hidden are.
+fn hides_its_copies(test: &str, program: &str, shares: &[f64]) {
     let Some(machine) = Machine::stand_in(test).into_iter().next() else { return };
     let file = stand_in::folder_of(test).join(format!("{}.trace", std::process::id()));
-    let free = training(&machine, program).with("marked", true).environment("OFFLOAD_TRACE", file.display());
-    let (unlimited, free) = run_and_watch(free, SETTLED);
-    let (kernels, (step, operations)) = (Times::of(&free).kernels, recorded(&file));
-    let (peak, largest) = (unlimited.number("device peak"), unlimited.number("largest launch"));
-    let found = [2, 4].map(|part| {
-        let budget = (peak / part).max(largest + largest / 20);
+    let attempts = (0..ATTEMPTS).find_map(|_| {
+        let free = training(&machine, program).with("marked", true).with("smallest", 1);
+        let (unlimited, free) = run_and_watch(free.environment("OFFLOAD_TRACE", file.display()), SETTLED);
+        recorded(&file).map(|step| (unlimited, Times::of(&free).kernels, step))
+    });
+    let (unlimited, kernels, (step, operations)) = attempts.expect("a step that repeats");
+    let replay = Replay::new(&step, Limit::NONE, Policy::Planned).run(1).expect("no budget is too small");
+    let (peak, largest) = (replay.pager().ledger().resident_peak(), unlimited.number("largest launch"));
+    let budgets = BTreeSet::from([2, 4].map(|part| (peak / part).max(largest + largest / 20)));
+    let found = budgets.into_iter().rev().map(|budget| {
         let moved = bound(&step, budget, ROUNDS)[ROUNDS - 1];
         let link = 2.0 * moved.bytes_in.max(moved.bytes_out) as f64 / kernels;
         let speeds =
@@ -122,35 +164,30 @@ fn hides_its_copies(test: &str, program: &str, shares: [f64; 2]) {
         );
         hidden
     });
-    for (hidden, share) in found.into_iter().zip(shares) {
-        assert!(
-            hidden >= share,
-            "{program}: {found:?} of the copy time that could be is hidden, not {shares:?}"
-        );
-    }
+    let found: Vec<f64> = found.collect();
+    assert_eq!(found.len(), shares.len(), "{program}: budgets");
+    let holds = found.iter().zip(shares).all(|(hidden, share)| (*share..1.0).contains(hidden));
+    assert!(holds, "{program}: {found:?} of the copy time that could be is hidden, not {shares:?}");
 }
+
+// One launch of these two takes most of either budget. What it wants comes, and what it leaves goes, while there is room for nothing else.
 
 #[test]
 fn an_mlp_hides_its_copies() {
-    hides_its_copies("an_mlp_hides_its_copies", "mlp", [0.0, 0.0]);
+    hides_its_copies("an_mlp_hides_its_copies", "mlp", &[0.62]);
 }
 
 #[test]
 fn a_convolutional_net_hides_its_copies() {
-    hides_its_copies("a_convolutional_net_hides_its_copies", "conv", [0.0, 0.0]);
+    hides_its_copies("a_convolutional_net_hides_its_copies", "conv", &[0.52]);
 }
 
 #[test]
 fn a_recurrent_net_hides_its_copies() {
-    hides_its_copies("a_recurrent_net_hides_its_copies", "recurrent", [0.0, 0.0]);
-}
-
-#[test]
-fn a_transformer_hides_its_copies() {
-    hides_its_copies("a_transformer_hides_its_copies", "transformer", [0.0, 0.0]);
+    hides_its_copies("a_recurrent_net_hides_its_copies", "recurrent", &[0.85, 0.77]);
 }
 
 #[test]
 fn a_tied_transformer_hides_its_copies() {
-    hides_its_copies("a_tied_transformer_hides_its_copies", "tied transformer", [0.0, 0.0]);
+    hides_its_copies("a_tied_transformer_hides_its_copies", "tied transformer", &[0.92, 0.86]);
 }
