@@ -659,9 +659,12 @@ fn a_process_that_nobody_launched_loads_no_mpi_and_a_launched_one_does() {
     assert!(!loads(alone.id()));
     alone.kill().expect("it runs");
     alone.wait().expect("it has ended");
-    tiny.start_on("1", "launched", &[]);
+    let mut launched = tiny.start_on("1", "launched", &[]);
     tiny.wait_until("launched", || tiny.steps_taken("launched") > 0, "no step was taken");
-    assert!(loads(tiny.ranks()[0]));
+    let rank = tiny.ranks()[0];
+    assert!(loads(rank));
+    signal("-KILL", rank);
+    assert_eq!(tiny.ended(&mut launched, "launched"), Some(1));
 }
 
 #[test]

@@ -34,7 +34,7 @@ impl Findings {
         let cells = cell::cells(samples);
         let models = super::LINKS.iter().filter_map(|link| Model::of(&cells, *link)).collect();
         let [sums, steps] = [cell::SUMS, cell::STEPS].map(|trio| cell::overheads(samples, trio));
-        Self { sums, steps, cells, models, step, network }
+        Self { cells, sums, steps, models, step, network }
     }
 
     /// Simulations are of a network, which TCP comes closer to than memory does.
