@@ -105,7 +105,9 @@ fn dropped_at_once(mut whole: Recording) -> Recording {
         }
     }
     let mut drops = vec![Vec::new(); whole.events.len()];
-    dropped.into_iter().for_each(|block| drops[last_uses[block]].push(Event::Freed(block)));
+    for block in dropped {
+        drops[last_uses[block]].push(Event::Freed(block));
+    }
     let events = std::mem::take(&mut whole.events).into_iter().zip(drops);
     whole.events = events
         .flat_map(|(event, drops)| {

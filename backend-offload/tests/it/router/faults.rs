@@ -129,7 +129,7 @@ fn training_above_a_disk_that_fails_gives_the_same_bits_or_says_why() {
                     "{error}"
                 ),
                 None => {
-                    assert_eq!(broken.number("fingerprint"), free.number("fingerprint"), "{name}, {every}")
+                    assert_eq!(broken.number("fingerprint"), free.number("fingerprint"), "{name}, {every}");
                 }
             }
             assert!(every > 1 || broken.find("error").is_some(), "{name}: nothing works there");
