@@ -12,8 +12,10 @@ use std::sync::{Mutex, PoisonError};
 
 const STEPS: usize = 6;
 
-/// Bytes of host memory that hold the largest block of any program.
-const LARGEST_BLOCK: u64 = 5 << 18;
+/// Bytes of host memory that hold the largest block of a program.
+fn largest_block(program: &str) -> u64 {
+    if program == "normalised" { 2 << 20 } else { 5 << 18 }
+}
 
 /// Buffers below the managed size are the runtime's own and come on top of the budget.
 const SMALL_BUFFERS: u64 = 1 << 20;
@@ -165,7 +167,7 @@ fn has_the_bits_of_above_a_disk(
     roomy: &Tightest,
     configured: impl Fn(Child) -> Child,
 ) {
-    let host = (roomy.run.number("host peak") / 4).max(LARGEST_BLOCK);
+    let host = (roomy.run.number("host peak") / 4).max(largest_block(program));
     let child = configured(spilling(machine, program, STEPS)).with("budget", roomy.budget);
     let sinking = machine.run(child.with("host", host).with("disk", "256MiB"));
     println!(
