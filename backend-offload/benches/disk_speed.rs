@@ -4,9 +4,7 @@
 
 mod fio;
 
-use std::path::Path;
-
-use fio::{BYTES, fio};
+use fio::{BYTES, fio, folder};
 
 /// As the disk tier transfers them.
 const PIECE: usize = 4 << 20;
@@ -14,10 +12,7 @@ const UNDER_WAY: usize = 8;
 const ROUNDS: usize = 5;
 
 fn main() -> Result<(), String> {
-    // Cargo adds `--bench` of its own.
-    let folder = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
-    let folder = folder.unwrap_or_else(|| std::env::temp_dir().display().to_string());
-    let folder = Path::new(&folder);
+    let folder = &folder();
     println!("{}: {ROUNDS} rounds of {} MiB, GB/s", folder.display(), BYTES >> 20);
     println!("round,write,fio_write,read,fio_read");
     let mut shares = [Vec::new(), Vec::new()];

@@ -41,7 +41,9 @@ pub enum DiskFault {
 
 #[cfg(any(test, feature = "test-util"))]
 impl DiskFault {
-    pub(crate) fn is_of_writes(self) -> bool {
+    /// Whether it is writes that have the fault.
+    #[must_use]
+    pub fn is_of_writes(self) -> bool {
         matches!(self, Self::Write | Self::Full)
     }
 

@@ -1,10 +1,17 @@
 //! Bytes per second that `fio` reaches on the disk of a folder.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Bytes of the file that it reads and writes.
 pub const BYTES: usize = 1 << 30;
+
+/// The folder that the command line names, or that of temporary files.
+pub fn folder() -> PathBuf {
+    // Cargo adds `--bench` of its own.
+    let named = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
+    named.map_or_else(std::env::temp_dir, PathBuf::from)
+}
 
 /// Bytes per second around the system's cache, in pieces of so many bytes with so many under way. `direction` is "write", "read" of what
 /// was written, or "rw": half of it each.

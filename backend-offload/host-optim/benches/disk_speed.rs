@@ -11,7 +11,7 @@ use backend_offload::HostMemory;
 use half::bf16;
 use host_optim::{AdamW, Format, HostState, Stride, Values, ValuesMut};
 
-use fio::fio;
+use fio::{fio, folder};
 
 /// Elements of the parameter.
 const LEN: usize = 1 << 26;
@@ -23,10 +23,7 @@ const ROUNDS: usize = 5;
 const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
 
 fn main() -> Result<(), String> {
-    // Cargo adds `--bench` of its own.
-    let folder = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
-    let folder = folder.unwrap_or_else(|| std::env::temp_dir().display().to_string());
-    let folder = Path::new(&folder);
+    let folder = &folder();
     println!("{}: {ROUNDS} rounds of a step of {LEN} parameters, GB/s", folder.display());
     println!("format,round,step,fio");
     for format in [Format::F32, Format::Bf16Moments, Format::Compact] {

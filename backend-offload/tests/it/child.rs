@@ -4,6 +4,7 @@
 //! of its own starts this very binary again as a [`Child`], naming a [`Scenario`] and its parameters; the
 //! child runs it and prints what it found, line by line, and the parent gets it back as a [`Report`].
 
+use backend_offload::Policy;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::Read;
@@ -69,6 +70,15 @@ impl Facts {
 
     pub fn number(&self, name: &str) -> u64 {
         self.value(name)
+    }
+
+    /// The policy that is asked for.
+    pub fn policy(&self) -> Option<Policy> {
+        self.find("policy").map(|name| match name {
+            "planned" => Policy::Planned,
+            "recency" => Policy::Recency,
+            other => panic!("no policy {other:?}"),
+        })
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {

@@ -97,8 +97,7 @@ pub fn whoever_is_told_nothing_has_the_right_values(faults: &[usize], run: impl 
         let report = run(name);
         assert!(report.number("sunk").min(report.number("raised")) > 12, "{name}: {report:?}");
         // What could not be written stays in its buffer, and most often can be written later.
-        let is_of_writes = matches!(fault, DiskFault::Write | DiskFault::Full);
-        assert!(is_of_writes || report.number("told") > 0, "{name}: {report:?}");
+        assert!(fault.is_of_writes() || report.number("told") > 0, "{name}: {report:?}");
         assert_eq!(report.number("left"), 0, "{name}: nothing stays behind");
     }
 }

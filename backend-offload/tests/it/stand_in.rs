@@ -96,21 +96,26 @@ pub fn run(child: Child) -> Report {
 
 /// Runs the child and returns what the stand-in tells beside its report.
 pub fn run_and_report(child: Child) -> (Report, serde_json::Value) {
-    static RUNS: AtomicU64 = AtomicU64::new(0);
     let installation = installation().as_ref().expect("asked for before");
-    let run = RUNS.fetch_add(1, Ordering::Relaxed);
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let file = folder.join(format!("stand-in-{}-{run}.json", std::process::id()));
-    let report = child
+    let child = child
         .environment("CUDA_PATH", installation.display())
         .environment("LD_LIBRARY_PATH", installation.join("lib").display())
         .environment("STAND_IN_CACHE", installation.join("kernels").display())
-        .environment("STAND_IN_DEVICES", 2)
-        .environment("STAND_IN_REPORT", file.display())
-        .run();
-    let text = std::fs::read_to_string(&file).expect("the stand-in reports at exit");
-    let _left = std::fs::remove_file(&file);
+        .environment("STAND_IN_DEVICES", 2);
+    let (report, text) = with_file(child, "STAND_IN_REPORT", Child::run);
     (report, serde_json::from_str(&text).expect("a report in JSON"))
+}
+
+/// Runs a child with this variable naming a file, and returns what the stand-in has written there at its end.
+fn with_file(child: Child, variable: &'static str, run: impl FnOnce(Child) -> Report) -> (Report, String) {
+    static FILES: AtomicU64 = AtomicU64::new(0);
+    let number = FILES.fetch_add(1, Ordering::Relaxed);
+    let file = format!("stand-in-{}-{number}", std::process::id());
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
+    let report = run(child.environment(variable, file.display()));
+    let text = std::fs::read_to_string(&file).expect("the stand-in writes it by the end");
+    let _left = std::fs::remove_file(&file);
+    (report, text)
 }
 
 /// A copy or a kernel, in simulated seconds.
@@ -138,13 +143,7 @@ const LOSS: u64 = 4;
 
 /// Runs a child that trains, as [`run`] does, and returns what the device did in its last steps, so many of them.
 pub fn run_and_watch(child: Child, steps: usize) -> (Report, Steps) {
-    static RUNS: AtomicU64 = AtomicU64::new(0);
-    let run = RUNS.fetch_add(1, Ordering::Relaxed);
-    let file = format!("work-{}-{run}.jsonl", std::process::id());
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
-    let report = self::run(child.environment("STAND_IN_TRACE", file.display()));
-    let text = std::fs::read_to_string(&file).expect("the stand-in writes what it simulates");
-    let _left = std::fs::remove_file(&file);
+    let (report, text) = with_file(child, "STAND_IN_TRACE", run);
     let mut work: Vec<Work> = text.lines().map(work).collect();
     let is_end = |work: &Work| work.kind == "to host" && work.bytes == LOSS;
     let ends: Vec<usize> = (0..work.len()).filter(|n| is_end(&work[*n])).collect();

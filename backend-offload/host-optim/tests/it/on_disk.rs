@@ -53,8 +53,7 @@ fn a_step_whose_disk_fails_leaves_nan_and_one_error_with_the_parameter_the_folde
         disk.fail_after(after, fault);
         let failed = state.step(RULE, STRIDE, ValuesMut::Bf16(&mut weights));
         let told = failed.expect_err("the disk failed").to_string();
-        let writes = matches!(fault, DiskFault::Write | DiskFault::Full);
-        let attempted = if writes { "writing" } else { "reading" };
+        let attempted = if fault.is_of_writes() { "writing" } else { "reading" };
         let reason = match fault {
             DiskFault::Read | DiskFault::Write => "os error 5",
             DiskFault::ShortRead => "end of file",

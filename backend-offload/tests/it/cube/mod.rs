@@ -25,9 +25,7 @@ mod tiles;
 mod training;
 
 use crate::child::{Facts, Scenario};
-use backend_offload::{
-    Offload, OffloadConfig, OffloadRuntime, Oversized, Policy, Stats, runtime_peaks, stats,
-};
+use backend_offload::{Offload, OffloadConfig, OffloadRuntime, Oversized, Stats, runtime_peaks, stats};
 use burn_cubecl::CubeBackend;
 pub(crate) use machine::{Machine, Target};
 
@@ -106,11 +104,8 @@ fn install<T: Target>(parameters: &Facts, device: &T::Device) {
     if let Some(budget) = value("disk") {
         config = config.disk(std::env::temp_dir(), budget.parse().expect("a budget"));
     }
-    match value("policy") {
-        None => {}
-        Some("planned") => config = config.policy(Policy::Planned),
-        Some("recency") => config = config.policy(Policy::Recency),
-        Some(other) => panic!("no policy {other:?}"),
+    if let Some(policy) = parameters.policy() {
+        config = config.policy(policy);
     }
     if let Some(overlap) = value("overlap") {
         config = config.overlap(overlap.parse().expect("true or false"));

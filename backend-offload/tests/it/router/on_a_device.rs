@@ -3,7 +3,7 @@
 use crate::child::Facts;
 use crate::operations::{Operation, Value, operations};
 use crate::programs::{Size, program};
-use backend_offload::{Event, Faults, Offload, OffloadConfig, Offloadable, Oversized, Policy, Stats};
+use backend_offload::{Event, Faults, Offload, OffloadConfig, Offloadable, Oversized, Stats};
 use burn::backend::Autodiff;
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -37,11 +37,8 @@ pub fn install<B: Offloadable>(facts: &Facts, device: &B::Device) {
     if facts.find("smallest block").is_some() {
         config = config.smallest_block(facts.number("smallest block"));
     }
-    match facts.find("policy") {
-        None => {}
-        Some("planned") => config = config.policy(Policy::Planned),
-        Some("recency") => config = config.policy(Policy::Recency),
-        Some(other) => panic!("no policy {other:?}"),
+    if let Some(policy) = facts.policy() {
+        config = config.policy(policy);
     }
     if let Some(path) = facts.find("trace") {
         config = config.trace(path);
