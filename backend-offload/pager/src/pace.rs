@@ -1,16 +1,19 @@
 //! The pace: time that a step takes on a machine, however its bytes are moved.
 //!
 //! A step takes as long as its operations, and as long as the least bytes of either direction. It takes longer still where many
-//! blocks are used or made within little arithmetic: in any stretch of operations, whatever contents it uses beyond a budget's worth
-//! have to come onto the device during the stretch, and whatever it makes beyond a budget's worth has to leave. An optimizer's step
-//! uses everything there is; a forward pass makes what the backward pass wants. Stretches that do not overlap add up.
+//! blocks are used or made within little arithmetic. From the end of one operation to the beginning of another, whatever contents the
+//! operations from the one to the other use beyond a budget's worth have to come onto the device, and whatever these make beyond a
+//! budget's worth has to leave; operands of the two are there in any case. An optimizer's step uses everything there is; a forward pass
+//! makes what the backward pass wants; two large operations in a row leave no room for what only one of them uses. Stretches that do
+//! not overlap add up.
 
 use crate::bound::{Program, bound, disk_bound};
 use crate::recording::{Event, Recording};
 use crate::timeline::Machine;
+use std::collections::BTreeSet;
 
-/// Stretches begin and end at so many places of a step.
-const PLACES: usize = 128;
+/// Stretches begin and end at so many operations of a step at most.
+const PLACES: usize = 512;
 
 /// Rounds of a step: one to begin with, those that are looked at, and one that uses what they leave.
 const ROUNDS: usize = 4;
@@ -23,13 +26,15 @@ const LOOKED_AT: usize = ROUNDS - 2;
 pub struct Pace<'r> {
     recording: &'r Recording,
     machine: Machine,
-    /// Time of all operations before each place, over the rounds that are looked at.
-    spent: Vec<f64>,
-    /// Bytes with contents from before a place that are used between it and a later one, and those of the operands there, by the
-    /// first place and how many places later the other is.
+    /// Time of all operations before each place and of those up to its own, over the rounds that are looked at.
+    spent: Vec<[f64; 2]>,
+    /// Time of all operations of these rounds.
+    whole: f64,
+    /// Bytes of a place's operands, and those with contents from before it that are used after it up to a later one, by the first place
+    /// and how many places later the other is.
     used: Vec<Vec<u64>>,
-    /// Bytes that are written between two places and held at the second, and those of the operands there, by that and how many places
-    /// earlier the other is.
+    /// Bytes of a place's operands, and those that are written from an earlier one on and held at this one, by this and how many
+    /// places earlier the other is.
     made: Vec<Vec<u64>>,
     /// Bytes that the program reads in a step.
     read: u64,
@@ -40,40 +45,54 @@ impl<'r> Pace<'r> {
     pub fn of(recording: &'r Recording, machine: Machine) -> Self {
         let program = Program::unrolled(recording, ROUNDS);
         let (begin, end) = (program.steps[0], program.steps[LOOKED_AT]);
-        let length = (end - begin) / LOOKED_AT;
-        let place = |n: usize| begin + n * length / PLACES;
-        let places = LOOKED_AT * PLACES;
-        let takes = |operation: usize| {
-            let bytes: u64 = program.operations[operation].iter().map(|n| program.blocks[*n].bytes).sum();
-            let flops = program.flops[operation] as f64;
-            (flops / machine.flops).max(bytes as f64 / machine.memory)
+        let operands = |operation: usize| -> u64 {
+            program.operations[operation].iter().map(|block| program.blocks[*block].bytes).sum()
         };
-        let mut spent = vec![0.0];
-        for n in 0..places {
-            let stretch: f64 = (place(n)..place(n + 1)).map(takes).sum();
-            spent.push(spent[n] + stretch);
+        let takes = |operation: usize| {
+            let flops = program.flops[operation] as f64;
+            (flops / machine.flops).max(operands(operation) as f64 / machine.memory)
+        };
+        // Beside the first operation of each part of a step, that of the most bytes: it leaves the least room.
+        let length = (end - begin) / LOOKED_AT;
+        let parts = length.min(PLACES / 2);
+        let part = |n: usize| begin + n * length / parts..begin + (n + 1) * length / parts;
+        let largest = |n: usize| part(n).max_by_key(|operation| operands(*operation));
+        let places: BTreeSet<usize> =
+            (0..LOOKED_AT * parts).flat_map(|n| [Some(part(n).start), largest(n)]).flatten().collect();
+        let places: Vec<usize> = places.into_iter().collect();
+        let round = places.len() / LOOKED_AT;
+        let mut whole = 0.0;
+        let mut spent = Vec::new();
+        let mut after = begin;
+        for place in &places {
+            let before = whole + (after..*place).map(takes).sum::<f64>();
+            whole = before + takes(*place);
+            spent.push([before, whole]);
+            after = place + 1;
         }
-        let used = (0..places).map(|first| {
-            let is_defined = |block: usize, _| program.blocks[block].is_defined_before(place(first));
-            let further = (first..places.min(first + PLACES)).map(|n| place(n)..place(n + 1));
-            program.growing(place(first), further, &is_defined)
+        whole += (after..end).map(takes).sum::<f64>();
+        let used = (0..places.len()).map(|first| {
+            let is_defined = |block: usize, _| program.blocks[block].is_defined_before(places[first]);
+            let further = places[first..].windows(2).take(round).map(|pair| pair[0] + 1..pair[1] + 1);
+            program.growing(places[first], further, &is_defined)
         });
-        let made = (0..=places).map(|last| {
-            let is_made = |block: usize, operation| program.blocks[block].is_made_for(operation, place(last));
-            let further = (last.saturating_sub(PLACES)..last).rev().map(|n| place(n)..place(n + 1));
-            program.growing(place(last), further, &is_made)
+        let made = (0..places.len()).map(|last| {
+            let is_made =
+                |block: usize, operation| program.blocks[block].is_made_for(operation, places[last]);
+            let further = places[..=last].windows(2).rev().take(round).map(|pair| pair[0]..pair[1]);
+            program.growing(places[last], further, &is_made)
         });
         let read = recording
             .events
             .iter()
             .map(|event| if let Event::Read { bytes, .. } = event { *bytes } else { 0 });
         let (used, made) = (used.collect(), made.collect());
-        Self { recording, machine, spent, used, made, read: read.sum() }
+        Self { recording, machine, spent, whole, used, made, read: read.sum() }
     }
 
     /// Seconds of arithmetic in a step.
     pub fn arithmetic(&self) -> f64 {
-        self.spent[self.spent.len() - 1] / LOOKED_AT as f64
+        self.whole / LOOKED_AT as f64
     }
 
     /// Seconds that a step takes at least, with a device of `budget` bytes and a host of `host` bytes above a disk.
@@ -86,7 +105,7 @@ impl<'r> Pace<'r> {
     pub fn least(&self, budget: u64) -> f64 {
         let moved = bound(self.recording, budget, ROUNDS)[ROUNDS - 1];
         let link = moved.bytes_in.max(moved.bytes_out + self.read) as f64 / self.machine.link;
-        // The most that stretches before each place, none over another, take beyond their arithmetic.
+        // The most that stretches up to each place, none over another, take beyond their arithmetic.
         let mut beyond = vec![0.0f64; self.spent.len()];
         for last in 1..self.spent.len() {
             beyond[last] = beyond[last - 1];
@@ -94,11 +113,11 @@ impl<'r> Pace<'r> {
                 let first = last - n - 1;
                 let used = self.used[first][n];
                 let moves = used.max(*made).saturating_sub(budget) as f64 / self.machine.link;
-                let waits = moves - (self.spent[last] - self.spent[first]);
-                beyond[last] = beyond[last].max(beyond[first] + waits.max(0.0));
+                let ([begin, _], [_, end]) = (self.spent[last], self.spent[first]);
+                beyond[last] = beyond[last].max(beyond[first] + (moves - (begin - end)).max(0.0));
             }
         }
-        let waits = beyond[beyond.len() - 1] / LOOKED_AT as f64;
+        let waits = beyond.last().copied().unwrap_or_default() / LOOKED_AT as f64;
         link.max(self.arithmetic() + waits)
     }
 }
