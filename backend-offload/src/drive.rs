@@ -13,6 +13,7 @@ use pager::{Arena, BlockId, Fault, Limit, Outcome, Pager, Shortage, Step, Stop, 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+mod ahead;
 #[cfg(any(test, feature = "cube", feature = "router"))]
 mod host;
 #[cfg(test)]
@@ -143,11 +144,12 @@ pub(crate) fn make_resident<M: Mover>(
                 door.waited(start.elapsed());
             }
             result?;
-            read_ahead(door);
+            ahead::read(door);
         }
         Err(stop) => return Err(explained(door, stop, operation, None)),
     }
-    look_ahead(door);
+    ahead::move_blocks(door);
+    ahead::write(door);
     watching::note_operation(door);
     Ok(())
 }
@@ -162,30 +164,6 @@ fn complete_all_ended<M: Mover>(door: &mut M, copy_failure: &mut Option<String>)
         complete(door, token, end, copy_failure)?;
     }
     Ok(())
-}
-
-/// Starts to read what will be raised next, beside the operation that is about to run: a hint, which changes no book.
-fn read_ahead<M: Mover>(door: &mut M) {
-    if door.tiers().below().disk.is_some() {
-        let soon = door.pager().soon_from_disk(Tiers::READ_AHEAD);
-        door.tiers().read_ahead(&soon);
-    }
-}
-
-/// Starts moves for operations to come, beside the one that is about to run. Best effort: never fails.
-fn look_ahead<M: Mover>(door: &mut M) {
-    if !door.pager().is_looking_ahead() || !door.looks_ahead() {
-        return;
-    }
-    complete_ended(door);
-    let below = door.tiers().below();
-    while let Some(step) = door.pager().next_ahead(&|| below.rooms()) {
-        if let Err(halt) = carry_out(door, step, &mut None) {
-            let error = told(door, halt, &|| "moving blocks ahead".to_owned(), None);
-            tracing::debug!(target: TARGET, "nothing more is moved ahead of this operation: {error}");
-            return;
-        }
-    }
 }
 
 /// Brings `blocks` onto the device ahead of their use. Best effort: brings what it can and never fails.
@@ -259,7 +237,9 @@ fn take_steps<M: Mover>(
         match take_step(door, operation, copying_since, &mut copy_failure, &mut reclaimed) {
             Ok(false) => {}
             Ok(true) => return Ok(()),
-            Err(Halt::Stop(Stop::Shortage(Shortage::TierFull { .. }))) if !reclaimed => {
+            Err(Halt::Stop(Stop::Shortage(Shortage::TierFull { .. })))
+                if !reclaimed || door.tiers().give_up_ahead() =>
+            {
                 reclaimed = true;
                 door.reclaim_host();
             }

@@ -32,6 +32,11 @@ pub enum Event {
         /// Whether its contents had to be written.
         written: bool,
     },
+    /// A block was written to the disk and stays on the host.
+    WrittenAhead {
+        /// Its size.
+        bytes: u64,
+    },
     /// A block was read from the disk to the host.
     Raised {
         /// Its size.
@@ -109,6 +114,9 @@ impl Journal {
             Event::CopyDropped { bytes } => tracing::debug!(target: TARGET, bytes, "host copy dropped"),
             Event::Sunk { bytes, written } => {
                 tracing::debug!(target: TARGET, bytes, written, "sunk to the disk");
+            }
+            Event::WrittenAhead { bytes } => {
+                tracing::debug!(target: TARGET, bytes, "written to the disk ahead");
             }
             Event::Raised { bytes } => tracing::debug!(target: TARGET, bytes, "raised from the disk"),
             Event::Trimmed => tracing::debug!(target: TARGET, "spare memory returned to the driver"),

@@ -51,6 +51,8 @@ pub struct Stats {
     pub sunk: u64,
     /// Bytes written to the disk, those of the program's own [memory there](crate::DiskMemory) included.
     pub bytes_to_disk: u64,
+    /// Blocks that were written to the disk before host memory was wanted, while they stayed there.
+    pub written_ahead: u64,
     /// Blocks that were read from the disk to the host.
     pub raised: u64,
     /// Bytes read from the disk, counted alike.
@@ -108,6 +110,7 @@ impl Stats {
             bytes_in: self.bytes_in.saturating_sub(earlier.bytes_in),
             sunk: self.sunk.saturating_sub(earlier.sunk),
             bytes_to_disk: self.bytes_to_disk.saturating_sub(earlier.bytes_to_disk),
+            written_ahead: self.written_ahead.saturating_sub(earlier.written_ahead),
             raised: self.raised.saturating_sub(earlier.raised),
             bytes_from_disk: self.bytes_from_disk.saturating_sub(earlier.bytes_from_disk),
             bytes_written: self.bytes_written.saturating_sub(earlier.bytes_written),

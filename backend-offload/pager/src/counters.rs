@@ -19,6 +19,8 @@ pub struct Counters {
     pub sunk: u64,
     /// See above.
     pub bytes_to_disk: u64,
+    /// Blocks that were written to the disk while they stayed on the host; their bytes are among those above.
+    pub written_ahead: u64,
     /// Blocks that were raised from the disk to the host.
     pub raised: u64,
     /// Bytes of these.

@@ -11,7 +11,7 @@
 //! 3. the operation runs; [`Pager::wrote`] tells which blocks changed.
 //!
 //! A door whose moves end later than they start asks [`Pager::next_ahead`], too, once an operation is ready: what it
-//! starts then runs beside that operation.
+//! starts then runs beside that operation. So does a door above a disk with [`Pager::next_below`].
 //!
 //! One step at a time, because each can fail, and because what a step frees is known only once it is done.
 //!
@@ -43,6 +43,7 @@ mod repeats;
 mod residency;
 mod simulate;
 mod sinking;
+mod sinking_ahead;
 mod step;
 mod steps;
 #[cfg(test)]

@@ -26,10 +26,9 @@ const LOOKED_AT: usize = ROUNDS - 2;
 pub struct Pace<'r> {
     recording: &'r Recording,
     machine: Machine,
-    /// Time of all operations before each place and of those up to its own, over the rounds that are looked at.
+    /// Time of all operations before each place and of those up to its own, over the rounds that are looked at. The last place is the
+    /// operation after them.
     spent: Vec<[f64; 2]>,
-    /// Time of all operations of these rounds.
-    whole: f64,
     /// Bytes of a place's operands, and those with contents from before it that are used after it up to a later one, by the first place
     /// and how many places later the other is.
     used: Vec<Vec<u64>>,
@@ -59,18 +58,16 @@ impl<'r> Pace<'r> {
         let largest = |n: usize| part(n).max_by_key(|operation| operands(*operation));
         let places: BTreeSet<usize> =
             (0..LOOKED_AT * parts).flat_map(|n| [Some(part(n).start), largest(n)]).flatten().collect();
-        let places: Vec<usize> = places.into_iter().collect();
         let round = places.len() / LOOKED_AT;
-        let mut whole = 0.0;
-        let mut spent = Vec::new();
+        // The last stretch ends where the next round begins.
+        let places: Vec<usize> = places.into_iter().chain([end]).collect();
+        let mut spent: Vec<[f64; 2]> = Vec::new();
         let mut after = begin;
         for place in &places {
-            let before = whole + (after..*place).map(takes).sum::<f64>();
-            whole = before + takes(*place);
-            spent.push([before, whole]);
+            let before = spent.last().map_or(0.0, |last| last[1]) + (after..*place).map(takes).sum::<f64>();
+            spent.push([before, before + takes(*place)]);
             after = place + 1;
         }
-        whole += (after..end).map(takes).sum::<f64>();
         let used = (0..places.len()).map(|first| {
             let is_defined = |block: usize, _| program.blocks[block].is_defined_before(places[first]);
             let further = places[first..].windows(2).take(round).map(|pair| pair[0] + 1..pair[1] + 1);
@@ -87,12 +84,12 @@ impl<'r> Pace<'r> {
             .iter()
             .map(|event| if let Event::Read { bytes, .. } = event { *bytes } else { 0 });
         let (used, made) = (used.collect(), made.collect());
-        Self { recording, machine, spent, whole, used, made, read: read.sum() }
+        Self { recording, machine, spent, used, made, read: read.sum() }
     }
 
     /// Seconds of arithmetic in a step.
     pub fn arithmetic(&self) -> f64 {
-        self.whole / LOOKED_AT as f64
+        self.spent.last().map_or(0.0, |[before, _]| *before) / LOOKED_AT as f64
     }
 
     /// Seconds that a step takes at least, with a device of `budget` bytes and a host of `host` bytes above a disk.

@@ -31,6 +31,7 @@ use crate::operation::{Operation, Target};
 use crate::planner::Planner;
 use crate::policy::{Policy, Recency};
 use crate::recording::Recorder;
+use crate::sinking_ahead::SinkingAhead;
 
 /// Where every block of one device is, and what has to happen before an operation may run.
 #[derive(Debug)]
@@ -42,6 +43,7 @@ pub struct Pager {
     pub(crate) planner: Option<Planner>,
     pub(crate) order: Furthest,
     pub(crate) ahead: Ahead,
+    pub(crate) sinking_ahead: SinkingAhead,
     /// Blocks with a preference.
     pub(crate) hinted: u64,
     pub(crate) oversized: Oversized,
@@ -76,6 +78,7 @@ impl Pager {
             planner: (policy == Policy::Planned).then(Planner::new),
             order: Furthest::default(),
             ahead: Ahead::default(),
+            sinking_ahead: SinkingAhead::default(),
             hinted: 0,
             oversized,
             counters: Counters::default(),

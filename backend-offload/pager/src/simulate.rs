@@ -50,6 +50,8 @@ pub struct Replay<'r> {
     given: Vec<u64>,
     gives: u64,
     timeline: Option<Timeline>,
+    /// The block that is being written beside the program, and bytes of it that are left.
+    writing: Option<(BlockId, u64)>,
     /// Decisions, line by line.
     #[cfg(test)]
     pub(crate) decisions: String,
@@ -73,6 +75,7 @@ impl<'r> Replay<'r> {
             given: Vec::new(),
             gives: 0,
             timeline: None,
+            writing: None,
             #[cfg(test)]
             decisions: String::new(),
         }
@@ -216,6 +219,7 @@ impl<'r> Replay<'r> {
                 let bytes = self.pager.get(block).map_or(0, |block| block.bytes);
                 self.make_host_room(bytes)?;
                 self.gives += bytes;
+                self.writing.take_if(|(id, _)| *id == block);
                 if let Some(timeline) = self.timeline.as_mut() {
                     timeline.is_given(bytes);
                 }
@@ -306,9 +310,31 @@ impl<'r> Replay<'r> {
             self.note("beside", step);
             self.take(step)?;
         }
+        self.write_below()?;
         let bytes = self.operands.iter().filter_map(|id| self.pager.get(*id)).map(|block| block.bytes).sum();
         if let Some(timeline) = &mut self.timeline {
             timeline.operates(flops, bytes, self.pager.ledger().resident());
+        }
+        Ok(())
+    }
+
+    /// Writes blocks that are to sink, as far as there are buffers.
+    fn write_below(&mut self) -> Result<(), Stop> {
+        if self.host == Limit::NONE {
+            return Ok(());
+        }
+        loop {
+            let rooms = self.rooms();
+            let Some(block) = self.pager.next_below(&|| rooms) else { break };
+            let Some(timeline) = &mut self.timeline else { break };
+            let begun = self.writing.filter(|(id, _)| *id == block);
+            let left = begun.map_or(self.pager.block(block)?.bytes, |(_, left)| left);
+            let begins = timeline.writes_beside(left);
+            self.writing = Some((block, left - begins));
+            if begins < left {
+                break;
+            }
+            self.pager.written_below(block)?;
         }
         Ok(())
     }
@@ -323,8 +349,9 @@ impl<'r> Replay<'r> {
                 let before = self.pager.counters().bytes_to_disk;
                 self.pager.sunk(block)?;
                 let written = self.pager.counters().bytes_to_disk - before;
+                let begun = self.writing.take_if(|(id, _)| *id == block);
                 if let Some(timeline) = self.timeline.as_mut().filter(|_| written > 0) {
-                    timeline.sinks(written);
+                    timeline.sinks(begun.map_or(written, |(_, left)| left));
                 }
             }
             Step::Raise { block } => {

@@ -133,7 +133,7 @@ impl Pager {
     }
 
     /// How much later than others the block is needed, as far as anybody knows.
-    fn depth(&self, id: BlockId, block: &Block) -> u64 {
+    pub(crate) fn depth(&self, id: BlockId, block: &Block) -> u64 {
         let age = self.operation.number - block.last_use;
         match self.planner.as_ref().filter(|_| self.is_planning()).map(|planner| planner.future(id)) {
             Some(Future::Used(after)) => after,
@@ -210,6 +210,6 @@ impl Pager {
 }
 
 /// Nothing uses the block in host memory, where it is alone.
-fn rests_on_host(block: &Block) -> bool {
+pub(crate) fn rests_on_host(block: &Block) -> bool {
     block.place == Place::Away(TierIndex::HOST) && block.moving.is_none()
 }

@@ -9,6 +9,7 @@ mod disk_bounds;
 mod planning;
 mod recordings;
 mod sinking;
+mod sinking_ahead;
 
 /// Takes every step of the operation begun last, completing each at once; returns them.
 fn take_steps(pager: &mut Pager) -> Result<Vec<Step>, Stop> {

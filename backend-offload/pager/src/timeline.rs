@@ -9,7 +9,8 @@
 //! one parameter after another from the beginning of the program's step, and the program waits for the one it comes to.
 //!
 //! A disk below the host does one thing at a time, read or write. A block has sunk once all but the last few buffers of it are
-//! written, and is raised once all of it is read; the program waits for both. States that the host steps may lie there, too: the
+//! written, and is raised once all of it is read; the program waits for both, and not for what is written before it has to sink: a
+//! few buffers of it between two operations. States that the host steps may lie there, too: the
 //! disk reads and writes them in the time that blocks leave it, and new contents are there once those of their state have passed.
 
 use crate::block::{BlockId, Token};
@@ -180,6 +181,15 @@ impl Timeline {
     pub fn sinks(&mut self, bytes: u64) {
         self.moves_on_disk(bytes);
         self.wait_until(self.disk_free - BEHIND / self.machine.disk);
+    }
+
+    /// As many of the bytes as there are buffers for begin to pass to the disk, and nobody waits for them.
+    pub fn writes_beside(&mut self, bytes: u64) -> u64 {
+        let busy = self.disk_free - self.now;
+        let free = if busy > 0.0 { BEHIND - busy * self.machine.disk } else { BEHIND };
+        let begins = bytes.min(free.max(0.0) as u64);
+        self.moves_on_disk(begins);
+        begins
     }
 
     /// So many bytes are raised from the disk, and the program waits for them.

@@ -23,6 +23,7 @@ pub(crate) fn draft<M: Mover>(door: &mut M, len: usize) -> Result<Option<Draft>,
     }
     // Neither dropped tensors nor finished uploads hold any of it.
     door.reclaim_host();
+    door.tiers().give_up_ahead();
     sweep(door);
     let below = door.tiers().below();
     let operation = || "making room on the host".to_owned();

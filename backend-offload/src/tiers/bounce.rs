@@ -134,11 +134,7 @@ impl Bounce {
     fn free_or_reaped(&mut self) -> Option<usize> {
         let free = |pieces: &[Option<Piece>]| pieces.iter().position(Option::is_none);
         free(&self.pieces).or_else(|| {
-            for slot in 0..BUFFERS {
-                if self.has_ended(slot) {
-                    self.land(slot);
-                }
-            }
+            self.reap();
             free(&self.pieces)
         })
     }
@@ -269,9 +265,22 @@ impl Bounce {
                 break;
             }
         }
-        let failed = self.slots_of(|piece| piece.part.owner == owner && piece.error().is_some());
-        let error = failed.first().and_then(|slot| self.pieces[*slot].as_ref()?.error().map(same));
-        error.map_or(Ok(()), Err)
+        self.error_of(owner).map_or(Ok(()), Err)
+    }
+
+    /// Why a piece of the block could not be written, if one could not.
+    pub(super) fn error_of(&self, owner: u64) -> Option<io::Error> {
+        self.unwritten().find(|piece| piece.part.owner == owner).and_then(Piece::error).map(same)
+    }
+
+    /// Whether any piece could not be written.
+    pub(super) fn has_failed(&self) -> bool {
+        self.unwritten().next().is_some()
+    }
+
+    fn unwritten(&self) -> impl Iterator<Item = &Piece> {
+        let failed = |piece: &&Piece| piece.direction == Direction::Write && piece.error().is_some();
+        self.pieces.iter().flatten().filter(failed)
     }
 
     /// Repeats writes that failed when nobody waited for them. The error has the part of a block it is about.
@@ -298,16 +307,30 @@ impl Bounce {
         if self.find(part.owner, part.place).is_some() {
             return true;
         }
-        if self.taken() >= BESIDE {
-            self.free_or_reaped();
-        }
+        let Some(slot) = self.beside() else { return false };
         let writes = |piece: &Piece| piece.part.owner == part.owner && piece.direction == Direction::Write;
-        let Some(slot) = self.pieces.iter().position(Option::is_none) else { return false };
-        if self.taken() >= BESIDE || !self.slots_of(writes).is_empty() {
+        if !self.slots_of(writes).is_empty() {
             return false;
         }
         self.begin(slot, part, Direction::Read, true);
         true
+    }
+
+    /// A buffer for a piece that nobody waits for, if one can be had at once and enough are left to others.
+    pub(super) fn beside(&mut self) -> Option<usize> {
+        if self.taken() >= BESIDE {
+            self.reap();
+        }
+        self.pieces.iter().position(Option::is_none).filter(|_| self.taken() < BESIDE)
+    }
+
+    /// Takes note of what has ended.
+    pub(super) fn reap(&mut self) {
+        for slot in 0..BUFFERS {
+            if self.has_ended(slot) {
+                self.land(slot);
+            }
+        }
     }
 
     /// Gives up what was read ahead for blocks that are not `wanted`, where nothing has to be waited for.
@@ -441,43 +464,4 @@ impl fmt::Debug for Bounce {
 }
 
 #[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use super::super::lines::Lines;
-    use super::*;
-
-    /// Makes the kernel refuse rings to this thread, as containers do.
-    fn refuse_rings() {
-        let filter = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-        let mut program = [
-            filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-            filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
-            filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-            filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-        ];
-        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-        // SAFETY: the program is there for the length of the call, which changes what this thread may ask for and no memory.
-        let refused = unsafe {
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
-        };
-        assert!(refused, "{}", io::Error::last_os_error());
-    }
-
-    #[test]
-    fn a_kernel_that_refuses_rings_is_told_of_once() {
-        let lines = Lines::default();
-        let subscriber = lines.clone();
-        let refused = std::thread::spawn(move || {
-            refuse_rings();
-            let said = Once::new();
-            let memory = Memory::zeroed(BUFFERS, ALIGNMENT as usize);
-            let open = || ring_or_word(Ring::open(memory.whole()), &said).is_none();
-            tracing::subscriber::with_default(subscriber, || open() && open())
-        });
-        assert!(refused.join().expect("no panic"), "the kernel gave a ring");
-        let lines = lines.told();
-        assert_eq!(lines.len(), 1, "{lines:?}");
-        // Whoever shows warnings alone is to see it.
-        assert!(lines[0].starts_with("WARN: no io_uring (Operation not permitted"), "{lines:?}");
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 
 use super::bounce::BESIDE;
 use super::checksum::checksum;
-use super::disk::{Disk, Sunk};
+use super::disk::{Beside, Disk, Sunk, Writing};
 use super::pool::{Draft, HostPool, Lease};
 use super::slab::SlabSource;
 use crate::error::OffloadError;
@@ -22,6 +22,8 @@ pub(crate) struct Tiers {
     traffic: Arc<Traffic>,
     copies: HashMap<BlockId, Kept>,
     sunk: HashMap<BlockId, Sunk>,
+    /// A block that is written while it stays on the host.
+    ahead: Option<(BlockId, Writing)>,
 }
 
 /// The tiers below a device, which other devices share.
@@ -67,12 +69,18 @@ impl Tiers {
 
     pub fn new(pool: Arc<HostPool>, source: SlabSource, distrust: bool) -> Self {
         let traffic = Arc::default();
-        Self { pool, source, distrust, disk: None, traffic, copies: HashMap::new(), sunk: HashMap::new() }
+        let (copies, sunk) = (HashMap::new(), HashMap::new());
+        Self { pool, source, distrust, disk: None, traffic, copies, sunk, ahead: None }
     }
 
     /// These copies with a disk below the host, if there is one.
     pub fn above(self, disk: Option<Arc<Disk>>) -> Self {
         Self { disk, ..self }
+    }
+
+    /// Whether there is a disk below the host.
+    pub fn has_disk(&self) -> bool {
+        self.disk.is_some()
     }
 
     /// The tiers below the device, to be asked for their room.
@@ -94,7 +102,13 @@ impl Tiers {
     pub fn keep(&mut self, block: BlockId, draft: Draft) {
         let copy = self.seal(draft.seal());
         self.copies.insert(block, copy);
+        self.forget_below(block);
+    }
+
+    /// Drops what the disk has of the block: it is not its contents any more.
+    fn forget_below(&mut self, block: BlockId) {
         self.sunk.remove(&block);
+        self.ahead.take_if(|(id, _)| *id == block);
     }
 
     /// Gives the block's host memory up, once its contents are on the disk.
@@ -104,10 +118,42 @@ impl Tiers {
             let lease = self.verified(block)?;
             let disk =
                 self.disk.as_ref().ok_or_else(|| missing("sinking a block", block, "there is no disk"))?;
-            self.sunk.insert(block, disk.write(lease.bytes())?);
+            let begun = self.ahead.take_if(|(id, _)| *id == block);
+            let sunk = match begun {
+                Some((_, writing)) => writing.finish(lease.bytes())?,
+                None => disk.write(lease.bytes())?,
+            };
+            self.sunk.insert(block, sunk);
         }
         self.copies.remove(&block);
         Ok(())
+    }
+
+    /// Writes the block, which stays on the host, to the disk as far as nobody waits for it, in the place of another one that was
+    /// begun. True once the disk has all of it. Best effort: what fails comes to nothing.
+    pub fn write_ahead(&mut self, block: BlockId) -> Result<bool, OffloadError> {
+        let begun = self.ahead.take().filter(|(id, _)| *id == block);
+        let Some(disk) = &self.disk else { return Ok(false) };
+        let Some(copy) = self.copies.get(&block) else { return Ok(false) };
+        let bytes = copy.lease.bytes();
+        let Some(writing) = begun.map(|(_, writing)| writing).or_else(|| disk.begin_beside(bytes.len()))
+        else {
+            return Ok(false);
+        };
+        match writing.go_on_beside(bytes)? {
+            Beside::UnderWay(writing) => self.ahead = Some((block, writing)),
+            Beside::Done(sunk) => {
+                self.verified(block)?;
+                self.sunk.insert(block, sunk);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Gives up the place on the disk of a block that is written ahead. False if there is none.
+    pub fn give_up_ahead(&mut self) -> bool {
+        self.ahead.take().is_some()
     }
 
     /// Reads the block from the disk into host memory. The disk keeps it, too.
@@ -145,6 +191,7 @@ impl Tiers {
             self.sunk.remove(&block);
         } else {
             self.copies.remove(&block);
+            self.ahead.take_if(|(id, _)| *id == block);
         }
     }
 
@@ -177,7 +224,7 @@ impl Tiers {
     /// Throws the block's copies away, if it has any.
     pub fn remove(&mut self, block: BlockId) {
         self.copies.remove(&block);
-        self.sunk.remove(&block);
+        self.forget_below(block);
     }
 
     /// Changes `share` of the block's copy of `len` bytes by `edit`: in place, in a duplicate if an upload still reads it,
@@ -188,7 +235,7 @@ impl Tiers {
         {
             edit(bytes);
             copy.checksum = self.distrust.then(|| checksum(copy.lease.bytes()));
-            self.sunk.remove(&block);
+            self.forget_below(block);
             return true;
         }
         let Ok(mut draft) = self.draft(len) else { return false };
@@ -236,6 +283,7 @@ fn missing(attempted: &str, block: BlockId, what: &str) -> OffloadError {
 
 #[cfg(test)]
 mod tests {
+    use super::super::bounce::PIECE;
     use super::super::disk::in_memory;
     use super::super::extents::ALIGNMENT;
     use super::*;
@@ -284,6 +332,44 @@ mod tests {
         tiers.sink(BLOCK).expect("room");
         tiers.raise(BLOCK, 40).expect("as it was written");
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes()[..2], [4, 3]);
+    }
+
+    /// The rest of a block that was begun is written when it sinks; one that changed meanwhile begins anew.
+    #[test]
+    fn a_block_that_is_written_ahead_sinks_as_it_is_then() {
+        let len = 8 * PIECE + 5;
+        let disk = in_memory(2 * len as u64 / ALIGNMENT + 2).expect("room for two");
+        let pool = HostPool::new(Limit::NONE, Limit::NONE);
+        let mut tiers = Tiers::new(pool, SlabSource::Heap, true).above(Some(disk.clone()));
+        let numbered =
+            |bytes: &mut [u8]| bytes.iter_mut().enumerate().for_each(|(n, byte)| *byte = (n >> 9) as u8);
+        assert!(tiers.edit(BLOCK, len, Share::Whole, numbered));
+        assert!(!tiers.write_ahead(BLOCK).expect("as it was kept"), "there are fewer buffers than pieces");
+        let taken = disk.usage().in_use;
+        assert!(tiers.edit(BLOCK, len, Share::Part, |bytes| bytes[1] = 77));
+        assert_eq!(disk.usage().in_use, 0, "what was begun is not its contents");
+        assert!(!tiers.write_ahead(BLOCK).expect("as it was kept"));
+        assert_eq!(disk.usage().in_use, taken);
+        tiers.sink(BLOCK).expect("room");
+        assert_eq!(disk.usage().in_use, taken, "it went on where it was");
+        tiers.raise(BLOCK, len as u64).expect("as it was written");
+        let mut expected = vec![0; len];
+        numbered(&mut expected);
+        expected[1] = 77;
+        assert!(tiers.verified(BLOCK).expect("as it was kept").bytes() == expected);
+        assert!(!tiers.give_up_ahead());
+    }
+
+    #[test]
+    fn a_block_that_is_written_ahead_stays_on_the_host() {
+        let disk = in_memory(3).expect("three pages");
+        let mut tiers = tiers().above(Some(disk.clone()));
+        assert!(tiers.edit(BLOCK, 40, Share::Whole, |bytes| bytes.fill(3)));
+        assert!(tiers.write_ahead(BLOCK).expect("as it was kept"));
+        assert_eq!(tiers.get(BLOCK).expect("it stays").bytes(), [3; 40]);
+        assert_eq!(tiers.on_disk(BLOCK).expect("the disk has it"), [3; 40]);
+        tiers.sink(BLOCK).expect("for free");
+        assert_eq!(disk.usage().peak, ALIGNMENT);
     }
 
     #[test]

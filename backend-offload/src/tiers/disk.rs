@@ -3,7 +3,7 @@
 //! Nothing is left of it when the process ends, however it ends. Reads and writes go around the system's cache where the
 //! file system allows it: what is cached there would take the memory that the host budget leaves to others.
 
-use super::bounce::{Bounce, Means, PIECE, Part};
+use super::bounce::{BESIDE, Bounce, Means, PIECE, Part};
 use super::checksum::Checksum;
 use super::extents::{ALIGNMENT, Extents};
 use super::system;
@@ -51,6 +51,25 @@ pub(super) struct Sunk {
     parts: Vec<Range<u64>>,
     len: usize,
     checksum: u64,
+}
+
+/// A block whose pieces are written one after another.
+#[derive(Debug)]
+pub(super) struct Writing {
+    sunk: Sunk,
+    /// Number of pieces whose writing has begun.
+    begun: usize,
+    /// Bytes of the block before the last of them, and with it.
+    last: usize,
+    end: usize,
+    checksum: Checksum,
+}
+
+/// How far a block has come that nobody waits for.
+#[derive(Debug)]
+pub(super) enum Beside {
+    UnderWay(Writing),
+    Done(Sunk),
 }
 
 /// Bytes on the disk.
@@ -187,27 +206,19 @@ impl Disk {
         let parts = self.take(bytes.len() as u64).ok_or_else(|| {
             self.failed("finding room for", (number, bytes.len()), None, "all of it is in use")
         })?;
-        let mut sunk = Sunk { disk: self.clone(), number, parts, len: bytes.len(), checksum: 0 };
-        // Given up before the block, which takes the buffers to give up its pieces.
-        let mut bounce = self.bounce();
-        let (mut rest, mut last) = (bytes, bytes);
-        let mut checksum = Checksum::default();
-        for part in sunk.pieces() {
-            // None is left where every piece failed.
-            let Some(slot) = bounce.spare(number) else { break };
-            let (now, later) = rest.split_at(part.len.min(rest.len()));
-            bounce.fill(slot, now, part.len);
-            bounce.begin(slot, part, Direction::Write, true);
-            if !later.is_empty() {
-                checksum.add(now);
-            }
-            (rest, last) = (later, now);
-        }
-        let left = bounce.leave_behind(number);
-        drop(bounce);
-        left.map_err(|error| sunk.failed("writing", &error.to_string()))?;
-        sunk.checksum = checksum.of_last(last);
-        Ok(sunk)
+        self.writing(number, parts, bytes.len()).finish(bytes)
+    }
+
+    /// A place for a block of `len` bytes that nobody waits for, unless there is none.
+    pub(super) fn begin_beside(self: &Arc<Self>, len: usize) -> Option<Writing> {
+        let parts = self.take(len as u64)?;
+        let number = self.sunk.fetch_add(1, Ordering::Relaxed);
+        Some(self.writing(number, parts, len))
+    }
+
+    fn writing(self: &Arc<Self>, number: u64, parts: Vec<Range<u64>>, len: usize) -> Writing {
+        let sunk = Sunk { disk: self.clone(), number, parts, len, checksum: 0 };
+        Writing { sunk, begun: 0, last: 0, end: 0, checksum: Checksum::default() }
     }
 
     /// Waits until all that has sunk is on the disk.
@@ -272,6 +283,62 @@ impl Disk {
             folder: self.folder.display().to_string(),
             reason: reason.to_owned(),
         }
+    }
+}
+
+impl Writing {
+    /// Copies at most `pieces` of the block into buffers that `spare` gives, and begins to write them. True once all are begun.
+    fn go_on(
+        &mut self,
+        bounce: &mut Bounce,
+        bytes: &[u8],
+        pieces: usize,
+        spare: impl Fn(&mut Bounce, u64) -> Option<usize>,
+    ) -> bool {
+        for part in self.sunk.pieces().skip(self.begun).take(pieces) {
+            let Some(slot) = spare(bounce, self.sunk.number) else { return false };
+            // The checksum ends with the last piece, whichever that is.
+            self.checksum.add(&bytes[self.last..self.end]);
+            (self.last, self.end) = (self.end, bytes.len().min(self.end + part.len));
+            bounce.fill(slot, &bytes[self.last..self.end], part.len);
+            bounce.begin(slot, part, Direction::Write, true);
+            self.begun += 1;
+        }
+        self.end == bytes.len()
+    }
+
+    /// Writes what is not written yet. `bytes` are the whole block, which must not have changed since it was begun.
+    pub(super) fn finish(mut self, bytes: &[u8]) -> Result<Sunk, OffloadError> {
+        let disk = self.sunk.disk.clone();
+        // Given up before the block, which takes the buffers to give up its pieces.
+        let mut bounce = disk.bounce();
+        // No buffer is left where every piece failed.
+        self.go_on(&mut bounce, bytes, usize::MAX, Bounce::spare);
+        let left = bounce.leave_behind(self.sunk.number);
+        drop(bounce);
+        left.map_err(|error| self.sunk.failed("writing", &error.to_string()))?;
+        Ok(self.sealed(bytes))
+    }
+
+    /// Goes on as far as there are buffers that nobody waits for; the caller copies no more than these hold.
+    pub(super) fn go_on_beside(mut self, bytes: &[u8]) -> Result<Beside, OffloadError> {
+        let disk = self.sunk.disk.clone();
+        let Ok(mut bounce) = disk.bounce.try_lock() else { return Ok(Beside::UnderWay(self)) };
+        bounce.reap();
+        let error = bounce.error_of(self.sunk.number);
+        // Before anything else is written, what could not be is repeated, which the next block that has to sink waits for.
+        let all = !bounce.has_failed() && self.go_on(&mut bounce, bytes, BESIDE, |bounce, _| bounce.beside());
+        drop(bounce);
+        if let Some(error) = error {
+            return Err(self.sunk.failed("writing", &error.to_string()));
+        }
+        Ok(if all { Beside::Done(self.sealed(bytes)) } else { Beside::UnderWay(self) })
+    }
+
+    fn sealed(self, bytes: &[u8]) -> Sunk {
+        let mut sunk = self.sunk;
+        sunk.checksum = self.checksum.of_last(&bytes[self.last..self.end]);
+        sunk
     }
 }
 

@@ -138,7 +138,7 @@ const LIMIT: f64 = 0.01;
 
 const TRAINED: &str = "\
 The trainer on the CPU, as a process by itself, which loads no MPI, and as the one rank of `mpirun -n 1`, by turns. Each time \
-is the median of a process's steps. All ended with the same weights, to the bit.";
+is the fastest of a process's steps, as other work on the machine only ever adds to one. All ended with the same weights, to the bit.";
 
 /// Bytes in the unit that rates have.
 fn megabytes(bytes: u64) -> String {

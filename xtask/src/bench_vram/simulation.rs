@@ -213,10 +213,10 @@ that any way of moving could copy in, plus the least that any way could copy out
 counts bytes; how long they take depends on the link and on what runs beside them. Where times of a step are told, an operation takes
 the longer of the times for its floating-point operations (`--flops`; older recordings have none) and for its operands' bytes
 (`--memory`), each as far as a rate was given, and the step is the fourth; *waited* is what is left of copying beside them, and of an
-optimizer's step on the host (`--host-step`). *The least* is a lower bound, too: in any stretch of operations whatever
-contents it uses beyond the budget have to come in meanwhile. Above a disk, its bound is that of the device's link with device and
+optimizer's step on the host (`--host-step`). *The least* is a lower bound, too: between any two operations whatever
+contents these and those between them use beyond the budget have to come in, and what they make beyond it has to leave. Above a disk, its bound is that of the device's link with device and
 host together in the place of the device; it reads or writes one block at a time, and the program waits for all but the last 24 MiB
-of what sinks (`--disk-speed`).
+of what sinks without having been written before (`--disk-speed`).
 ";
 
 /// The steps that are kept with the pager.

@@ -40,6 +40,9 @@ pub(crate) struct Trainer {
 /// As many steps as it takes to find one that repeats.
 const RECORDED: &str = "train.steps=4";
 
+/// The run's folder in a folder for scratch.
+const RUN: &str = "run";
+
 /// Variables that would override a cell's settings, or slow it down.
 const WITHHELD: [&str; 3] = ["OFFLOAD_DEVICE_BUDGET", "OFFLOAD_HOST_BUDGET", "OFFLOAD_PARANOID"];
 
@@ -77,14 +80,14 @@ impl Trainer {
 
     /// The speed of `model` without a limit, and the weights it ends with.
     pub(crate) fn timed(&self, model: &Model, time: Duration) -> Result<Timed> {
-        match self.train(model, None, &[], time)? {
-            Outcome::Fits(run) => Ok(Timed {
-                parameters: run.parameters,
-                step_seconds: run.step_ms_median.context("the trainer named no median step")? / 1e3,
-                weights: run.weights_sha256,
-            }),
+        self.in_scratch(|scratch| match self.run(self.program.clone(), model, None, &[], scratch, time)? {
+            Outcome::Fits(run) => {
+                let journal = fs::read_to_string(scratch.join(RUN).join("metrics.jsonl"));
+                let fastest = fastest_step(&journal.context("reading the trainer's journal")?)?;
+                Ok(Timed { parameters: run.parameters, step_seconds: fastest, weights: run.weights_sha256 })
+            }
             other => bail!("{} {}: {}", model.name, other.name(), other.reason().unwrap_or_default()),
-        }
+        })
     }
 
     /// Measures energy, too.
@@ -143,7 +146,7 @@ impl Trainer {
         time: Duration,
     ) -> Result<Outcome> {
         let budget = limit.map_or_else(|| UNLIMITED.to_owned(), |bytes| format!("{bytes}B"));
-        let run = scratch.join("run").to_string_lossy().into_owned();
+        let run = scratch.join(RUN).to_string_lossy().into_owned();
         let program = program.arguments(arguments(model, &self.device, &budget, further, &run));
         let mut meter = Meter::default();
         let look = |said: &Path| {
@@ -164,7 +167,7 @@ impl Trainer {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Timed {
     pub(crate) parameters: u64,
-    /// The median step's.
+    /// The fastest step's: whatever else runs only ever adds to a step.
     pub(crate) step_seconds: f64,
     /// Digest of the weights at the end.
     pub(crate) weights: String,
@@ -227,6 +230,14 @@ fn judge(ended: &Ended, time: Duration, run: &str) -> Outcome {
     }
 }
 
+/// Seconds of the fastest step in a journal.
+fn fastest_step(journal: &str) -> Result<f64> {
+    let lines = journal.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>();
+    let lines = lines.context("the trainer's journal is no JSON")?;
+    let steps = lines.iter().filter(|line| line["kind"] == "step").filter_map(|line| line["ms"].as_f64());
+    Ok(steps.min_by(f64::total_cmp).context("the trainer's journal has no step")? / 1e3)
+}
+
 fn finished(printed: &str) -> Result<Summary> {
     let said: Value = serde_json::from_str(printed.trim()).context("it printed no JSON")?;
     anyhow::ensure!(said["outcome"] == "done", "its outcome is {}, not \"done\"", said["outcome"]);
@@ -235,6 +246,8 @@ fn finished(printed: &str) -> Result<Summary> {
 
 #[cfg(all(test, unix))]
 pub(super) mod tests {
+    use serde_json::json;
+
     use super::{super::summary::tests::PRINTED, *};
 
     /// A program in the trainer's place, and the folder of this test alone that it lies in.
@@ -364,7 +377,11 @@ pub(super) mod tests {
     #[test]
     fn a_launched_trainer_is_the_last_word_of_its_launcher_and_is_told_the_same() {
         let script = finishing(&PRINTED.replace("\"bb\"", "\"$3 $LAUNCHED\"")).replace("'END'", "END");
-        let stand_in = StandIn::new("launched", &script);
+        let steps = [420.0, 350.5, 351.0].map(|ms| json!({"kind": "step", "ms": ms}).to_string()).join("\n");
+        let journal = format!(
+            "mkdir \"$7\"\ncat > \"$7/metrics.jsonl\" <<'END'\n{{\"kind\": \"start\"}}\n{steps}\nEND\n"
+        );
+        let stand_in = StandIn::new("launched", &(journal + &script));
         let launched = stand_in.trainer.launched(|words| {
             let front = Invocation::new("sh").arguments(["-c", "LAUNCHED=yes exec \"$@\"", "sh"]);
             Ok(front.arguments(words.iter().cloned()))

@@ -142,6 +142,27 @@ fn a_step_takes_no_less_than_what_is_made_at_once_takes_to_leave() {
 }
 
 #[test]
+fn a_step_takes_no_less_than_what_comes_between_two_large_operations() {
+    let mut script = Script::default();
+    let sides: [Vec<usize>; 2] = [(); 2].map(|()| (0..6).map(|_| script.born(10)).collect());
+    for block in sides.iter().flatten() {
+        script.operate(&[], &[*block]);
+    }
+    script.recording.events.push(Event::Begin);
+    for side in &sides {
+        script.operate(side, &[]);
+    }
+    script.step();
+    let stays = |block: &usize| Event::Carried { role: *block, by: *block };
+    script.recording.events.extend(sides.iter().flatten().map(stays));
+    // Of the six blocks of an operation, 60 bytes each, two have room beside the other's: the other four come when that has ended.
+    let machine = Machine { memory: 1.0, link: 1.0, ..Machine::INSTANT };
+    let (step, least) = taken(&script.recording, 80, machine);
+    assert!((least - 2.0 * (60.0 + 40.0)).abs() < 1e-6, "{least}");
+    assert!(step >= least && step < 1.25 * least, "{step} of at least {least}");
+}
+
+#[test]
 fn no_step_takes_less_than_the_least() {
     for seed in 0..20 {
         let mut dice = Dice(seed);

@@ -49,10 +49,12 @@ fn a_step_above_a_disk_takes_as_long_as_the_disk_and_what_is_not_beside_it() {
     let elapsed = replay.elapsed()[ROUNDS - 1];
     let least = Pace::of(&step, machine).least_above_a_disk(8 * GIB, 24 * GIB);
     assert!(elapsed.step >= least && elapsed.disk > elapsed.arithmetic);
-    // Neither sinking nor raising is decided ahead: the program waits for nearly all of it.
-    assert!(
-        elapsed.step > elapsed.disk + elapsed.arithmetic
-            && elapsed.step < 1.02 * (elapsed.disk + elapsed.arithmetic + elapsed.back)
-    );
-    assert!(elapsed.step < 1.6 * least, "{elapsed:?} of at least {least}");
+    let moved = replay.disk_steps()[ROUNDS - 1].total();
+    let fewest = disk_bound(&step, 32 * GIB, ROUNDS)[ROUNDS - 1].total();
+    println!("{elapsed:?} of at least {least}; {moved} bytes of at least {fewest}");
+    // Blocks are written before they have to sink, while the disk has nothing else to do; those that are raised are waited for. Otherwise
+    // the step would take as long as all its parts together.
+    assert!(elapsed.step < elapsed.disk + 0.85 * elapsed.arithmetic);
+    assert!(moved * 100 <= fewest * 107, "{moved} bytes of at least {fewest}");
+    assert!(elapsed.step < 1.45 * least, "{elapsed:?} of at least {least}");
 }

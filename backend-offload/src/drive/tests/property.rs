@@ -296,3 +296,22 @@ fn what_a_repeated_program_wants_next_of_the_disk_is_read_beside_it() {
     assert!(operations_beside > 24, "something was read beside {operations_beside} of 72 operations");
     door.close();
 }
+
+/// Blocks are used forwards and backwards and written each time; the host holds a few of them.
+#[test]
+fn what_a_repeated_program_lets_sink_is_written_beside_it() {
+    let (device, host) = (Limit::bytes(12_300), Limit::bytes(50_000));
+    let mut door =
+        FakeDoor::above_a_disk(device, host, 60, Policy::Planned, Oversized::Refuse, (false, true));
+    let weights: Vec<_> = (0..24).map(|n| door.insert(4000 + n, 0)).collect();
+    for _ in 0..6 {
+        for id in weights.iter().chain(weights.iter().rev()) {
+            door.operate(&[*id], 1).expect("there is room for all");
+            door.check();
+        }
+        door.pager.mark_step();
+    }
+    let counters = door.pager.counters();
+    assert!(counters.written_ahead > 30, "{counters:?}");
+    door.close();
+}

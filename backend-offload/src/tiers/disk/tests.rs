@@ -1,6 +1,5 @@
 //! The disk and its buffers: contents, faults, and what goes on beside the program; by a ring and by threads.
 
-use super::super::bounce::BESIDE;
 use super::super::lines::Lines;
 use super::super::system;
 use super::*;
@@ -235,6 +234,85 @@ fn blocks_are_written_beside_the_program_in_as_many_buffers_as_may_be_taken() {
             let mut read = vec![0; len];
             sunk.read(&mut read).expect("as it was written");
             assert!(read == contents(len, seed));
+        }
+    });
+}
+
+/// Goes on with a block that nobody waits for until the disk has all of it; in how many turns.
+fn write_beside(disk: &Arc<Disk>, bytes: &[u8]) -> Result<(Sunk, usize), OffloadError> {
+    let mut writing = disk.begin_beside(bytes.len()).expect("room");
+    for turn in 1..100 {
+        match writing.go_on_beside(bytes)? {
+            Beside::Done(sunk) => return Ok((sunk, turn)),
+            Beside::UnderWay(rest) => writing = rest,
+        }
+        assert!(disk.bounce().taken() <= BESIDE, "some buffers are left to others");
+        disk.bounce().wait_for_writes(writing.sunk.number);
+    }
+    panic!("the disk never has all of it");
+}
+
+#[test]
+fn a_block_that_nobody_waits_for_is_written_as_buffers_become_free() {
+    by_each_means(128 << 20, |_, disk| {
+        for (len, expected) in [(5, 1), (4096, 1), (6 * PIECE, 1), (9 * PIECE + 77, 2), (14 * PIECE, 3)] {
+            let block = contents(len, len);
+            let (sunk, turns) = write_beside(disk, &block).expect("room");
+            assert_eq!(turns, expected, "{len} bytes");
+            let mut read = vec![0; len];
+            sunk.read(&mut read).expect("as it was written");
+            assert!(read == block);
+        }
+        disk.wait_for_writes().expect("written");
+        assert_eq!((disk.usage().in_use, disk.bounce().taken()), (0, 0));
+    });
+}
+
+#[test]
+fn a_block_that_nobody_waits_for_is_finished_by_who_does() {
+    by_each_means(128 << 20, |_, disk| {
+        let block = contents(11 * PIECE + 5, 3);
+        let writing = disk.begin_beside(block.len()).expect("room");
+        let Ok(Beside::UnderWay(writing)) = writing.go_on_beside(&block) else {
+            panic!("it is larger than the buffers")
+        };
+        let sunk = writing.finish(&block).expect("room");
+        let mut read = vec![0; block.len()];
+        sunk.read(&mut read).expect("as it was written");
+        assert!(read == block);
+        let room = disk.room();
+        drop(disk.begin_beside(block.len()).expect("room").go_on_beside(&block));
+        assert_eq!((disk.room(), disk.bounce().taken()), (room, 0), "one that is given up frees its place");
+    });
+}
+
+#[test]
+fn a_piece_that_fails_while_nobody_waits_gives_its_block_up_and_no_other() {
+    by_each_means(64 << 20, |_, disk| {
+        let (block, large) = (contents(3 * PIECE, 1), contents(9 * PIECE, 2));
+        disk.broken.store(1, Ordering::Relaxed);
+        let told = write_beside(disk, &large).expect_err("its first piece fails").to_string();
+        assert!(
+            told.contains("writing block 0 (36.00 MiB)") && told.contains("Input/output error"),
+            "{told}"
+        );
+        assert_eq!((disk.usage().in_use, disk.bounce().taken()), (0, 0));
+        // Another block's failure is told to the next one that has to sink, and nothing is written before.
+        disk.broken.store(1, Ordering::Relaxed);
+        let sunk = disk.write(&block).expect("buffers are there");
+        disk.bounce().wait_for_writes(sunk.number);
+        let waiting = disk.begin_beside(large.len()).expect("room");
+        let Ok(Beside::UnderWay(waiting)) = waiting.go_on_beside(&large) else {
+            panic!("a piece has failed")
+        };
+        assert_eq!(waiting.begun, 0);
+        disk.wait_for_writes().expect("it is repeated");
+        let Ok(Beside::UnderWay(waiting)) = waiting.go_on_beside(&large) else { panic!("more than buffers") };
+        assert_eq!(waiting.begun, BESIDE);
+        for (sunk, block) in [(sunk, block), (waiting.finish(&large).expect("room"), large)] {
+            let mut read = vec![0; block.len()];
+            sunk.read(&mut read).expect("as it was written");
+            assert!(read == block);
         }
     });
 }

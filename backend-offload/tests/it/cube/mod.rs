@@ -144,6 +144,7 @@ fn counted<T: Target>(device: &T::Device, report: Facts) -> Facts {
         .with("host peak", host.peak)
         .with("host peak reserved", host.peak_reserved)
         .with("sunk", all.sunk)
+        .with("written ahead", all.written_ahead)
         .with("raised", all.raised)
         .with("evictions", all.evictions)
         .with("clean drops", all.clean_drops)

@@ -171,10 +171,11 @@ fn has_the_bits_of_above_a_disk(
     let child = configured(spilling(machine, program, STEPS)).with("budget", roomy.budget);
     let sinking = machine.run(child.with("host", host).with("disk", "256MiB"));
     println!(
-        "{program}: {} bytes on the device and {host} of {} on the host: {} sunk, {} raised",
+        "{program}: {} bytes on the device and {host} of {} on the host: {} sunk, {} of them written before, {} raised",
         roomy.budget,
         roomy.run.text("host peak"),
         sinking.text("sunk"),
+        sinking.text("written ahead"),
         sinking.text("raised")
     );
     assert_eq!(sinking.text("fingerprint"), roomy.run.text("fingerprint"), "{program} above a disk");

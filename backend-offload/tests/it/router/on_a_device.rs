@@ -63,6 +63,7 @@ pub fn report(stats: &Stats) -> Facts {
     let disk = Facts::default();
     let disk = if stats.disk.budget.is_some_and(|budget| budget > 0) {
         disk.with("sunk", stats.sunk)
+            .with("written ahead", stats.written_ahead)
             .with("raised", stats.raised)
             .with("bytes to disk", stats.bytes_to_disk)
             .with("bytes from disk", stats.bytes_from_disk)
