@@ -171,7 +171,16 @@ impl DiskPieces {
     /// # Errors
     /// If the disk fails, or a piece is not what was last written there.
     pub fn read(&self, pieces: Range<usize>, into: &mut PageBuffer) -> Result<(), OffloadError> {
-        let (span, places) = (self.span(pieces.clone()), self.places(pieces.clone()));
+        self.fetch(pieces.clone(), into)?;
+        self.verify(pieces, into)
+    }
+
+    /// The part of [`read`](Self::read) in which the disk works: what was read is of use once it is [verified](Self::verify).
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn fetch(&self, pieces: Range<usize>, into: &mut PageBuffer) -> Result<(), OffloadError> {
+        let span = self.span(pieces.clone());
         let into = &mut into[..span];
         #[cfg(feature = "test-util")]
         let fault = if span > 0 { self.memory.fault(false) } else { None };
@@ -183,8 +192,16 @@ impl DiskPieces {
             read.map_err(|error| self.failed("reading", part.len(), place, &error.to_string()))?;
         }
         self.memory.traffic.read.fetch_add(span as u64, Relaxed);
-        for (piece, place) in self.pieces[pieces].iter().zip(places) {
-            if checksum(&into[place]) != piece.checksum.load(Relaxed) {
+        Ok(())
+    }
+
+    /// Compares neighbouring pieces that were [fetched](Self::fetch) with their checksums, which takes a processor.
+    ///
+    /// # Errors
+    /// If a piece is not what was last written there.
+    pub fn verify(&self, pieces: Range<usize>, fetched: &PageBuffer) -> Result<(), OffloadError> {
+        for (piece, place) in self.pieces[pieces.clone()].iter().zip(self.places(pieces)) {
+            if checksum(&fetched[place]) != piece.checksum.load(Relaxed) {
                 let place = self.stretches_from(piece.begin, 1).next().map_or(0, |(place, _)| place);
                 return Err(self.failed(
                     "reading",
@@ -202,16 +219,29 @@ impl DiskPieces {
     /// # Errors
     /// If the disk fails.
     pub fn write(&self, pieces: Range<usize>, from: &PageBuffer) -> Result<(), OffloadError> {
-        let (span, places) = (self.span(pieces.clone()), self.places(pieces.clone()));
+        self.seal(pieces.clone(), from);
+        self.put(pieces, from)
+    }
+
+    /// Takes the checksums of neighbouring pieces that are [put](Self::put) there next.
+    pub fn seal(&self, pieces: Range<usize>, from: &PageBuffer) {
+        for (piece, place) in self.pieces[pieces.clone()].iter().zip(self.places(pieces)) {
+            piece.checksum.store(checksum(&from[place]), Relaxed);
+        }
+    }
+
+    /// The part of [`write`](Self::write) in which the disk works. The pieces were [sealed](Self::seal) before.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn put(&self, pieces: Range<usize>, from: &PageBuffer) -> Result<(), OffloadError> {
+        let span = self.span(pieces.clone());
         for (place, part) in self.stretches(pieces.start, span) {
             let written = self.memory.disk.write_pages(place, &from[part.clone()]);
             #[cfg(feature = "test-util")]
             let written =
                 written.and_then(|()| self.memory.fault(true).map_or(Ok(()), |fault| fault.strike(&mut [])));
             written.map_err(|error| self.failed("writing", part.len(), place, &error.to_string()))?;
-        }
-        for (piece, place) in self.pieces[pieces].iter().zip(places) {
-            piece.checksum.store(checksum(&from[place]), Relaxed);
         }
         self.memory.traffic.written.fetch_add(span as u64, Relaxed);
         Ok(())

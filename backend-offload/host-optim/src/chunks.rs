@@ -205,10 +205,10 @@ impl Stored {
         self.disk.buffer(self.largest(parts), format_args!("chunks of the state of {}", self.name))
     }
 
-    /// Writes a chunk, unless one of this state could not be.
+    /// Writes a chunk that was sealed, unless one of this state could not be.
     fn write(&self, chunk: usize, slab: &PageBuffer) {
         if self.failure.get().is_none()
-            && let Err(failure) = self.pieces.write(parts_of(chunk, 0..PARTS), slab)
+            && let Err(failure) = self.pieces.put(parts_of(chunk, 0..PARTS), slab)
         {
             _ = self.failure.set(failure);
         }

@@ -2,8 +2,9 @@
 //! state on the disk to the next one in line.
 //!
 //! A thread reads all chunks in the order of the states, as far ahead as there are slabs, and another one writes them in the order in
-//! which they were changed. What fails stays with its state: chunks that were read for a step that is not taken are passed over,
-//! chunks that are to be written behind one that could not be are not, and the next state goes on.
+//! which they were changed. Checksums are taken and compared by the thread that changes chunks, so that the disk does not wait for them.
+//! What fails stays with its state: chunks that were read for a step that is not taken are passed over, chunks that are to be written
+//! behind one that could not be are not, and the next state goes on.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -36,6 +37,7 @@ struct Ends {
 #[derive(Debug)]
 struct Filled {
     state: Arc<Stored>,
+    chunk: usize,
     slab: PageBuffer,
     read: Result<(), OffloadError>,
 }
@@ -82,6 +84,7 @@ impl Pipeline {
 
     /// Writes the chunk.
     pub(super) fn write(&mut self, state: &Arc<Stored>, chunk: usize, slab: PageBuffer) {
+        state.pieces.seal(parts_of(chunk, 0..PARTS), &slab);
         self.tell(Changed::Chunk { state: state.clone(), chunk, slab });
     }
 
@@ -98,19 +101,20 @@ impl Pipeline {
     /// The next chunk of `state`. Chunks of states before it that nobody came for are passed over.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If it cannot be read, or is not what was written.
     pub(super) fn next_of(&mut self, state: &Arc<Stored>) -> Result<PageBuffer, OffloadError> {
         let ends = self.ends.as_ref().expect("the state is one of its own");
         loop {
-            let Filled { state: of, slab, read } = ends.filled.recv().expect(UNTIL_DROPPED);
-            if Arc::ptr_eq(&of, state) && read.is_ok() {
+            let Filled { state: of, chunk, slab, read } = ends.filled.recv().expect(UNTIL_DROPPED);
+            let is_wanted = Arc::ptr_eq(&of, state);
+            let verified = || state.pieces.verify(parts_of(chunk, 0..PARTS), &slab);
+            let found = if is_wanted { read.and_then(|()| verified()) } else { Ok(()) };
+            if is_wanted && found.is_ok() {
                 return Ok(slab);
             }
             // Nobody reads any more behind the last chunks.
             _ = ends.to_read.send(slab);
-            if Arc::ptr_eq(&of, state) {
-                read?;
-            }
+            found?;
         }
     }
 }
@@ -130,9 +134,9 @@ fn read_all(states: &[Arc<Stored>], spare: &Receiver<PageBuffer>, to_change: &Se
     for state in states {
         for chunk in 0..state.ranges().len() {
             let Ok(mut slab) = spare.recv() else { return };
-            let read = state.pieces.read(parts_of(chunk, 0..PARTS), &mut slab);
+            let read = state.pieces.fetch(parts_of(chunk, 0..PARTS), &mut slab);
             let is_read = read.is_ok();
-            if to_change.send(Filled { state: state.clone(), slab, read }).is_err() {
+            if to_change.send(Filled { state: state.clone(), chunk, slab, read }).is_err() {
                 return;
             }
             if !is_read {
