@@ -78,7 +78,7 @@ struct OnHost {
     step: &'static str,
     budget: u64,
     /// Bytes per second that the host's step was measured to read and write in the format, at worst and at best
-    /// (`benchmarks/runs/2026-11-24-cpu-host-step`).
+    /// (`benchmarks/runs/2026-11-25-cpu-host-step`).
     host: [f64; 2],
     /// Bytes it reads and writes for each byte of new weights, two of which are a parameter.
     per_weight: f64,
@@ -87,22 +87,21 @@ struct OnHost {
 }
 
 const ON_HOST: [OnHost; 2] = [
-    // In `bf16`, 20 bytes for a parameter. At the slower rate the host's step is longer than the products of a forward pass, beside
-    // which it runs.
+    // In `bf16`, 20 bytes for a parameter.
     OnHost {
         step: "gpt-7b-host",
         budget: 8 << 30,
-        host: [27.3e9, 51.1e9],
+        host: [43.3e9, 53.4e9],
         per_weight: 10.0,
-        time: [[1.15, 1.15], [1.26, 1.15]],
+        time: [[1.15, 1.15], [1.15, 1.15]],
     },
-    // In `compact`, 14 bytes for a parameter, and the slower rate is that of larger matrices, on a busy machine.
+    // In `compact`, 14 bytes for a parameter.
     OnHost {
         step: "llama-18b-host",
         budget: 24 << 30,
-        host: [12.5e9, 36.8e9],
+        host: [31.2e9, 35.0e9],
         per_weight: 7.0,
-        time: [[1.18, 1.15], [1.48, 1.15]],
+        time: [[1.15, 1.15], [1.15, 1.15]],
     },
 ];
 
