@@ -187,14 +187,16 @@ struct Below {
 
 impl Below {
     /// Divides an optimizer, which takes so much host memory if all of it is there, and bytes that spill among the tiers. So much
-    /// of the latter is on its way to the disk where it sinks; `moved` are bytes that leave and return in a step.
+    /// of the latter is on its way to the disk where it sinks, and so much does not sink; `moved` are bytes that leave and return in a step.
     fn of(
         config: &Config,
         machine: &Machine,
         optimizer: u64,
-        (spills, way): (u64, u64),
+        (spills, way, fixed): (u64, u64, u64),
         moved: [u64; 2],
     ) -> Self {
+        let fixed = fixed.min(spills);
+        let (spills, optimizer) = (spills - fixed, optimizer.saturating_add(fixed));
         let (states_on_disk, state) = StatesOnDisk::chosen(config, machine, optimizer, spills, way);
         let optimizer_host_bytes = optimizer.saturating_sub(state.in_memory).saturating_add(state.passing());
         let host_room = machine.host_budget.unwrap_or(u64::MAX).saturating_sub(optimizer_host_bytes);
@@ -202,7 +204,38 @@ impl Below {
         let sinks = spills.saturating_sub(host_room).min(disk_room);
         let disk = DiskTraffic::of(machine, [sinks, state.on_disk], spills, moved);
         let optimizer_disk_bytes = state.on_disk;
+        let optimizer_host_bytes = optimizer_host_bytes - fixed;
         Self { states_on_disk, optimizer_host_bytes, optimizer_disk_bytes, sinks, disk }
+    }
+}
+
+/// Bytes of weights that steps on the host read.
+struct Reads {
+    /// Over the link.
+    read: u64,
+    /// Into host memory, of those that are on the device.
+    kept: u64,
+    /// Weights that are away from the device and do not sink.
+    fixed: u64,
+    /// Copies on the host of what is on the device, beside these.
+    copies: u64,
+}
+
+impl Reads {
+    fn of(config: &Config, machine: &Machine, demand: &Demand, streamed: u64, spilled: &[u64]) -> Self {
+        let ranks = machine.ranks();
+        // A weight that came back unchanged keeps its host copy.
+        let weights = demand.parts.iter().zip(spilled).filter(|(part, _)| part.what.starts_with("weights"));
+        let copies: u64 = weights.map(|(part, &spills)| spills.min(part.bytes() - spills)).sum();
+        // One that has a copy on the host is read from it, which does not take the link.
+        let read = demand.read(config, ranks, streamed.saturating_sub(copies));
+        if machine.disk_budget == 0 {
+            return Self { read, kept: read, fixed: 0, copies };
+        }
+        // Above a disk it may have none. What is read does not sink, and all of it is there before the first step is taken.
+        let kept = demand.read(config, ranks, streamed);
+        let fixed = demand.read(config, ranks, u64::MAX) - kept;
+        Self { read, kept, fixed, copies: copies.saturating_sub(kept - read) }
     }
 }
 
@@ -220,18 +253,14 @@ impl Plan {
         let exchanged = demand.exchanged;
         let [leaves, returns] = [moved(&|part| part.leaves), moved(&|part| part.returns)];
         let bytes_in = returns.saturating_add(streamed_in).saturating_add(exchanged.link_in);
-        // A weight that came back unchanged keeps its host copy.
-        let weights = demand.parts.iter().zip(&spilled).filter(|(part, _)| part.what.starts_with("weights"));
-        let copies: u64 = weights.map(|(part, &spills)| spills.min(part.bytes() - spills)).sum();
-        // One that has such a copy is read from it: that takes neither the link nor more memory.
-        let read = demand.read(config, ranks, streamed_in.saturating_sub(copies));
+        let Reads { read, kept, fixed, copies } = Reads::of(config, machine, &demand, streamed_in, &spilled);
         let bytes_out = leaves.saturating_add(streamed_out).saturating_add(read);
         let bytes_out = bytes_out.saturating_add(exchanged.link_out);
-        let all_on_host = demand.placement.host_bytes(config, ranks).saturating_add(read);
+        let all_on_host = demand.placement.host_bytes(config, ranks).saturating_add(kept);
         let (working_set, checkpoints) = (demand.working_set(), checkpoints::most(config));
         let (stays, spills) = (working_set.min(budget), working_set.saturating_sub(budget));
         let Below { states_on_disk, optimizer_host_bytes, optimizer_disk_bytes, sinks, disk } =
-            Below::of(config, machine, all_on_host, (spills, demand.least), [leaves, returns]);
+            Below::of(config, machine, all_on_host, (spills, demand.least, fixed), [leaves, returns]);
         let held: Vec<_> = demand
             .parts
             .iter()

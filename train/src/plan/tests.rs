@@ -601,6 +601,32 @@ fn as_few_states_go_to_the_disk_as_the_rest_needs_room_for() {
     assert!(before > 0);
 }
 
+/// A compact state lacks the upper half of each weight. Its step reads all weights into memory of its own, which does not sink.
+#[test]
+fn weights_that_their_steps_read_have_room_on_the_host_whatever_sinks() {
+    let settings = |state| {
+        let of_state = ["memory.optimizer_state=bf16", "memory.optimizer_state=compact"][state];
+        let one = ["memory.optimizer=host", "train.accumulate=1", "train.micro_batch=1", "train.sequence=64"];
+        [&one[..], &["model.tie_word_embeddings=false", of_state]].concat()
+    };
+    let host = |gib: u64| Machine {
+        host_budget: Some(gib * GIB),
+        host_free: Some(64 * GIB),
+        disk_budget: 100 * GIB,
+        ..card(5 * GIB / 4)
+    };
+    // 2.9 GiB of weights and 3 GiB of gradients, both in bf16, and rows of the embedding.
+    for (gib, state, fits) in [(8, 1, true), (5, 1, false), (5, 0, true)] {
+        let plan = plan("gpt-1.5b", &settings(state), &host(gib));
+        assert_eq!(plan.refusals().is_empty(), fits, "{gib} GiB: {plan}");
+        if fits && state == 1 {
+            let on_host = plan.spills + plan.optimizer_host_bytes - plan.sinks;
+            assert!(plan.sinks < GIB / 4 && on_host <= gib * GIB, "{plan}");
+            assert!(plan.optimizer_disk_bytes > 9 * GIB / 2, "{plan}");
+        }
+    }
+}
+
 /// Owners are whole parameters' and not blocks', so that all of a rank's matrices go.
 #[test]
 fn each_rank_keeps_its_share_of_divided_states_on_a_disk_of_its_own() {
