@@ -7,6 +7,7 @@
 //! dropped and nothing is done ahead until there is another one.
 
 use crate::block::{Block, BlockId, Place, TierIndex};
+use crate::lately::Lately;
 use crate::limit::Limit;
 use crate::operation::Garbage;
 use crate::plan::{Leave, Name, Plan};
@@ -36,10 +37,8 @@ pub(crate) struct Ahead {
     begun: u64,
     /// Somebody had to leave whom the plan did not know of.
     wrong: bool,
-    /// The operation at which this period began, and how many blocks had left until then.
-    period: (u64, u64),
-    /// Blocks left in the last period.
-    moves: bool,
+    /// Whether blocks leave.
+    leaves: Lately,
 }
 
 impl Pager {
@@ -86,12 +85,7 @@ impl Pager {
     fn planned(&mut self) -> Option<Plan> {
         let (planner, budget) = (self.planner.as_ref()?, self.ledger.budget().get()?);
         let (now, period) = (planner.now(), planner.period()?);
-        let (began, left) = self.ahead.period;
-        if now >= began + period {
-            self.ahead.moves = self.counters.left() > left;
-            self.ahead.period = (now, self.counters.left());
-        }
-        if !self.ahead.moves && self.counters.left() == self.ahead.period.1 {
+        if !self.ahead.leaves.happens(now, period, self.counters.left()) {
             return None;
         }
         let is_wrong = self.ahead.wrong && now >= self.ahead.begun + OFTEN;

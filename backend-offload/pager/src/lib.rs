@@ -28,6 +28,7 @@ mod counters;
 mod fault;
 mod furthest;
 mod heirs;
+mod lately;
 mod ledger;
 mod levels;
 mod limit;

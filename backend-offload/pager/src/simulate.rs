@@ -203,6 +203,7 @@ impl<'r> Replay<'r> {
                 self.operate(flops)?;
                 for (operand, block) in operands.iter().zip(&self.operands) {
                     if operand.written {
+                        self.writing.take_if(|(id, _)| id == block);
                         self.pager.wrote(*block)?;
                     }
                 }
@@ -325,18 +326,17 @@ impl<'r> Replay<'r> {
         }
         loop {
             let rooms = self.rooms();
-            let Some(block) = self.pager.next_below(&|| rooms) else { break };
-            let Some(timeline) = &mut self.timeline else { break };
-            let begun = self.writing.filter(|(id, _)| *id == block);
+            let Some(block) = self.pager.next_below(&|| rooms) else { return Ok(()) };
+            let Some(timeline) = &mut self.timeline else { return Ok(()) };
+            let begun = self.writing.take_if(|(id, _)| *id == block);
             let left = begun.map_or(self.pager.block(block)?.bytes, |(_, left)| left);
             let begins = timeline.writes_beside(left);
-            self.writing = Some((block, left - begins));
             if begins < left {
-                break;
+                self.writing = Some((block, left - begins));
+                return Ok(());
             }
             self.pager.written_below(block)?;
         }
-        Ok(())
     }
 
     fn take(&mut self, step: Step) -> Result<(), Stop> {

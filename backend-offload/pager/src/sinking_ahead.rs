@@ -4,13 +4,13 @@
 //! known are written while the disk has nothing else to do. They stay on the host, where most of them are used from; a few are
 //! changed before they sink, and were written for nothing.
 
-use crate::block::BlockId;
+use crate::block::{Block, BlockId, TierIndex};
 use crate::fault::Fault;
+use crate::lately::Lately;
 use crate::ledger::Posting;
 use crate::planner::Future;
 use crate::residency::{Pager, illegal};
 use crate::sinking::{Rooms, rests_on_host};
-use crate::{Place, TierIndex};
 
 /// The part of the host that is kept ready, or else room for the largest block there. Half as much makes steps longer, and more
 /// wears the drive for nothing.
@@ -25,10 +25,8 @@ pub(crate) struct SinkingAhead {
     chosen: Vec<BlockId>,
     /// The operation in which they were chosen.
     at: u64,
-    /// The operation at which this period began, and how many blocks had sunk until then.
-    period: (u64, u64),
-    /// Blocks sank in the last period.
-    sinks: bool,
+    /// Whether blocks sink.
+    sinks: Lately,
 }
 
 impl Pager {
@@ -37,35 +35,30 @@ impl Pager {
     /// [`next_step`](Self::next_step).
     pub fn next_below(&mut self, rooms: &dyn Fn() -> Rooms) -> Option<BlockId> {
         let planner = self.planner.as_ref().filter(|_| self.is_planning())?;
-        let (now, length) = (planner.now(), planner.period()?);
-        let sunk = self.counters.sunk;
-        let ahead = &mut self.sinking_ahead;
-        if now >= ahead.period.0 + length {
-            ahead.sinks = sunk > ahead.period.1;
-            ahead.period = (now, sunk);
-        }
-        if !ahead.sinks && sunk == ahead.period.1 {
+        let (now, period) = (planner.now(), planner.period()?);
+        if !self.sinking_ahead.sinks.happens(now, period, self.counters.sunk) {
             return None;
         }
-        loop {
-            let Some(id) = self.sinking_ahead.chosen.last().copied() else {
-                // To choose looks at every block.
-                if self.operation.number - self.sinking_ahead.at <= self.live_blocks() / 64 {
-                    return None;
-                }
-                self.sinking_ahead.at = self.operation.number;
-                self.sinking_ahead.chosen = self.to_be_written(rooms());
-                if self.sinking_ahead.chosen.is_empty() {
-                    return None;
-                }
-                continue;
-            };
-            let waits = |block: &&crate::Block| rests_on_host(block) && !block.below;
-            if self.get(id).filter(waits).is_some_and(|block| rooms().disk.allows(block.bytes)) {
+        let chosen = self.first_chosen(rooms);
+        // To choose looks at every block.
+        if chosen.is_some() || self.operation.number - self.sinking_ahead.at <= self.live_blocks() / 64 {
+            return chosen;
+        }
+        self.sinking_ahead.at = self.operation.number;
+        self.sinking_ahead.chosen = self.to_be_written(rooms());
+        self.first_chosen(rooms)
+    }
+
+    /// The first of the chosen blocks that can still be written, after those before it are passed over.
+    fn first_chosen(&mut self, rooms: &dyn Fn() -> Rooms) -> Option<BlockId> {
+        while let Some(id) = self.sinking_ahead.chosen.last().copied() {
+            let block = self.get(id).filter(|block| is_unwritten(block));
+            if block.is_some_and(|block| rooms().disk.allows(block.bytes)) {
                 return Some(id);
             }
             self.sinking_ahead.chosen.pop();
         }
+        None
     }
 
     /// Who is written for the part of the host that is to be ready, the first one last.
@@ -88,7 +81,7 @@ impl Pager {
                 break;
             }
             missing = missing.saturating_sub(block.bytes);
-            if !block.below && matches!(planner.future(id), Future::Used(_)) {
+            if is_unwritten(block) && matches!(planner.future(id), Future::Used(_)) {
                 chosen.push(id);
             }
         }
@@ -99,7 +92,7 @@ impl Pager {
     /// The disk has the contents of a block that stays on the host.
     pub fn written_below(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
-        if block.place != Place::Away(TierIndex::HOST) || block.moving.is_some() || block.below {
+        if !is_unwritten(&block) {
             return Err(illegal("written below", id, &block));
         }
         self.ledger.post(Posting::of(block.bytes, block.arena).gains(Some(TierIndex::DISK)))?;
@@ -108,4 +101,9 @@ impl Pager {
         self.block_mut(id)?.below = true;
         Ok(())
     }
+}
+
+/// The block rests on the host, and the disk does not have it.
+fn is_unwritten(block: &Block) -> bool {
+    rests_on_host(block) && !block.below
 }

@@ -3,7 +3,7 @@
 //!
 //! A thread reads all chunks in the order of the states, as far ahead as there are slabs, and another one writes them in the order in
 //! which they were changed. Checksums are taken and compared by the thread that changes chunks, so that the disk does not wait for them.
-//! What fails stays with its state: chunks that were read for a step that is not taken are passed over, chunks that are to be written
+//! A failure stays with its state: chunks that were read for a step that is not taken are passed over, chunks that are to be written
 //! behind one that could not be are not, and the next state goes on.
 
 use std::sync::Arc;
