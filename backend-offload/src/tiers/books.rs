@@ -20,8 +20,18 @@ pub(super) struct Books {
     recent_peak: u64,
     reserved_peak: u64,
     /// Idle slabs by size, pinned ones apart.
-    shelves: HashMap<(bool, usize), Vec<Slab>>,
+    shelves: HashMap<(bool, usize), Shelf>,
+    /// Requests so far.
+    requests: u64,
     pageable_fallbacks: u64,
+}
+
+/// Idle slabs of one size.
+#[derive(Debug, Default)]
+struct Shelf {
+    slabs: Vec<Slab>,
+    /// The last request for this size.
+    asked: u64,
 }
 
 /// A snapshot of the pool.
@@ -53,6 +63,7 @@ impl Books {
             recent_peak: 0,
             reserved_peak: 0,
             shelves: HashMap::new(),
+            requests: 0,
             pageable_fallbacks: 0,
         }
     }
@@ -88,8 +99,11 @@ impl Books {
         if !self.limit.allows_more(self.in_use, bytes) {
             return None;
         }
+        self.requests += 1;
         for pinned in [wants_pinned, false] {
-            if let Some(slab) = self.shelves.get_mut(&(pinned, len)).and_then(Vec::pop) {
+            let Some(shelf) = self.shelves.get_mut(&(pinned, len)) else { continue };
+            shelf.asked = self.requests;
+            if let Some(slab) = shelf.slabs.pop() {
                 self.idle -= bytes;
                 self.book(bytes);
                 return Some(Granted::FromShelf(slab));
@@ -100,6 +114,10 @@ impl Books {
             freed.extend(self.clear_shelves());
         }
         let pinned = wants_pinned && self.pinned_limit.allows_more(self.pinned, bytes);
+        if !pinned {
+            let most = self.peak.max(self.in_use + bytes);
+            freed.extend(self.give_up((self.in_use + self.idle + bytes).saturating_sub(most)));
+        }
         self.pinned += if pinned { bytes } else { 0 };
         self.pageable_fallbacks += u64::from(wants_pinned && !pinned);
         self.book(bytes);
@@ -125,20 +143,38 @@ impl Books {
         self.in_use -= len as u64;
     }
 
-    /// Takes a slab back. Returns idle slabs to be freed where more lie idle than were ever in use: sizes keep
-    /// changing then, and a slab serves only its own.
+    /// Takes so many bytes of ordinary idle slabs off the books, to be freed, those first whose size has not been asked for the longest.
+    /// With them there would be more than was ever in use: sizes have changed, and a slab serves only its own. To lock pages anew
+    /// costs far more than to have them idle.
+    fn give_up(&mut self, mut bytes: u64) -> Vec<Slab> {
+        let mut freed = Vec::new();
+        while bytes > 0 {
+            let shelves =
+                self.shelves.iter_mut().filter(|((pinned, _), shelf)| !pinned && !shelf.slabs.is_empty());
+            let Some(((_, len), shelf)) = shelves.min_by_key(|(_, shelf)| shelf.asked) else { break };
+            let (len, count) = (*len as u64, bytes.div_ceil((*len as u64).max(1)));
+            let kept = (shelf.slabs.len() as u64).saturating_sub(count) as usize;
+            let given_up = len * (shelf.slabs.len() - kept) as u64;
+            freed.extend(shelf.slabs.drain(kept..));
+            self.idle -= given_up;
+            bytes = bytes.saturating_sub(given_up);
+        }
+        freed
+    }
+
+    /// Takes a slab back. Returns idle slabs to be freed where more lie idle than were ever in use.
     pub(super) fn put_back(&mut self, slab: Slab) -> Vec<Slab> {
         let len = slab.bytes().len();
         self.in_use -= len as u64;
         self.idle += len as u64;
-        self.shelves.entry((slab.is_pinned(), len)).or_default().push(slab);
+        self.shelves.entry((slab.is_pinned(), len)).or_default().slabs.push(slab);
         if self.idle > self.peak { self.clear_shelves() } else { Vec::new() }
     }
 
     /// Takes all idle slabs off the books, to be freed.
     pub(super) fn clear_shelves(&mut self) -> Vec<Slab> {
         self.idle = 0;
-        let slabs: Vec<_> = self.shelves.drain().flat_map(|(_, slabs)| slabs).collect();
+        let slabs: Vec<_> = self.shelves.drain().flat_map(|(_, shelf)| shelf.slabs).collect();
         let pinned = slabs.iter().filter(|slab| slab.is_pinned()).map(|slab| slab.bytes().len() as u64);
         self.pinned -= pinned.sum::<u64>();
         slabs

@@ -270,6 +270,30 @@ mod tests {
         assert!(reserved_peak >= reserved && reserved_peak <= 200, "{reserved_peak}");
     }
 
+    #[test]
+    fn ordinary_memory_never_holds_more_than_was_in_use_and_the_sizes_go_that_nobody_asks_for() {
+        let pool = HostPool::new(Limit::NONE, Limit::NONE);
+        let of_old_size: Vec<_> = (0..10).map(|_| copy(&pool, 40)).collect();
+        let mut of_new_sizes: Vec<_> = of_old_size.into_iter().map(|old| (old, copy(&pool, 20)).1).collect();
+        assert_eq!((pool.usage().in_use, pool.usage().reserved), (200, 400));
+        let mut of_newer_sizes = Vec::new();
+        for _ in 0..5 {
+            let used = of_new_sizes.pop().flatten().expect("there are ten");
+            let address = used.bytes().as_ptr();
+            drop(used);
+            let again = copy(&pool, 20);
+            assert_eq!(
+                again.as_ref().map(|again| again.bytes().as_ptr()),
+                Some(address),
+                "its size is asked for"
+            );
+            of_new_sizes.insert(0, again);
+            of_newer_sizes.push(copy(&pool, 30));
+            assert!(pool.usage().reserved <= 420, "{:?}", pool.usage());
+        }
+        assert_eq!(pool.usage().in_use, 350);
+    }
+
     #[cfg(target_os = "linux")]
     #[test]
     fn a_dry_pool_gives_more_than_any_machine_has_and_takes_next_to_nothing() {

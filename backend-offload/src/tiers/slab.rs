@@ -23,33 +23,34 @@ pub(crate) enum Slab {
 }
 
 /// Ordinary memory, aligned for any vector instruction: numbers are computed in place here, too.
+///
+/// By hand: glibc looks for more than it keeps when it is asked for aligned memory, so that what was freed seldom serves the next of
+/// its size, and a process comes to hold half as much again as its tiers count.
 pub(crate) struct HeapMemory {
-    lines: Box<[Line]>,
+    memory: Vec<u8>,
+    start: usize,
     len: usize,
 }
 
-#[derive(Clone)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
+const ALIGNMENT: usize = 64;
 
 impl HeapMemory {
     /// Zeroed memory, or nothing: an allocation this large must not abort the process.
     pub(crate) fn zeroed(len: usize) -> Option<Self> {
-        let count = len.div_ceil(size_of::<Line>());
-        let mut lines = Vec::new();
-        lines.try_reserve_exact(count).ok()?;
-        lines.resize(count, Line([0; 64]));
-        Some(Self { lines: lines.into_boxed_slice(), len })
+        let bytes = len.checked_add(ALIGNMENT - 1)?;
+        let mut memory = Vec::new();
+        memory.try_reserve_exact(bytes).ok()?;
+        memory.resize(bytes, 0);
+        let start = memory.as_ptr().align_offset(ALIGNMENT);
+        Some(Self { memory, start, len })
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: lines are plain bytes without padding, and there are enough of them for `len`.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+        &self.memory[self.start..][..self.len]
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `&mut self` makes the access exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+        &mut self.memory[self.start..][..self.len]
     }
 }
 

@@ -8,7 +8,7 @@ pub mod config;
 pub mod device;
 pub mod directory;
 mod indexes;
-mod pages;
+pub mod pages;
 mod pretrained;
 mod speaker;
 mod threads;

@@ -131,6 +131,7 @@ impl Part<'_> {
         let plan = Plan::new(&config, &footprint, &budgets);
         let wear = wear_of::<I>(&config, &run, device, plan.optimizer_disk_bytes, ranks)?;
         let (gpt, optimizer, mut progress) = first_state::<I>(directory, device, ranks, plan.states_on_disk)?;
+        runs::pages::give_back();
         same_data(&mut progress, &training)?;
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let mut session = Session {
