@@ -114,6 +114,9 @@ impl Exchanged {
 /// The weights whose new values come from the host in every step, whatever has room.
 const STREAMED: &str = "weights from the host";
 
+/// Gradients on their way to the host.
+const LEAVING: &str = "gradients leaving";
+
 impl Demand {
     /// At one of so many ranks: at any, since which one has most of a part differs from part to part. `fused` devices make one
     /// kernel of several operations.
@@ -204,7 +207,7 @@ impl Demand {
             part("weights", [placement.on_device * WIDE; 2], 2 * rounds + 1, 1),
             part(STREAMED, [streamed; 2], 2 * rounds, 0),
             part("rows of the embedding", [named, 0], rounds, 0),
-            part("gradients leaving", [0, leaving.saturating_add(named)], 1, 1),
+            part(LEAVING, [0, leaving.saturating_add(named)], 1, 1),
             part("gradients", [accumulated, summed], rounds, rounds),
             part("partial sums of gradients", [waiting, waiting.min(apart)], 1, 1),
             part("a micro-batch's gradients", [0, apart], rounds - 1, rounds - 1),
@@ -243,8 +246,7 @@ impl Demand {
     /// weights made of them, and rows of the embedding. `spilled` weights are among what comes in anyway.
     pub(super) fn streamed(&self, spilled: &[u64]) -> [u64; 2] {
         let (weights, gradients) = (self.placement.weight_bytes(), self.placement.gradient_bytes());
-        let parts = self.parts.iter().zip(spilled);
-        let away = parts.filter(|(part, _)| part.what == STREAMED).map(|(_, spilled)| *spilled).sum::<u64>();
+        let away = self.weights_away(spilled);
         let weights = (weights - away.min(weights)).saturating_add(self.named());
         [weights, gradients.saturating_mul(self.rounds)]
     }
@@ -261,16 +263,45 @@ impl Demand {
 
     /// Bytes of each part that have no place under `budget` at one of the moments.
     pub(super) fn spilled(&self, budget: u64) -> Vec<u64> {
-        let mut spilled = vec![0; self.parts.len()];
-        for moment in 0..2 {
-            let mut room = budget;
-            for (part, spilled) in self.parts.iter().zip(&mut spilled) {
-                let stays = part.at[moment].min(room);
-                room -= stays;
-                *spilled = (part.at[moment] - stays).max(*spilled);
-            }
-        }
-        spilled
+        let at_each = [0, 1].map(|moment| self.spilled_at(budget, moment));
+        at_each[0].iter().zip(&at_each[1]).map(|(first, second)| *first.max(second)).collect()
+    }
+
+    /// The same at this moment.
+    fn spilled_at(&self, budget: u64, moment: usize) -> Vec<u64> {
+        let mut room = budget;
+        let parts = self.parts.iter().map(|part| {
+            let stays = part.at[moment].min(room);
+            room -= stays;
+            part.at[moment] - stays
+        });
+        parts.collect()
+    }
+
+    /// The most bytes that host memory holds at one time below `budget`, without copies of what is on the device. When all
+    /// activations are alive a single micro-batch's gradients have not come, but for the first ones; when all have, activations are
+    /// gone, and weights that steps read are on the host.
+    pub(super) fn held_on_host(&self, config: &Config, ranks: usize, budget: u64) -> u64 {
+        let [forward, update] = [0, 1].map(|moment| self.spilled_at(budget, moment));
+        let sum = |spilled: &[u64]| spilled.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+        let optimizer = self.placement.host_bytes(config, ranks);
+        let come_once = ranks == 1 && config.train.accumulate == 1;
+        let all = self.placement.computed_bytes().saturating_add(self.placement.row_bytes());
+        let late = all.saturating_sub(self.gradients_leaving());
+        let early = optimizer.saturating_sub(if come_once { late } else { 0 });
+        let read = self.placement.read_bytes(config, ranks);
+        let read = read - read.min(self.weights_away(&update));
+        let at_update = optimizer.saturating_add(sum(&update)).saturating_add(read);
+        early.saturating_add(sum(&forward)).max(at_update)
+    }
+
+    fn gradients_leaving(&self) -> u64 {
+        self.parts.iter().filter(|part| part.what == LEAVING).map(Part::bytes).sum()
+    }
+
+    fn weights_away(&self, spilled: &[u64]) -> u64 {
+        let parts = self.parts.iter().zip(spilled);
+        parts.filter(|(part, _)| part.what == STREAMED).map(|(_, spilled)| *spilled).sum()
     }
 }
 

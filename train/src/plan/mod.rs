@@ -78,7 +78,7 @@ pub(crate) struct Plan {
     pub(crate) break_even_tokens: Option<u64>,
     /// First blocks that are stepped on the device though the optimizer is on the host.
     pub(crate) device_blocks: usize,
-    /// Bytes in host memory of an optimizer that is there, and of the gradients that wait for it.
+    /// Bytes in host memory of an optimizer that is there, and of gradients and weights that wait for its step.
     pub(crate) optimizer_host_bytes: u64,
     /// Bytes of its state on the disk, of which none is in host memory but a few chunks; and which states these are.
     pub(crate) optimizer_disk_bytes: u64,
@@ -95,7 +95,10 @@ pub(crate) struct Plan {
     pub(crate) disk_seconds: Option<f64>,
     /// Bytes that the drive is rated to take in its life, if somebody said.
     pub(crate) disk_endurance: Option<u64>,
-    /// Bytes of these and of spilled tensors in host memory, copies of some that are on the device included.
+    /// Bytes of these and of spilled tensors that are not on the host while others are: the last gradients come when the first
+    /// activations have gone.
+    pub(crate) apart: u64,
+    /// Bytes of all of these in host memory at the worst moment, copies of some that are on the device included.
     pub(crate) host_tier_bytes: u64,
     /// Bytes of host memory, with the device's where that is the same.
     pub(crate) host_bytes: u64,
@@ -215,7 +218,7 @@ struct Reads {
     read: u64,
     /// Into host memory, of those that are on the device.
     kept: u64,
-    /// Weights that are away from the device and do not sink.
+    /// Weights that are away from the device. They do not sink.
     fixed: u64,
     /// Copies on the host of what is on the device, beside these.
     copies: u64,
@@ -227,16 +230,22 @@ impl Reads {
         // A weight that came back unchanged keeps its host copy.
         let weights = demand.parts.iter().zip(spilled).filter(|(part, _)| part.what.starts_with("weights"));
         let copies: u64 = weights.map(|(part, &spills)| spills.min(part.bytes() - spills)).sum();
-        // One that has a copy on the host is read from it, which does not take the link.
+        // One that has a copy on the host is read from it, which does not take the link. All are there before the first step is taken.
         let read = demand.read(config, ranks, streamed.saturating_sub(copies));
-        if machine.disk_budget == 0 {
-            return Self { read, kept: read, fixed: 0, copies };
-        }
-        // Above a disk it may have none. What is read does not sink, and all of it is there before the first step is taken.
         let kept = demand.read(config, ranks, streamed);
         let fixed = demand.read(config, ranks, u64::MAX) - kept;
         Self { read, kept, fixed, copies: copies.saturating_sub(kept - read) }
     }
+}
+
+/// Bytes of `all` that host memory may have to hold which are not there while others are.
+fn apart(config: &Config, machine: &Machine, demand: &Demand, all: u64) -> u64 {
+    // At which moment something sinks, or a state is on the disk, nobody knows.
+    if machine.disk_budget > 0 {
+        return 0;
+    }
+    let budget = machine.device_budget.unwrap_or(u64::MAX);
+    all.saturating_sub(demand.held_on_host(config, machine.ranks(), budget))
 }
 
 impl Plan {
@@ -287,8 +296,9 @@ impl Plan {
         let link_share = times_compute(bytes_in.max(bytes_out));
         let hidden = link_share.map(|share| share.max(disk_share));
         let waiting = times_compute(bytes_in.saturating_add(bytes_out)).map(|share| share + disk_share);
-        let copies = if sinks > 0 { 0 } else { copies };
-        let host_tier_bytes = (spills - sinks).saturating_add(copies).saturating_add(optimizer_host_bytes);
+        let on_host = (spills - sinks).saturating_add(optimizer_host_bytes);
+        let apart = apart(config, machine, &demand, on_host);
+        let host_tier_bytes = (on_host - apart).saturating_add(if sinks > 0 { 0 } else { copies });
         let host_bytes = host_tier_bytes + exchanged.residuals + if machine.shares_host { stays } else { 0 };
         let checkpoint_bytes = footprint.weight_bytes() + state_bytes(train.optimizer, footprint);
 
@@ -328,6 +338,7 @@ impl Plan {
             disk_read_per_step: disk.read,
             disk_seconds: disk.seconds,
             disk_endurance: config.memory.disk_endurance.as_ref().map(Amount::value),
+            apart,
             host_tier_bytes,
             host_bytes,
             checkpoint_bytes,

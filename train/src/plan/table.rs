@@ -193,7 +193,7 @@ impl Plan {
         let place = match self.optimizer_host_bytes {
             0 => "on the device".to_owned(),
             _ => format!(
-                "on the host{but}, {held} with gradients that wait{below}; its step reads and writes {touched} there, beside the \
+                "on the host{but}, {held} with what waits for its step{below}; its step reads and writes {touched} there, beside the \
                  next forward pass"
             ),
         };

@@ -515,13 +515,13 @@ fn with_the_optimizer_on_the_host_seven_billion_parameters_train_on_8_gib_and_ei
 
     tokens          16,384 per step (8 sequences of 2,048), 3,276,800 in 200 steps
     arithmetic      2.52 PFLOP per step, 505 PFLOP in all, at 80.0 TFLOP/s
-    optimizer       on the host, 103.47 GiB with gradients that wait; its step reads and writes 239.38 GiB there, beside the next forward pass
+    optimizer       on the host, 117.90 GiB with what waits for its step; its step reads and writes 239.38 GiB there, beside the next forward pass
     device budget   21.60 GiB, 22.80 GiB free, 24.00 GiB in all
     its floor       about 5.00 GiB, the largest operation; a smaller budget may not work
     link            72.63 GiB in and 52.89 GiB out per step, at 25.0 GB/s (estimated)
     slowdown        1.0× (copies behind arithmetic) to 1.2× (copies waited for)
     time            at best 32 s to 37 s per step, 106 min to 2 h 03 min in all (estimated)
-    host memory     154.89 GiB, 184.00 GiB free
+    host memory     138.74 GiB, 184.00 GiB free
     disk            409.86 GiB for 2 checkpoints of 204.93 GiB, 500.00 GiB free
     ");
 }
@@ -548,7 +548,7 @@ fn states_that_the_host_does_not_hold_go_to_the_disk_with_their_time_and_wear() 
 
     tokens          32,768 per step (16 sequences of 2,048), 6,553,600 in 200 steps
     arithmetic      1.86 PFLOP per step, 373 PFLOP in all, at 80.0 TFLOP/s
-    optimizer       on the host, 14.03 GiB with gradients that wait, and 49.23 GiB of its state on the disk; its step reads and writes 126.00 GiB there, beside the next forward pass
+    optimizer       on the host, 14.03 GiB with what waits for its step, and 49.23 GiB of its state on the disk; its step reads and writes 126.00 GiB there, beside the next forward pass
     device budget   7.20 GiB, 8.00 GiB free, 8.00 GiB in all
     its floor       about 6.72 GiB, the largest operation; a smaller budget may not work
     link            45.18 GiB in and 32.38 GiB out per step, at 25.0 GB/s (estimated)

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::program::{assert_code, last_words};
+use crate::program::{assert_code, json, last_words};
 use crate::tiny::{TIGHT, Tiny, bits};
 
 const HOST: &str = "memory.optimizer=host";
@@ -368,5 +368,39 @@ fn each_format_holds_its_stated_bytes_per_parameter() {
             println!("{format}, {budget}: {both:?} of {at_most} bytes");
             assert!(both <= Some(at_most), "{format}, {budget}: {both:?} bytes are more than {at_most}");
         }
+    }
+}
+
+/// Copies that can be given up are not counted: with a budget of the very bytes that are, they go.
+#[test]
+fn a_run_lives_in_the_host_memory_that_its_plan_counts() {
+    let tiny = Tiny::new();
+    // Most of it are gradients; or these and weights that were on the device; or activations, which have gone when the last gradients come.
+    let few: &[&str] = &[NARROWEST];
+    let roomy: &[&str] = &["memory.device_budget=12MiB"];
+    let many: &[&str] = &[
+        "model.n_embd=128",
+        "model.n_layer=8",
+        "train.micro_batch=16",
+        "train.sequence=60",
+        "memory.device_budget=12MiB",
+        "train.steps=2",
+    ];
+    let cases =
+        [("f32", few), ("bf16", few), ("compact", few), ("compact", roomy), ("f32", many), ("compact", many)];
+    for (format, tokens) in cases {
+        let state = format!("memory.optimizer_state={format}");
+        let settings = [&WIDE[..], &[&state], tokens].concat();
+        let of_plan = ["plan", "--config", "tiny.json", "--device", "cpu", "--json"].into_iter();
+        let of_plan = of_plan.chain(settings.iter().flat_map(|setting| ["--set", setting]));
+        let plan = json(&tiny.train(&of_plan.collect::<Vec<_>>()));
+        let bytes = |key: &str| plan[key].as_u64().expect("a number");
+        let (all, apart) = (bytes("spills") + bytes("optimizer_host_bytes"), bytes("apart"));
+        assert_eq!(apart > all / 20, tokens == many, "{format}: {apart} of {all} bytes");
+        let host = format!("memory.host_budget={}B", all - apart);
+        let name = format!("{format}-{}-{}", plan["micro_batch"], plan["machine"]["device_budget"]);
+        let within = tiny.run(&name, &[&settings[..], &[&host]].concat());
+        println!("{name}: {} of {all} - {apart} bytes", within["peak_host_bytes"]);
+        assert_eq!(bits(&within), bits(&tiny.run(&format!("{name}-roomy"), &settings)), "{settings:?}");
     }
 }
