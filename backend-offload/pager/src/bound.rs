@@ -169,30 +169,33 @@ impl Program {
         }
     }
 
-    /// Bytes of the operands of an operation, and of the blocks of more and more stretches that `counts` says yes to, given an
-    /// operation of the stretch that uses it: a sum with every further stretch, each block once.
-    pub fn growing(
+    /// Bytes of blocks that have no place in `budget` beside the operands of an operation, of those that more and more stretches use and
+    /// `counts` says yes to, given an operation of the stretch that uses one: a sum with every further stretch, each block once. A
+    /// block has a place as a whole or none.
+    pub fn without_place(
         &self,
-        operation: usize,
+        (operation, budget): (usize, u64),
         further: impl Iterator<Item = Range<usize>>,
         counts: &dyn Fn(usize, usize) -> bool,
     ) -> Vec<u64> {
         let mut counted = vec![false; self.blocks.len()];
-        let mut bytes = 0;
+        let mut room = budget;
         for block in &self.operations[operation] {
             counted[*block] = true;
-            bytes += self.blocks[*block].bytes;
+            room = room.saturating_sub(self.blocks[*block].bytes);
         }
+        let (mut too_large, mut others) = (0, 0);
         let sums = further.map(|stretch| {
             for operation in stretch {
                 for block in &self.operations[operation] {
                     if !counted[*block] && counts(*block, operation) {
                         counted[*block] = true;
-                        bytes += self.blocks[*block].bytes;
+                        let bytes = self.blocks[*block].bytes;
+                        *if bytes > room { &mut too_large } else { &mut others } += bytes;
                     }
                 }
             }
-            bytes
+            too_large + u64::saturating_sub(others, room)
         });
         sums.collect()
     }

@@ -2,10 +2,10 @@
 //!
 //! A step takes as long as its operations, and as long as the least bytes of either direction. It takes longer still where many
 //! blocks are used or made within little arithmetic. From the end of one operation to the beginning of another, whatever contents the
-//! operations from the one to the other use beyond a budget's worth have to come onto the device, and whatever these make beyond a
-//! budget's worth has to leave; operands of the two are there in any case. An optimizer's step uses everything there is; a forward pass
-//! makes what the backward pass wants; two large operations in a row leave no room for what only one of them uses. Stretches that do
-//! not overlap add up.
+//! operations after the one and up to the other use, and have no place beside the one, have to come onto the device; and whatever those
+//! before the other make, and has no place beside that, has to leave. A block has its place as a whole before it comes and until it has
+//! left. An optimizer's step uses everything there is; a forward pass makes what the backward pass wants; two large operations in a
+//! row leave no room for what only one of them uses. Stretches that do not overlap add up.
 
 use crate::bound::{Program, bound, disk_bound};
 use crate::recording::{Event, Recording};
@@ -26,15 +26,11 @@ const LOOKED_AT: usize = ROUNDS - 2;
 pub struct Pace<'r> {
     recording: &'r Recording,
     machine: Machine,
-    /// Time of all operations before each place and of those up to its own, over the rounds that are looked at. The last place is the
-    /// operation after them.
+    program: Program,
+    /// Operations at which stretches begin and end, over the rounds that are looked at. The last is the operation after them.
+    places: Vec<usize>,
+    /// Time of all operations before each place and of those up to its own.
     spent: Vec<[f64; 2]>,
-    /// Bytes of a place's operands, and those with contents from before it that are used after it up to a later one, by the first place
-    /// and how many places later the other is.
-    used: Vec<Vec<u64>>,
-    /// Bytes of a place's operands, and those that are written from an earlier one on and held at this one, by this and how many
-    /// places earlier the other is.
-    made: Vec<Vec<u64>>,
     /// Bytes that the program reads in a step.
     read: u64,
 }
@@ -58,7 +54,6 @@ impl<'r> Pace<'r> {
         let largest = |n: usize| part(n).max_by_key(|operation| operands(*operation));
         let places: BTreeSet<usize> =
             (0..LOOKED_AT * parts).flat_map(|n| [Some(part(n).start), largest(n)]).flatten().collect();
-        let round = places.len() / LOOKED_AT;
         // The last stretch ends where the next round begins.
         let places: Vec<usize> = places.into_iter().chain([end]).collect();
         let mut spent: Vec<[f64; 2]> = Vec::new();
@@ -68,23 +63,12 @@ impl<'r> Pace<'r> {
             spent.push([before, before + takes(*place)]);
             after = place + 1;
         }
-        let used = (0..places.len()).map(|first| {
-            let is_defined = |block: usize, _| program.blocks[block].is_defined_before(places[first]);
-            let further = places[first..].windows(2).take(round).map(|pair| pair[0] + 1..pair[1] + 1);
-            program.growing(places[first], further, &is_defined)
-        });
-        let made = (0..places.len()).map(|last| {
-            let is_made =
-                |block: usize, operation| program.blocks[block].is_made_for(operation, places[last]);
-            let further = places[..=last].windows(2).rev().take(round).map(|pair| pair[0]..pair[1]);
-            program.growing(places[last], further, &is_made)
-        });
         let read = recording
             .events
             .iter()
             .map(|event| if let Event::Read { bytes, .. } = event { *bytes } else { 0 });
-        let (used, made) = (used.collect(), made.collect());
-        Self { recording, machine, spent, used, made, read: read.sum() }
+        let read = read.sum();
+        Self { recording, machine, program, places, spent, read }
     }
 
     /// Seconds of arithmetic in a step.
@@ -102,19 +86,48 @@ impl<'r> Pace<'r> {
     pub fn least(&self, budget: u64) -> f64 {
         let moved = bound(self.recording, budget, ROUNDS)[ROUNDS - 1];
         let link = moved.bytes_in.max(moved.bytes_out + self.read) as f64 / self.machine.link;
+        let (coming, leaving) = (self.coming(budget), self.leaving(budget));
         // The most that stretches up to each place, none over another, take beyond their arithmetic.
         let mut beyond = vec![0.0f64; self.spent.len()];
         for last in 1..self.spent.len() {
             beyond[last] = beyond[last - 1];
-            for (n, made) in self.made[last].iter().enumerate() {
+            for (n, leaves) in leaving[last].iter().enumerate() {
                 let first = last - n - 1;
-                let used = self.used[first][n];
-                let moves = used.max(*made).saturating_sub(budget) as f64 / self.machine.link;
+                let moves = coming[first][n].max(*leaves) as f64 / self.machine.link;
                 let ([begin, _], [_, end]) = (self.spent[last], self.spent[first]);
                 beyond[last] = beyond[last].max(beyond[first] + (moves - (begin - end)).max(0.0));
             }
         }
         let waits = beyond.last().copied().unwrap_or_default() / LOOKED_AT as f64;
         link.max(self.arithmetic() + waits)
+    }
+
+    /// Bytes with contents from before a place that come between it and a later one, by the first and how many places later the
+    /// other is.
+    fn coming(&self, budget: u64) -> Vec<Vec<u64>> {
+        let Self { program, places, .. } = self;
+        let each = places.iter().enumerate().map(|(first, place)| {
+            let is_defined = |block: usize, _| program.blocks[block].is_defined_before(*place);
+            let further = places[first..].windows(2).take(self.round()).map(|pair| pair[0] + 1..pair[1] + 1);
+            program.without_place((*place, budget), further, &is_defined)
+        });
+        each.collect()
+    }
+
+    /// Bytes that are written from an earlier place on, held at a later one and leave between the two, by the later and how many places
+    /// earlier the other is.
+    fn leaving(&self, budget: u64) -> Vec<Vec<u64>> {
+        let Self { program, places, .. } = self;
+        let each = places.iter().enumerate().map(|(last, place)| {
+            let is_made = |block: usize, operation| program.blocks[block].is_made_for(operation, *place);
+            let further = places[..=last].windows(2).rev().take(self.round()).map(|pair| pair[0]..pair[1]);
+            program.without_place((*place, budget), further, &is_made)
+        });
+        each.collect()
+    }
+
+    /// Places in a round.
+    fn round(&self) -> usize {
+        self.places.len() / LOOKED_AT
     }
 }
