@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use backend_offload::{Offload, Offloadable, Stats, stats};
+use backend_offload::{Offload, Offloadable, Stats, stats, trim};
 use burn::tensor::backend::Backend;
 use burn_train::Interrupter;
 use models::Footprint;
@@ -131,6 +131,8 @@ impl Part<'_> {
         let plan = Plan::new(&config, &footprint, &budgets);
         let wear = wear_of::<I>(&config, &run, device, plan.optimizer_disk_bytes, ranks)?;
         let (gpt, optimizer, mut progress) = first_state::<I>(directory, device, ranks, plan.states_on_disk)?;
+        // What only the making of the model took.
+        trim::<I>(device);
         runs::pages::give_back();
         same_data(&mut progress, &training)?;
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
