@@ -80,7 +80,7 @@ impl Books {
         HostUsage {
             limit: self.limit,
             in_use: self.in_use,
-            peak: self.recent_peak,
+            peak: self.recent_peak.max(self.in_use),
             reserved: self.in_use + self.idle,
             reserved_peak: self.reserved_peak,
             pageable_fallbacks: self.pageable_fallbacks,
@@ -99,13 +99,14 @@ impl Books {
         if !self.limit.allows_more(self.in_use, bytes) {
             return None;
         }
+        self.note_peaks();
         self.requests += 1;
         for pinned in [wants_pinned, false] {
             let Some(shelf) = self.shelves.get_mut(&(pinned, len)) else { continue };
             shelf.asked = self.requests;
             if let Some(slab) = shelf.slabs.pop() {
                 self.idle -= bytes;
-                self.book(bytes);
+                self.in_use += bytes;
                 return Some(Granted::FromShelf(slab));
             }
         }
@@ -114,27 +115,29 @@ impl Books {
             freed.extend(self.clear_shelves());
         }
         let pinned = wants_pinned && self.pinned_limit.allows_more(self.pinned, bytes);
-        if !pinned {
-            let most = self.peak.max(self.in_use + bytes);
-            freed.extend(self.give_up((self.in_use + self.idle + bytes).saturating_sub(most)));
-        }
+        self.shelves.entry((pinned, len)).or_default().asked = self.requests;
         self.pinned += if pinned { bytes } else { 0 };
         self.pageable_fallbacks += u64::from(wants_pinned && !pinned);
-        self.book(bytes);
+        self.in_use += bytes;
+        if !pinned {
+            freed.extend(self.give_up_beyond_peak());
+        }
+        self.reserved_peak = self.reserved_peak.max(self.in_use + self.idle);
         Some(Granted::ToAllocate { pinned })
     }
 
-    fn book(&mut self, bytes: u64) {
-        self.in_use += bytes;
+    /// Before what is in use changes, so that no request counts whose memory could not be had.
+    fn note_peaks(&mut self) {
         self.peak = self.peak.max(self.in_use);
         self.recent_peak = self.recent_peak.max(self.in_use);
-        self.reserved_peak = self.reserved_peak.max(self.in_use + self.idle);
     }
 
-    /// The driver refused to lock memory that was granted; ordinary memory serves. True the first time.
-    pub(super) fn unpin(&mut self, len: usize) -> bool {
+    /// The driver refused to lock memory that was granted; ordinary memory serves. True the first time. Slabs that had to give way are
+    /// left in `freed`.
+    pub(super) fn unpin(&mut self, len: usize, freed: &mut Vec<Slab>) -> bool {
         self.pinned -= len as u64;
         self.pageable_fallbacks += 1;
+        freed.extend(self.give_up_beyond_peak());
         self.pageable_fallbacks == 1
     }
 
@@ -143,10 +146,11 @@ impl Books {
         self.in_use -= len as u64;
     }
 
-    /// Takes so many bytes of ordinary idle slabs off the books, to be freed, those first whose size has not been asked for the longest.
-    /// With them there would be more than was ever in use: sizes have changed, and a slab serves only its own. To lock pages anew
-    /// costs far more than to have them idle.
-    fn give_up(&mut self, mut bytes: u64) -> Vec<Slab> {
+    /// Takes ordinary idle slabs off the books, to be freed, with which there would be more than was ever in use; those first whose size has
+    /// not been asked for the longest. Sizes have changed, and a slab serves only its own. To lock pages anew costs far more than to
+    /// have them idle.
+    fn give_up_beyond_peak(&mut self) -> Vec<Slab> {
+        let mut bytes = (self.in_use + self.idle).saturating_sub(self.peak.max(self.in_use));
         let mut freed = Vec::new();
         while bytes > 0 {
             let shelves =
@@ -165,6 +169,7 @@ impl Books {
     /// Takes a slab back. Returns idle slabs to be freed where more lie idle than were ever in use.
     pub(super) fn put_back(&mut self, slab: Slab) -> Vec<Slab> {
         let len = slab.bytes().len();
+        self.note_peaks();
         self.in_use -= len as u64;
         self.idle += len as u64;
         self.shelves.entry((slab.is_pinned(), len)).or_default().slabs.push(slab);

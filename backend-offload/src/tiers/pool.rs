@@ -104,7 +104,10 @@ impl HostPool {
 
     /// Ordinary memory in place of page-locked memory that the driver refuses.
     fn pageable(&self, len: usize) -> Option<Slab> {
-        if self.books().unpin(len) {
+        let mut freed = Vec::new();
+        let is_first = self.books().unpin(len, &mut freed);
+        drop(freed);
+        if is_first {
             tracing::warn!(
                 target: crate::journal::TARGET,
                 "the driver refuses more page-locked host memory; going on with ordinary memory, which copies slower"
@@ -292,6 +295,30 @@ mod tests {
             assert!(pool.usage().reserved <= 420, "{:?}", pool.usage());
         }
         assert_eq!(pool.usage().in_use, 350);
+    }
+
+    #[test]
+    fn memory_that_could_not_be_had_was_never_in_use_and_a_size_is_remembered_from_its_first_request_on() {
+        let pool = HostPool::new(Limit::NONE, Limit::NONE);
+        assert!(pool.draft(isize::MAX as usize, SlabSource::Heap).is_none(), "no machine has it");
+        assert_eq!(pool.usage().peak, 0);
+        drop((0..10).map(|_| copy(&pool, 40)).collect::<Vec<_>>());
+        drop(copy(&pool, 40));
+        drop(copy(&pool, 20));
+        let reserved = pool.usage().reserved;
+        drop(copy(&pool, 30));
+        assert!(reserved <= 400 && pool.usage().reserved <= 400, "{reserved}, {:?}", pool.usage());
+        let allocated = pool.usage().reserved;
+        drop(copy(&pool, 20));
+        assert_eq!(pool.usage().reserved, allocated, "its slab is still there");
+    }
+
+    #[test]
+    fn memory_in_the_place_of_page_locked_memory_is_ordinary_and_others_give_way() {
+        let pool = HostPool::new(Limit::NONE, Limit::NONE);
+        drop((0..10).map(|_| copy(&pool, 40)).collect::<Vec<_>>());
+        let instead = pool.draft(100, SlabSource::Pinned(|_| None)).expect("ordinary memory serves");
+        assert!(pool.usage().reserved <= 400 && instead.len() == 100, "{:?}", pool.usage());
     }
 
     #[cfg(target_os = "linux")]

@@ -25,7 +25,7 @@ pub(crate) enum Slab {
 /// Ordinary memory, aligned for any vector instruction: numbers are computed in place here, too.
 ///
 /// By hand: glibc looks for more than it keeps when it is asked for aligned memory, so that what was freed seldom serves the next of
-/// its size, and a process comes to hold half as much again as its tiers count.
+/// its size, and a process comes to hold up to a fifth more than its tiers count.
 pub(crate) struct HeapMemory {
     memory: Vec<u8>,
     start: usize,

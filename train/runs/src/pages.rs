@@ -3,8 +3,8 @@
 //! A training step takes and frees the same sizes over and over. The C library gets large ones from the system and gives them back
 //! at once, and the system fills every page with zeros when it is next touched: a fifth of a step on the CPU. Told to take all
 //! memory from its heap, the library finds what was just freed. Nothing that is counted changes, budgets are what they were; the
-//! process keeps what its tensors have held, up to the most they ever did and a few percent. What only the making of a model held is
-//! given back once.
+//! process keeps what its tensors have held, up to the most they ever did and a few percent; a fifth where threads have memory of their
+//! own. What only the making of a model held is given back once.
 //!
 //! In a dry run nobody touches a tensor. Memory fresh from the system then costs nothing, and memory of the heap would be cleared.
 

@@ -289,9 +289,14 @@ impl Demand {
         let all = self.placement.computed_bytes().saturating_add(self.placement.row_bytes());
         let late = all.saturating_sub(self.gradients_leaving());
         let early = optimizer.saturating_sub(if come_once { late } else { 0 });
-        let read = self.placement.read_bytes(config, ranks);
-        let read = read - read.min(self.weights_away(&update));
-        let at_update = optimizer.saturating_add(sum(&update)).saturating_add(read);
+        let all_read = self.placement.read_bytes(config, ranks);
+        // What is read takes the place of the old weights. Those of a parameter that is divided stay until its owner has told the new ones.
+        let divided = ranks > 1 && config.memory.shard;
+        let away = if divided { 0 } else { self.weights_away(&update) };
+        let before = sum(&update).saturating_add(all_read - all_read.min(away));
+        let kept = if divided { before } else { all_read };
+        let stepping = kept.saturating_add(self.placement.largest_new_weights(config));
+        let at_update = optimizer.saturating_add(before.max(stepping));
         early.saturating_add(sum(&forward)).max(at_update)
     }
 

@@ -95,10 +95,10 @@ pub(crate) struct Plan {
     pub(crate) disk_seconds: Option<f64>,
     /// Bytes that the drive is rated to take in its life, if somebody said.
     pub(crate) disk_endurance: Option<u64>,
-    /// Bytes of these and of spilled tensors that are not on the host while others are: the last gradients come when the first
-    /// activations have gone.
-    pub(crate) apart: u64,
-    /// Bytes of all of these in host memory at the worst moment, copies of some that are on the device included.
+    /// Bytes that host memory has to hold of these and of spilled tensors at the worst moment: the last gradients come when activations
+    /// have gone.
+    pub(crate) host_least: u64,
+    /// The same with copies of some that are on the device, which can be given up.
     pub(crate) host_tier_bytes: u64,
     /// Bytes of host memory, with the device's where that is the same.
     pub(crate) host_bytes: u64,
@@ -238,14 +238,13 @@ impl Reads {
     }
 }
 
-/// Bytes of `all` that host memory may have to hold which are not there while others are.
-fn apart(config: &Config, machine: &Machine, demand: &Demand, all: u64) -> u64 {
+/// Bytes that host memory has to hold at the worst moment, of `all` that it has to hold at some.
+fn host_least(config: &Config, machine: &Machine, demand: &Demand, all: u64) -> u64 {
     // At which moment something sinks, or a state is on the disk, nobody knows.
     if machine.disk_budget > 0 {
-        return 0;
+        return all;
     }
-    let budget = machine.device_budget.unwrap_or(u64::MAX);
-    all.saturating_sub(demand.held_on_host(config, machine.ranks(), budget))
+    demand.held_on_host(config, machine.ranks(), machine.device_budget.unwrap_or(u64::MAX))
 }
 
 impl Plan {
@@ -297,8 +296,8 @@ impl Plan {
         let hidden = link_share.map(|share| share.max(disk_share));
         let waiting = times_compute(bytes_in.saturating_add(bytes_out)).map(|share| share + disk_share);
         let on_host = (spills - sinks).saturating_add(optimizer_host_bytes);
-        let apart = apart(config, machine, &demand, on_host);
-        let host_tier_bytes = (on_host - apart).saturating_add(if sinks > 0 { 0 } else { copies });
+        let host_least = host_least(config, machine, &demand, on_host);
+        let host_tier_bytes = host_least.saturating_add(if sinks > 0 { 0 } else { copies });
         let host_bytes = host_tier_bytes + exchanged.residuals + if machine.shares_host { stays } else { 0 };
         let checkpoint_bytes = footprint.weight_bytes() + state_bytes(train.optimizer, footprint);
 
@@ -338,7 +337,7 @@ impl Plan {
             disk_read_per_step: disk.read,
             disk_seconds: disk.seconds,
             disk_endurance: config.memory.disk_endurance.as_ref().map(Amount::value),
-            apart,
+            host_least,
             host_tier_bytes,
             host_bytes,
             checkpoint_bytes,

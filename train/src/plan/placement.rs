@@ -10,6 +10,9 @@ use crate::optimizer::{come_by_rows, format};
 const WIDE: u64 = 4;
 const NARROW: u64 = 2;
 
+/// Bytes of a row's count of steps.
+const COUNT: u64 = 4;
+
 /// Steps in which every row of an embedding that comes by rows has its turn.
 const TURNS: u64 = 64;
 
@@ -229,8 +232,10 @@ impl Placement {
             }
         };
         let all = states(self.wide, self.narrow);
+        // Each row of a table counts the steps it has taken.
+        let counts = if self.table > 0 { COUNT * config.model.vocab_size as u64 } else { 0 };
         // Whole parameters are divided, so somebody has the largest one's.
-        all.div_ceil(owners(config, ranks)).max(states(largest, 0)) + gradients
+        all.div_ceil(owners(config, ranks)).max(states(largest, 0)) + gradients + counts
     }
 }
 
@@ -244,6 +249,29 @@ impl Placement {
     pub(super) fn read_bytes(&self, config: &Config, ranks: usize) -> u64 {
         let read = config.memory.optimizer_state == StateKind::Compact;
         if read { (self.narrow * NARROW).div_ceil(owners(config, ranks)) } else { 0 }
+    }
+
+    /// Bytes of the largest new weights that a step on the host takes room for while its gradient is there: all but those that are
+    /// written over weights that were read.
+    pub(super) fn largest_new_weights(&self, config: &Config) -> u64 {
+        if self.on_host() == 0 {
+            return 0;
+        }
+        let model = &config.model;
+        let bytes = |[rows, columns]: [usize; 2], narrow: bool| match (narrow, config.memory.optimizer_state)
+        {
+            (true, StateKind::Compact) => 0,
+            (narrow, _) => (rows as u64).saturating_mul(columns as u64).saturating_mul(if narrow {
+                NARROW
+            } else {
+                WIDE
+            }),
+        };
+        let narrow = model.compute == Compute::Bf16;
+        let outer = model.outer_matrices().into_iter().filter(|(name, _)| *name != "wte" || self.table == 0);
+        let outer = outer.map(|(name, sides)| bytes(sides, narrow && name == "lm_head"));
+        let of_block = model.block_matrices().into_iter().map(|sides| bytes(sides, narrow));
+        outer.chain(of_block).max().unwrap_or_default().max(WIDE * model.inner() as u64)
     }
 
     /// Bytes of host memory that the steps on the host read and write.

@@ -35,7 +35,7 @@ pub(super) fn refusals(plan: &Plan, demand: &Demand, config: &Config, footprint:
         ));
     }
     // Copies of what is on the device can be given up.
-    let held = (plan.spills - plan.sinks).saturating_add(plan.optimizer_host_bytes) - plan.apart;
+    let held = plan.host_least;
     let needed = held.saturating_add(plan.residual_bytes);
     let needed = needed.saturating_add(if machine.shares_host { plan.stays } else { 0 });
     let over_budget = machine.host_budget.filter(|limit| *limit < held);

@@ -526,6 +526,15 @@ fn with_the_optimizer_on_the_host_seven_billion_parameters_train_on_8_gib_and_ei
     ");
 }
 
+/// 69 GiB of states and sums, 17 of weights that a rank reads, and 12 of all weights that have no room on the device.
+#[test]
+fn old_weights_stay_beside_what_is_read_where_ranks_divide_an_optimizer() {
+    let two = Machine { other_ranks: 1, ..large(24 * GIB, 192 * GIB) };
+    let divided = ["memory.shard=true", "train.accumulate=2", "train.micro_batch=1"];
+    let plan = plan("llama-18b", &divided, &two);
+    assert!((98 * GIB..104 * GIB).contains(&plan.host_least), "{} of {plan}", plan.host_least);
+}
+
 /// A card of 8 GiB and 24 GiB of host memory, a fifth of it for others, where masters and moments take 50 GiB.
 #[test]
 fn states_that_the_host_does_not_hold_go_to_the_disk_with_their_time_and_wear() {
