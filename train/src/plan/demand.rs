@@ -286,8 +286,7 @@ impl Demand {
         let sum = |spilled: &[u64]| spilled.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
         let optimizer = self.placement.host_bytes(config, ranks);
         let come_once = ranks == 1 && config.train.accumulate == 1;
-        let all = self.placement.computed_bytes().saturating_add(self.placement.row_bytes());
-        let late = all.saturating_sub(self.gradients_leaving());
+        let late = self.placement.single_gradient_bytes().saturating_sub(self.gradients_leaving());
         let early = optimizer.saturating_sub(if come_once { late } else { 0 });
         let all_read = self.placement.read_bytes(config, ranks);
         // What is read takes the place of the old weights. Those of a parameter that is divided stay until its owner has told the new ones.

@@ -43,6 +43,32 @@ pub(super) struct Placement {
     pub(super) tiles: [bool; 2],
 }
 
+/// A matrix that may be stepped on the host.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Matrix {
+    pub(super) sides: [usize; 2],
+    /// Whether the device computes with it in bf16.
+    pub(super) narrow: bool,
+}
+
+impl Matrix {
+    /// Its bytes on the device.
+    pub(super) fn bytes(&self) -> u64 {
+        let [rows, columns] = self.sides.map(|side| side as u64);
+        rows.saturating_mul(columns).saturating_mul(if self.narrow { NARROW } else { WIDE })
+    }
+}
+
+/// Matrices of one block, and those outside of blocks without a table that comes by rows.
+pub(super) fn matrices_on_host(config: &Config) -> [Vec<Matrix>; 2] {
+    let (model, narrow) = (&config.model, config.model.compute == Compute::Bf16);
+    let of_block = model.block_matrices().into_iter().map(|sides| Matrix { sides, narrow });
+    let outer = model.outer_matrices().into_iter();
+    let outer = outer.filter(|(name, _)| *name != "wte" || !come_by_rows(config));
+    let outer = outer.map(|(name, sides)| Matrix { sides, narrow: narrow && name == "lm_head" });
+    [of_block.collect(), outer.collect()]
+}
+
 /// Bytes of so many numbers in tiles: 128 of a byte each have a scale of four.
 pub(super) fn in_tiles(numbers: u64) -> u64 {
     numbers + numbers / 32
@@ -133,6 +159,11 @@ impl Placement {
         self.crossing(self.tiles[1]) + self.row_bytes()
     }
 
+    /// Bytes of one micro-batch's gradients as they wait on the host.
+    pub(super) fn single_gradient_bytes(&self) -> u64 {
+        self.computed_bytes() + self.row_bytes()
+    }
+
     fn crossing(&self, tiles: bool) -> u64 {
         let saved = if tiles { self.matrices * self.computed - in_tiles(self.matrices) } else { 0 };
         self.computed_bytes() - saved
@@ -210,7 +241,7 @@ impl Placement {
         let leaves = ranks > 1 && config.ranks.exchange == ExchangeKind::Exact;
         let single = match micro_batches {
             1 if leaves => WIDE * largest,
-            _ if waiting > 1 || micro_batches == 1 => self.computed_bytes() + self.row_bytes(),
+            _ if waiting > 1 || micro_batches == 1 => self.single_gradient_bytes(),
             _ => 0,
         };
         let own_sums = if micro_batches > 1 { waiting.saturating_sub(1).max(1) } else { 0 };
@@ -257,21 +288,10 @@ impl Placement {
         if self.on_host() == 0 {
             return 0;
         }
-        let model = &config.model;
-        let bytes = |[rows, columns]: [usize; 2], narrow: bool| match (narrow, config.memory.optimizer_state)
-        {
-            (true, StateKind::Compact) => 0,
-            (narrow, _) => (rows as u64).saturating_mul(columns as u64).saturating_mul(if narrow {
-                NARROW
-            } else {
-                WIDE
-            }),
-        };
-        let narrow = model.compute == Compute::Bf16;
-        let outer = model.outer_matrices().into_iter().filter(|(name, _)| *name != "wte" || self.table == 0);
-        let outer = outer.map(|(name, sides)| bytes(sides, narrow && name == "lm_head"));
-        let of_block = model.block_matrices().into_iter().map(|sides| bytes(sides, narrow));
-        outer.chain(of_block).max().unwrap_or_default().max(WIDE * model.inner() as u64)
+        let reads = config.memory.optimizer_state == StateKind::Compact;
+        let matrices = matrices_on_host(config).into_iter().flatten();
+        let new = matrices.filter(|matrix| !(reads && matrix.narrow)).map(|matrix| matrix.bytes());
+        new.max().unwrap_or_default().max(WIDE * config.model.inner() as u64)
     }
 
     /// Bytes of host memory that the steps on the host read and write.

@@ -7,15 +7,12 @@
 //! depend on where a state is, so this may be chosen anew whenever a run goes on.
 
 use host_optim::{DiskBytes, Format};
-use models::Compute;
 use runs::config::{Config, OptimizerKind};
 use serde::Serialize;
 
 use super::Machine;
-use crate::optimizer::{come_by_rows, format};
-
-const WIDE: u64 = 4;
-const NARROW: u64 = 2;
+use super::placement::{Matrix, matrices_on_host};
+use crate::optimizer::format;
 
 /// States that are on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -42,7 +39,7 @@ pub(super) struct StateBytes {
 
 impl StateBytes {
     /// One parameter's.
-    fn of(format: Format, [rows, columns]: [usize; 2], narrow: bool, velocity: bool) -> Self {
+    fn of(format: Format, Matrix { sides: [rows, columns], narrow }: Matrix, velocity: bool) -> Self {
         let len = (rows as u64).saturating_mul(columns as u64);
         let in_memory = if velocity { format.velocity_bytes(len) } else { format.host_bytes(len, narrow) };
         let disk = format.disk_bytes(len, narrow, velocity);
@@ -129,19 +126,12 @@ impl StatesOnDisk {
 
     /// The states of one block, and of all other matrices, that may go to the disk.
     fn candidates(config: &Config) -> [StateBytes; 2] {
-        let (model, velocity) = (&config.model, config.train.optimizer == OptimizerKind::Sgd);
-        let (state, narrow) = (format(config.memory.optimizer_state), model.compute == Compute::Bf16);
-        let outer = model.outer_matrices().into_iter();
-        let outer = outer.filter(|(name, _)| *name != "wte" || !come_by_rows(config));
-        let outer: Vec<_> = outer.map(|(name, sides)| (sides, narrow && name == "lm_head")).collect();
-        let of_block: Vec<_> = model.block_matrices().into_iter().map(|sides| (sides, narrow)).collect();
-        let weights = |([rows, columns], narrow): &([usize; 2], bool)| {
-            (*rows as u64).saturating_mul(*columns as u64).saturating_mul(if *narrow { NARROW } else { WIDE })
-        };
-        let weights = of_block.iter().chain(&outer).map(weights).max().unwrap_or_default();
-        [of_block, outer].map(|matrices| {
-            let each =
-                matrices.iter().map(|(sides, narrow)| StateBytes::of(state, *sides, *narrow, velocity));
+        let (state, velocity) =
+            (format(config.memory.optimizer_state), config.train.optimizer == OptimizerKind::Sgd);
+        let matrices = matrices_on_host(config);
+        let weights = matrices.iter().flatten().map(Matrix::bytes).max().unwrap_or_default();
+        matrices.map(|matrices| {
+            let each = matrices.iter().map(|matrix| StateBytes::of(state, *matrix, velocity));
             StateBytes { weights, ..each.fold(StateBytes::default(), StateBytes::and) }
         })
     }
