@@ -149,6 +149,7 @@ pub(crate) fn make_resident<M: Mover>(
         Err(stop) => return Err(explained(door, stop, operation, None)),
     }
     ahead::move_blocks(door);
+    ahead::raise(door);
     ahead::write(door);
     watching::note_operation(door);
     Ok(())
@@ -238,7 +239,7 @@ fn take_steps<M: Mover>(
             Ok(false) => {}
             Ok(true) => return Ok(()),
             Err(Halt::Stop(Stop::Shortage(Shortage::TierFull { .. })))
-                if !reclaimed || door.tiers().give_up_ahead() =>
+                if !reclaimed || ahead::give_up(door) =>
             {
                 reclaimed = true;
                 door.reclaim_host();
@@ -321,7 +322,9 @@ fn carry_out<M: Mover>(door: &mut M, step: Step, copy_failure: &mut Option<Strin
         Step::Raise { block } => {
             let bytes = bytes_of(door, block)?;
             if let Err(error) = door.tiers().raise(block, bytes) {
-                return still(door.tiers().below().rooms().host, bytes, error);
+                let room = door.tiers().below().rooms().host;
+                ahead::give_up(door);
+                return still(room, bytes, error);
             }
             door.pager().raised(block)?;
             door.journal().record(Event::Raised { bytes });

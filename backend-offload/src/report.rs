@@ -50,6 +50,7 @@ pub(crate) fn stats(pager: &Pager, below: &Below, counts: &Counts) -> Stats {
         bytes_to_disk: counters.bytes_to_disk + below.traffic.written.load(Relaxed),
         written_ahead: counters.written_ahead,
         raised: counters.raised,
+        raised_ahead: counters.raised_ahead,
         bytes_from_disk: counters.bytes_from_disk + below.traffic.read.load(Relaxed),
         launches: counts.launches,
         allocations: counts.allocations,

@@ -55,6 +55,8 @@ pub struct Stats {
     pub written_ahead: u64,
     /// Blocks that were read from the disk to the host.
     pub raised: u64,
+    /// Blocks raised that were being read before an operation needed them.
+    pub raised_ahead: u64,
     /// Bytes read from the disk, counted alike.
     pub bytes_from_disk: u64,
     /// Bytes of tensors that the program itself put on the device from its own memory. Tensors put on the host, because
@@ -112,6 +114,7 @@ impl Stats {
             bytes_to_disk: self.bytes_to_disk.saturating_sub(earlier.bytes_to_disk),
             written_ahead: self.written_ahead.saturating_sub(earlier.written_ahead),
             raised: self.raised.saturating_sub(earlier.raised),
+            raised_ahead: self.raised_ahead.saturating_sub(earlier.raised_ahead),
             bytes_from_disk: self.bytes_from_disk.saturating_sub(earlier.bytes_from_disk),
             bytes_written: self.bytes_written.saturating_sub(earlier.bytes_written),
             bytes_read: self.bytes_read.saturating_sub(earlier.bytes_read),

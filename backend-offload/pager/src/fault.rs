@@ -1,6 +1,6 @@
 //! Errors of the books: a door reported what cannot have happened.
 
-use crate::block::{BlockId, Place, Token};
+use crate::block::{Block, BlockId, Place, Token};
 use std::fmt;
 
 /// A report that contradicts the pager's books. The books are as they were before it, in release too.
@@ -46,6 +46,10 @@ impl fmt::Display for Fault {
 }
 
 impl std::error::Error for Fault {}
+
+pub(crate) fn illegal(attempted: &'static str, block: BlockId, found: &Block) -> Fault {
+    Fault::Illegal { attempted, block, place: found.place }
+}
 
 /// Why an operation cannot run. Nothing has been lost: every block is where its contents are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -39,6 +39,7 @@ mod pace;
 mod plan;
 mod planner;
 mod policy;
+mod raising_ahead;
 mod recording;
 mod repeats;
 mod residency;

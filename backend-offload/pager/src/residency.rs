@@ -22,7 +22,7 @@ use crate::Oversized;
 use crate::ahead::Ahead;
 use crate::block::{Arena, Block, BlockId, Place, Preference, TierIndex, Token};
 use crate::counters::Counters;
-use crate::fault::{Fault, Shortage, Stop};
+use crate::fault::{Fault, Shortage, Stop, illegal};
 use crate::furthest::Furthest;
 use crate::ledger::{Ledger, Posting};
 use crate::limit::Limit;
@@ -30,6 +30,7 @@ use crate::moves::{Direction, Fate, Moves, Outcome};
 use crate::operation::{Operation, Target};
 use crate::planner::Planner;
 use crate::policy::{Policy, Recency};
+use crate::raising_ahead::RaisingAhead;
 use crate::recording::Recorder;
 use crate::sinking_ahead::SinkingAhead;
 
@@ -44,6 +45,7 @@ pub struct Pager {
     pub(crate) order: Furthest,
     pub(crate) ahead: Ahead,
     pub(crate) sinking_ahead: SinkingAhead,
+    pub(crate) raising_ahead: RaisingAhead,
     /// Blocks with a preference.
     pub(crate) hinted: u64,
     pub(crate) oversized: Oversized,
@@ -79,6 +81,7 @@ impl Pager {
             order: Furthest::default(),
             ahead: Ahead::default(),
             sinking_ahead: SinkingAhead::default(),
+            raising_ahead: RaisingAhead::default(),
             hinted: 0,
             oversized,
             counters: Counters::default(),
@@ -460,6 +463,7 @@ impl Pager {
             Place::Away(there) => self.ledger.post(posting.gains(Some(tier)).loses(Some(there)))?,
             _ => return Err(illegal("written in a tier", id, &block)),
         }
+        self.raise_ends(id);
         if let Some(recorder) = &mut self.recorder {
             recorder.wrote_in_tier(id.index);
         }
@@ -493,8 +497,4 @@ impl Pager {
         let block = self.block(id)?;
         if legal(block.place) { Ok(()) } else { Err(illegal(attempted, id, block)) }
     }
-}
-
-pub(crate) fn illegal(attempted: &'static str, block: BlockId, found: &Block) -> Fault {
-    Fault::Illegal { attempted, block, place: found.place }
 }

@@ -52,6 +52,8 @@ pub struct Replay<'r> {
     timeline: Option<Timeline>,
     /// The block that is being written beside the program, and bytes of it that are left.
     writing: Option<(BlockId, u64)>,
+    /// Bytes that are left of the block that is raised beside the program.
+    raising: u64,
     /// Decisions, line by line.
     #[cfg(test)]
     pub(crate) decisions: String,
@@ -76,6 +78,7 @@ impl<'r> Replay<'r> {
             gives: 0,
             timeline: None,
             writing: None,
+            raising: 0,
             #[cfg(test)]
             decisions: String::new(),
         }
@@ -96,7 +99,8 @@ impl<'r> Replay<'r> {
     }
 
     fn rooms(&self) -> Rooms {
-        let host = self.host.less(self.pager.ledger().held(TierIndex::HOST));
+        let raising = self.pager.raising().and_then(|id| self.pager.get(id)).map_or(0, |block| block.bytes);
+        let host = self.host.less(self.pager.ledger().held(TierIndex::HOST) + raising);
         let disk = if self.host == Limit::NONE { Limit::bytes(0) } else { Limit::NONE };
         Rooms { host, disk }
     }
@@ -311,6 +315,7 @@ impl<'r> Replay<'r> {
             self.note("beside", step);
             self.take(step)?;
         }
+        self.raise_above()?;
         self.write_below()?;
         let bytes = self.operands.iter().filter_map(|id| self.pager.get(*id)).map(|block| block.bytes).sum();
         if let Some(timeline) = &mut self.timeline {
@@ -339,6 +344,35 @@ impl<'r> Replay<'r> {
         }
     }
 
+    /// Raises blocks that are needed soon, as far as there are buffers.
+    fn raise_above(&mut self) -> Result<(), Stop> {
+        if self.host == Limit::NONE {
+            return Ok(());
+        }
+        loop {
+            let rooms = self.rooms();
+            let Some(step) = self.pager.next_above(&|| rooms) else { return Ok(()) };
+            let Step::Raise { block } = step else {
+                self.take(step)?;
+                continue;
+            };
+            if self.pager.raising().is_none() {
+                let bytes = self.pager.block(block)?.bytes;
+                if !rooms.host.allows(bytes) {
+                    return Ok(());
+                }
+                self.pager.raise_begun(block)?;
+                self.raising = bytes;
+            }
+            let Some(timeline) = &mut self.timeline else { return Ok(()) };
+            self.raising -= timeline.raises_beside(block, self.raising);
+            if self.raising > 0 {
+                return Ok(());
+            }
+            self.pager.raised(block)?;
+        }
+    }
+
     fn take(&mut self, step: Step) -> Result<(), Stop> {
         match step {
             Step::Ready => {}
@@ -355,10 +389,11 @@ impl<'r> Replay<'r> {
                 }
             }
             Step::Raise { block } => {
-                let bytes = self.pager.block(block)?.bytes;
+                let is_under_way = self.pager.raising() == Some(block);
+                let left = if is_under_way { self.raising } else { self.pager.block(block)?.bytes };
                 self.pager.raised(block)?;
                 if let Some(timeline) = &mut self.timeline {
-                    timeline.raises(bytes);
+                    timeline.raises(left);
                 }
             }
             Step::Evict { block, copy } => {

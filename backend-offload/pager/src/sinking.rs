@@ -10,12 +10,12 @@
 //! until the operation is ready, and nobody is raised before there is device memory for it.
 
 use crate::block::{Block, BlockId, Place, TierIndex};
-use crate::fault::{Fault, Shortage, Stop};
+use crate::fault::{Fault, Shortage, Stop, illegal};
 use crate::ledger::Posting;
 use crate::limit::Limit;
 use crate::operation::Garbage;
 use crate::planner::Future;
-use crate::residency::{Pager, illegal};
+use crate::residency::Pager;
 use crate::steps::Step;
 
 /// Bytes that the tiers below the device can still take.
@@ -64,6 +64,9 @@ impl Pager {
     /// The step before an operand can come from the disk.
     pub(crate) fn raise(&self, block: BlockId, rooms: Rooms) -> Result<Step, Stop> {
         let bytes = self.block(block)?.bytes;
+        if self.raising() == Some(block) {
+            return Ok(Step::Raise { block });
+        }
         match self.make_host_room(bytes, rooms) {
             // What lands may leave a copy on the host that can be given up.
             Err(Stop::Shortage(_)) if let Some(token) = self.moves.oldest() => Ok(Step::Wait(token)),
@@ -192,14 +195,16 @@ impl Pager {
         }
         self.ledger.post(Posting::of(block.bytes, block.arena).gains(Some(TierIndex::HOST)))?;
         self.counters.raised += 1;
+        self.counters.raised_ahead += u64::from(self.raise_ends(id));
         self.counters.bytes_from_disk += block.bytes;
         let block = self.block_mut(id)?;
         (block.place, block.below) = (Place::Away(TierIndex::HOST), true);
         Ok(())
     }
 
-    /// Gives up the block's copy on the disk, which is out of date.
+    /// Gives up what the disk has of the block, which is out of date, and what is coming from there.
     pub(crate) fn forget_below(&mut self, id: BlockId) -> Result<(), Fault> {
+        self.raise_ends(id);
         let block = *self.block(id)?;
         if block.below {
             self.ledger.post(Posting::of(block.bytes, block.arena).loses(Some(TierIndex::DISK)))?;

@@ -5,11 +5,11 @@
 //! changed before they sink, and were written for nothing.
 
 use crate::block::{Block, BlockId, TierIndex};
-use crate::fault::Fault;
+use crate::fault::{Fault, illegal};
 use crate::lately::Lately;
 use crate::ledger::Posting;
 use crate::planner::Future;
-use crate::residency::{Pager, illegal};
+use crate::residency::Pager;
 use crate::sinking::{Rooms, rests_on_host};
 
 /// The part of the host that is kept ready, or else room for the largest block there. Half as much makes steps longer, and more

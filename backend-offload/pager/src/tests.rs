@@ -7,6 +7,7 @@ mod bounds;
 mod decisions;
 mod disk_bounds;
 mod planning;
+mod raising_ahead;
 mod recordings;
 mod sinking;
 mod sinking_ahead;

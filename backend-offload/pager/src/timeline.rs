@@ -9,8 +9,8 @@
 //! one parameter after another from the beginning of the program's step, and the program waits for the one it comes to.
 //!
 //! A disk below the host does one thing at a time, read or write. A block has sunk once all but the last few buffers of it are
-//! written, and is raised once all of it is read; the program waits for both, and not for what is written before it has to sink: a
-//! few buffers of it between two operations. States that the host steps may lie there, too: the
+//! written, and is raised once all of it is read; the program waits for both, and not for what is written before it has to sink, or
+//! read before it is needed: a few buffers of it between two operations. States that the host steps may lie there, too: the
 //! disk reads and writes them in the time that blocks leave it, and new contents are there once those of their state have passed.
 
 use crate::block::{BlockId, Token};
@@ -101,6 +101,8 @@ pub(crate) struct Timeline {
     /// Copies off the device that have not landed, in the order in which they do.
     leaving: VecDeque<(Token, f64)>,
     arrivals: HashMap<BlockId, f64>,
+    /// When blocks that nobody waited for come to the host.
+    risen: HashMap<BlockId, f64>,
     step: Elapsed,
     step_began: f64,
     pub steps: Vec<Elapsed>,
@@ -120,6 +122,7 @@ impl Timeline {
             disk_free: 0.0,
             leaving: VecDeque::new(),
             arrivals: HashMap::new(),
+            risen: HashMap::new(),
             step: Elapsed::default(),
             step_began: 0.0,
             steps: Vec::new(),
@@ -139,7 +142,8 @@ impl Timeline {
 
     pub fn starts_back(&mut self, block: BlockId, bytes: u64) {
         let takes = bytes as f64 / self.machine.link;
-        let begins = self.back_free.max(self.now);
+        let risen = self.risen.remove(&block).unwrap_or(0.0);
+        let begins = self.back_free.max(self.now).max(risen);
         self.back_free = begins + takes;
         self.under_way.back.push((begins, self.back_free));
         self.step.back += takes;
@@ -185,6 +189,17 @@ impl Timeline {
 
     /// As many of the bytes as there are buffers for begin to pass to the disk, and nobody waits for them.
     pub fn writes_beside(&mut self, bytes: u64) -> u64 {
+        self.begins_beside(bytes)
+    }
+
+    /// As many of the block's bytes as there are buffers for begin to come from the disk, and nobody waits for them.
+    pub fn raises_beside(&mut self, block: BlockId, bytes: u64) -> u64 {
+        let begins = self.begins_beside(bytes);
+        self.risen.insert(block, self.disk_free);
+        begins
+    }
+
+    fn begins_beside(&mut self, bytes: u64) -> u64 {
         let busy = self.disk_free - self.now;
         let free = if busy > 0.0 { BEHIND - busy * self.machine.disk } else { BEHIND };
         let begins = bytes.min(free.max(0.0) as u64);

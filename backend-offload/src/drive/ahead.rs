@@ -4,7 +4,7 @@
 use super::{Halt, Mover, bytes_of, carry_out, complete_ended, told};
 use crate::journal::{Event, TARGET};
 use crate::tiers::Tiers;
-use pager::BlockId;
+use pager::{BlockId, Step};
 
 /// Starts moves between device and host.
 pub(super) fn move_blocks<M: Mover>(door: &mut M) {
@@ -24,10 +24,59 @@ pub(super) fn move_blocks<M: Mover>(door: &mut M) {
 
 /// Starts to read what will be raised next, which changes no book.
 pub(super) fn read<M: Mover>(door: &mut M) {
-    if door.tiers().has_disk() {
+    if door.tiers().has_disk() && door.pager().raising().is_none() {
         let soon = door.pager().soon_from_disk(Tiers::READ_AHEAD);
         door.tiers().read_ahead(&soon);
     }
+}
+
+/// Goes on raising what is needed next into host memory that is free, or that others can leave at once.
+pub(super) fn raise<M: Mover>(door: &mut M) {
+    if !door.tiers().has_disk() {
+        return;
+    }
+    let below = door.tiers().below();
+    while let Some(step) = door.pager().next_above(&|| below.rooms()) {
+        let goes_on = match step {
+            Step::Raise { block } => raised_ahead(door, block),
+            step => carry_out(door, step, &mut None).map(|_| true),
+        };
+        match goes_on {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(halt) => {
+                door.pager().raise_given_up();
+                let error = told(door, halt, &|| "raising blocks ahead".to_owned(), None);
+                tracing::debug!(target: TARGET, "nothing more is raised beside this operation: {error}");
+                return;
+            }
+        }
+    }
+}
+
+fn raised_ahead<M: Mover>(door: &mut M, block: BlockId) -> Result<bool, Halt> {
+    if door.forget_if_dead(block) {
+        return Ok(true);
+    }
+    let bytes = bytes_of(door, block)?;
+    if door.pager().raising().is_none() {
+        if !door.tiers().begin_raising(block, bytes) {
+            return Ok(false);
+        }
+        door.pager().raise_begun(block)?;
+    }
+    if !door.tiers().raise_ahead(block).map_err(|error| Halt::Move(error.into()))? {
+        return Ok(false);
+    }
+    door.pager().raised(block)?;
+    door.journal().record(Event::Raised { bytes });
+    Ok(true)
+}
+
+/// Gives up what nobody waits for and takes room below the device. False if there is nothing.
+pub(super) fn give_up<M: Mover>(door: &mut M) -> bool {
+    door.pager().raise_given_up();
+    door.tiers().give_up_ahead()
 }
 
 /// Starts to write what is to sink. What the disk has all of stays on the host, too.

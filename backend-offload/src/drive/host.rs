@@ -1,6 +1,6 @@
 //! Room on the host: for blocks that are read there, and for the program itself.
 
-use super::{Halt, Mover, carry_out, complete_all_ended, sweep, told};
+use super::{Halt, Mover, ahead, carry_out, complete_all_ended, sweep, told};
 use crate::error::OffloadError;
 use crate::tiers::Draft;
 use pager::{Pager, Step, Stop};
@@ -23,7 +23,7 @@ pub(crate) fn draft<M: Mover>(door: &mut M, len: usize) -> Result<Option<Draft>,
     }
     // Neither dropped tensors nor finished uploads hold any of it.
     door.reclaim_host();
-    door.tiers().give_up_ahead();
+    ahead::give_up(door);
     sweep(door);
     let below = door.tiers().below();
     let operation = || "making room on the host".to_owned();

@@ -220,6 +220,11 @@ impl Bounce {
         }
     }
 
+    /// Whether the piece in a buffer is known to have ended.
+    pub(super) fn has_landed(&self, slot: usize) -> bool {
+        matches!(self.pieces[slot], Some(Piece { way: Way::Landed(_), .. }))
+    }
+
     /// Hands a read piece to `work` and gives its buffer up. What could not be written is handed over, too, and stays.
     pub(super) fn take(&mut self, slot: usize, work: impl FnOnce(&[u8])) -> io::Result<()> {
         self.land(slot);
@@ -336,8 +341,7 @@ impl Bounce {
     /// Gives up what was read ahead for blocks that are not `wanted`, where nothing has to be waited for.
     pub(super) fn keep_ahead(&mut self, wanted: impl Fn(u64) -> bool) {
         for slot in self.slots_of(|piece| piece.direction == Direction::Read && !wanted(piece.part.owner)) {
-            let is_landed = matches!(self.pieces[slot], Some(Piece { way: Way::Landed(_), .. }));
-            if is_landed || self.has_ended(slot) {
+            if self.has_landed(slot) || self.has_ended(slot) {
                 self.drop_piece(slot);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::bounce::BESIDE;
 use super::checksum::checksum;
-use super::disk::{Beside, Disk, Sunk, Writing};
+use super::disk::{Beside, Disk, Landing, Sunk, Writing};
 use super::pool::{Draft, HostPool, Lease};
 use super::slab::SlabSource;
 use crate::error::OffloadError;
@@ -24,6 +24,8 @@ pub(crate) struct Tiers {
     sunk: HashMap<BlockId, Sunk>,
     /// A block that is written while it stays on the host.
     ahead: Option<(BlockId, Writing)>,
+    /// A block on the disk that is read while nobody waits for it.
+    raising: Option<(BlockId, Draft, Landing)>,
 }
 
 /// The tiers below a device, which other devices share.
@@ -70,7 +72,8 @@ impl Tiers {
     pub fn new(pool: Arc<HostPool>, source: SlabSource, distrust: bool) -> Self {
         let traffic = Arc::default();
         let (copies, sunk) = (HashMap::new(), HashMap::new());
-        Self { pool, source, distrust, disk: None, traffic, copies, sunk, ahead: None }
+        let (ahead, raising) = (None, None);
+        Self { pool, source, distrust, disk: None, traffic, copies, sunk, ahead, raising }
     }
 
     /// These copies with a disk below the host, if there is one.
@@ -109,6 +112,7 @@ impl Tiers {
     fn forget_below(&mut self, block: BlockId) {
         self.sunk.remove(&block);
         self.ahead.take_if(|(id, _)| *id == block);
+        self.raising.take_if(|(id, ..)| *id == block);
     }
 
     /// Gives the block's host memory up, once its contents are on the disk.
@@ -151,30 +155,60 @@ impl Tiers {
         Ok(false)
     }
 
-    /// Gives up the place on the disk of a block that is written ahead. False if there is none.
+    /// Gives up the place on the disk of a block that is written ahead, and the host memory of one that is raised ahead. False if there
+    /// is neither.
     pub fn give_up_ahead(&mut self) -> bool {
-        self.ahead.take().is_some()
+        self.ahead.take().is_some() | self.raising.take().is_some()
+    }
+
+    /// Takes host memory for a block of `len` bytes that is to be raised ahead. False if there is none.
+    pub fn begin_raising(&mut self, block: BlockId, len: u64) -> bool {
+        let draft = self.draft(len as usize).ok();
+        self.raising = draft.map(|draft| (block, draft, Landing::default()));
+        self.raising.is_some()
+    }
+
+    /// Goes on reading the block that was begun to be raised, as far as nobody has to wait. True once it is on the host; the disk keeps it, too.
+    pub fn raise_ahead(&mut self, block: BlockId) -> Result<bool, OffloadError> {
+        let Some((_, mut draft, landing)) = self.raising.take_if(|(id, ..)| *id == block) else {
+            return Err(missing("raising a block ahead", block, "it was not begun"));
+        };
+        match self.sunk(block)?.read_beside(&mut draft, landing)? {
+            Some(landing) => {
+                self.raising = Some((block, draft, landing));
+                return Ok(false);
+            }
+            None => self.copies.insert(block, self.seal(draft.seal())),
+        };
+        Ok(true)
+    }
+
+    fn sunk(&self, block: BlockId) -> Result<&Sunk, OffloadError> {
+        self.sunk.get(&block).ok_or_else(|| missing("raising a block", block, "it is not on the disk"))
     }
 
     /// Reads the block from the disk into host memory. The disk keeps it, too.
     pub fn raise(&mut self, block: BlockId, len: u64) -> Result<(), OffloadError> {
-        let Some(sunk) = self.sunk.get(&block) else {
-            return Err(missing("raising a block", block, "it is not on the disk"));
+        let begun = self.raising.take_if(|(id, ..)| *id == block);
+        let (mut draft, landing) = match begun {
+            Some((_, draft, landing)) => (draft, landing),
+            None => (self.draft(len as usize).map_err(|_| self.refused(len))?, Landing::default()),
         };
-        let mut draft = self.draft(len as usize).map_err(|_| {
-            // Other devices and the program take of the same memory.
-            let usage = self.pool.usage();
-            OffloadError::HostRefused {
-                operation: "raising a block from the disk".to_owned(),
-                wanted: len,
-                in_use: usage.in_use,
-                budget: usage.limit.get(),
-            }
-        })?;
-        sunk.read(&mut draft)?;
+        self.sunk(block)?.read_rest(&mut draft, landing)?;
         let copy = self.seal(draft.seal());
         self.copies.insert(block, copy);
         Ok(())
+    }
+
+    /// Other devices and the program take of the same memory.
+    fn refused(&self, wanted: u64) -> OffloadError {
+        let usage = self.pool.usage();
+        OffloadError::HostRefused {
+            operation: "raising a block from the disk".to_owned(),
+            wanted,
+            in_use: usage.in_use,
+            budget: usage.limit.get(),
+        }
     }
 
     /// Starts to read blocks from the disk that are raised soon. Best effort: takes no memory and never fails.
@@ -258,6 +292,12 @@ impl Tiers {
         let disk = self.disk.as_ref().expect("something is on it");
         disk.while_whole(|| sunk.read(&mut bytes)).expect("as it was written");
         Some(bytes)
+    }
+
+    /// Host memory of the block that is raised ahead.
+    #[cfg(test)]
+    pub fn raising(&self) -> Option<(BlockId, u64)> {
+        self.raising.as_ref().map(|(block, draft, _)| (*block, draft.len() as u64))
     }
 
     /// Bytes of all blocks on the disk.
@@ -370,6 +410,50 @@ mod tests {
         assert_eq!(tiers.on_disk(BLOCK).expect("the disk has it"), [3; 40]);
         tiers.sink(BLOCK).expect("for free");
         assert_eq!(disk.usage().peak, ALIGNMENT);
+    }
+
+    /// Goes on until the block is on the host.
+    fn raise_to_the_end(tiers: &mut Tiers) {
+        while !tiers.raise_ahead(BLOCK).expect("as it was written") {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_block_that_is_raised_ahead_has_its_memory_from_the_beginning() {
+        let mut tiers = tiers().above(in_memory(3));
+        assert!(tiers.edit(BLOCK, 40, Share::Whole, |bytes| bytes.fill(3)));
+        tiers.sink(BLOCK).expect("room");
+        assert!(!tiers.begin_raising(BLOCK, 101), "the host has less");
+        assert!(tiers.begin_raising(BLOCK, 40));
+        assert_eq!(tiers.pool().room(), Limit::bytes(60));
+        assert!(tiers.get(BLOCK).is_none());
+        raise_to_the_end(&mut tiers);
+        assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes(), [3; 40]);
+        assert_eq!(tiers.on_disk(BLOCK).expect("the disk keeps it"), [3; 40]);
+        assert_eq!(tiers.pool().room(), Limit::bytes(60));
+        assert!(!tiers.give_up_ahead());
+    }
+
+    #[test]
+    fn a_block_that_is_raised_ahead_is_finished_given_up_or_forgotten() {
+        let mut tiers = tiers().above(in_memory(3));
+        assert!(tiers.edit(BLOCK, 40, Share::Whole, |bytes| bytes.fill(3)));
+        tiers.sink(BLOCK).expect("room");
+        assert!(tiers.begin_raising(BLOCK, 40) && tiers.give_up_ahead());
+        assert_eq!(tiers.pool().room(), Limit::bytes(100));
+        // Who needs it takes the memory that it has.
+        assert!(tiers.begin_raising(BLOCK, 40));
+        let rest = tiers.draft(60).expect("it is free");
+        tiers.raise(BLOCK, 40).expect("as it was written");
+        drop(rest);
+        assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes(), [3; 40]);
+        tiers.sink(BLOCK).expect("for free");
+        // What was written since is not what comes from the disk.
+        assert!(tiers.begin_raising(BLOCK, 40));
+        assert!(tiers.edit(BLOCK, 40, Share::Part, |bytes| bytes[0] = 4));
+        assert_eq!((tiers.raising(), tiers.pool().room()), (None, Limit::bytes(60)));
+        assert_eq!(tiers.get(BLOCK).expect("edited").bytes()[..2], [4, 3]);
     }
 
     #[test]

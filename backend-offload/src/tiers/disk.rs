@@ -3,6 +3,9 @@
 //! Nothing is left of it when the process ends, however it ends. Reads and writes go around the system's cache where the
 //! file system allows it: what is cached there would take the memory that the host budget leaves to others.
 
+mod reading;
+
+pub(super) use self::reading::Landing;
 use super::bounce::{BESIDE, Bounce, Means, PIECE, Part};
 use super::checksum::Checksum;
 use super::extents::{ALIGNMENT, Extents};
@@ -11,7 +14,6 @@ use super::transfer::Direction;
 use crate::error::OffloadError;
 use crate::journal::TARGET;
 use pager::Limit;
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -343,56 +345,9 @@ impl Writing {
 }
 
 impl Sunk {
-    /// Reads the contents back, and compares them with their checksum.
-    pub(super) fn read(&self, into: &mut [u8]) -> Result<(), OffloadError> {
-        let mut bounce = self.disk.bounce();
-        bounce.wait_for_writes(self.number);
-        let was_ahead = bounce.has_read(self.number);
-        let mut found = self.land(&mut bounce, into);
-        if found.is_err() {
-            bounce.forget(self.number, Some(Direction::Read));
-        }
-        if found.is_err() && was_ahead {
-            // It may have failed long ago, when nobody wanted it.
-            found = self.land(&mut bounce, into);
-            bounce.forget(self.number, Some(Direction::Read));
-        }
-        drop(bounce);
-        let found = found.map_err(|error| self.failed("reading", &error.to_string()))?;
-        if found != self.checksum {
-            return Err(self.failed("reading", "its bytes are not those that were written"));
-        }
-        Ok(())
-    }
-
     fn failed(&self, attempted: &str, reason: &str) -> OffloadError {
         let place = self.parts.first().map(|part| part.start);
         self.disk.failed(attempted, (self.number, self.len), place, reason)
-    }
-
-    /// The checksum of what was read.
-    fn land(&self, bounce: &mut Bounce, into: &mut [u8]) -> io::Result<u64> {
-        let mut landing = Landing { into, at: 0, checksum: Checksum::default() };
-        let mut under_way = VecDeque::new();
-        for part in self.pieces() {
-            let slot = match bounce.find(self.number, part.place) {
-                Some(slot) => slot,
-                None => loop {
-                    if let Some(slot) = bounce.spare(self.number) {
-                        // Nothing is copied beside a block of one piece.
-                        bounce.begin(slot, part, Direction::Read, part.len < self.len);
-                        break slot;
-                    }
-                    let first = under_way.pop_front().expect("every other buffer is under way");
-                    bounce.take(first, |piece| landing.take(piece))?;
-                },
-            };
-            under_way.push_back(slot);
-        }
-        for slot in under_way {
-            bounce.take(slot, |piece| landing.take(piece))?;
-        }
-        Ok(landing.checksum.of_last(&landing.into[landing.at..]))
     }
 
     /// The parts of a block that pass the buffers, in order.
@@ -411,26 +366,6 @@ impl Sunk {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.len
-    }
-}
-
-/// Contents on their way back, piece by piece.
-struct Landing<'a> {
-    into: &'a mut [u8],
-    /// Where the next piece begins; the last one in the end.
-    at: usize,
-    checksum: Checksum,
-}
-
-impl Landing<'_> {
-    fn take(&mut self, piece: &[u8]) {
-        let end = self.into.len().min(self.at + piece.len());
-        let now = &mut self.into[self.at..end];
-        now.copy_from_slice(&piece[..now.len()]);
-        if end < self.into.len() {
-            self.checksum.add(&self.into[self.at..end]);
-            self.at = end;
-        }
     }
 }
 

@@ -216,7 +216,7 @@ the longer of the times for its floating-point operations (`--flops`; older reco
 optimizer's step on the host (`--host-step`). *The least* is a lower bound, too: between any two operations whatever
 contents these and those between them use beyond the budget have to come in, and what they make beyond it has to leave. Above a disk, its bound is that of the device's link with device and
 host together in the place of the device; it reads or writes one block at a time, and the program waits for all but the last 24 MiB
-of what sinks without having been written before (`--disk-speed`).
+of what sinks without having been written before, and for what is raised without having come before (`--disk-speed`).
 ";
 
 /// The steps that are kept with the pager.

@@ -52,9 +52,9 @@ fn a_step_above_a_disk_takes_as_long_as_the_disk_and_what_is_not_beside_it() {
     let moved = replay.disk_steps()[ROUNDS - 1].total();
     let fewest = disk_bound(&step, 32 * GIB, ROUNDS)[ROUNDS - 1].total();
     println!("{elapsed:?} of at least {least}; {moved} bytes of at least {fewest}");
-    // Blocks are written before they have to sink, while the disk has nothing else to do; those that are raised are waited for. Otherwise
-    // the step would take as long as all its parts together.
-    assert!(elapsed.step < elapsed.disk + 0.85 * elapsed.arithmetic);
-    assert!(moved * 100 <= fewest * 107, "{moved} bytes of at least {fewest}");
-    assert!(elapsed.step < 1.45 * least, "{elapsed:?} of at least {least}");
+    // Blocks are written before they have to sink and raised before they are needed, while the disk has nothing else to do. Otherwise
+    // the step would take as long as all its parts together. During most of the arithmetic the host is full of what is needed sooner.
+    assert!(elapsed.step < elapsed.disk + 0.75 * elapsed.arithmetic);
+    assert!(moved * 100 <= fewest * 105, "{moved} bytes of at least {fewest}");
+    assert!(elapsed.step < 1.38 * least, "{elapsed:?} of at least {least}");
 }

@@ -348,7 +348,9 @@ impl FakeDoor {
         assert_eq!(ledger.resident(), resident as u64, "the ledger is the sum of the memories");
         let host = self.tiers.pool().usage();
         let taken: usize = self.taken.iter().map(|draft| draft.len()).sum();
-        let copies = host.in_use - taken as u64;
+        let raising = self.tiers.raising();
+        assert_eq!(self.pager.raising(), raising.map(|(block, _)| block));
+        let copies = host.in_use - taken as u64 - raising.map_or(0, |(_, bytes)| bytes);
         assert_eq!(ledger.held(TierIndex::HOST), copies, "the tier's account is the sum of its copies");
         assert!(host.limit.allows(host.in_use), "the host limit is a limit");
         assert_eq!(ledger.held(TierIndex::DISK), self.tiers.held_on_disk(), "and so is the disk's");

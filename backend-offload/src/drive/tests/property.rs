@@ -2,7 +2,7 @@
 
 use super::fake_door::FakeDoor;
 use crate::drive::{make_room, sweep};
-use pager::{Arena, Limit, Oversized, Policy};
+use pager::{Arena, BlockId, Limit, Oversized, Place, Policy, TierIndex};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -313,5 +313,66 @@ fn what_a_repeated_program_lets_sink_is_written_beside_it() {
     }
     let counters = door.pager.counters();
     assert!(counters.written_ahead > 30, "{counters:?}");
+    door.close();
+}
+
+/// Blocks of about a page, of which the device holds three.
+const READ: usize = 36;
+
+/// Blocks are read forwards and backwards; the host holds a third of them.
+fn reading_sweep() -> (FakeDoor, Vec<BlockId>) {
+    let (device, host) = (Limit::bytes(12_300), Limit::bytes(50_000));
+    let mut door =
+        FakeDoor::above_a_disk(device, host, 80, Policy::Planned, Oversized::Refuse, (false, true));
+    let weights: Vec<_> = (0..READ as u64).map(|n| door.insert(4000 + n, 0)).collect();
+    for round in 0..6 {
+        for id in weights.iter().chain(weights.iter().rev()) {
+            door.operate(&[*id], u8::from(round == 0)).expect("there is room for all");
+            door.check();
+        }
+        door.pager.mark_step();
+    }
+    (door, weights)
+}
+
+#[test]
+fn what_a_repeated_program_needs_next_of_the_disk_is_raised_beside_it() {
+    let (mut door, _) = reading_sweep();
+    let counters = door.pager.counters();
+    assert!(counters.raised_ahead > 60 && counters.raised_ahead * 3 > counters.raised, "{counters:?}");
+    door.close();
+}
+
+/// The program has host memory for all but one block, in which another one is on its way from the disk. Also one that stays there.
+fn under_way(door: &mut FakeDoor, blocks: &[BlockId]) -> BlockId {
+    blocks.iter().for_each(|id| door.operate(&[*id], 0).expect("it comes back"));
+    door.take_host(50_000);
+    assert!(door.taken.pop().is_some(), "all sink for it");
+    door.take_host(45_800);
+    let place = |id: BlockId| door.pager.get(id).map(|block| block.place);
+    let on_disk = |id: &BlockId| place(*id) == Some(Place::Away(TierIndex::DISK));
+    let on_disk: Vec<_> = blocks.iter().copied().filter(on_disk).collect();
+    assert!(door.tiers.begin_raising(on_disk[0], door.bytes(on_disk[0]) as u64), "there is room for it");
+    door.pager.raise_begun(on_disk[0]).expect("it is on the disk");
+    door.check();
+    on_disk[1]
+}
+
+#[test]
+fn memory_of_a_block_that_nobody_waits_for_is_given_to_the_program() {
+    let (mut door, blocks) = reading_sweep();
+    under_way(&mut door, &blocks);
+    door.take_host(4_200);
+    assert_eq!((door.taken.len(), door.pager.raising()), (2, None));
+    door.check();
+    door.close();
+}
+
+#[test]
+fn memory_of_a_block_that_nobody_waits_for_is_given_to_one_that_is_needed() {
+    let (mut door, blocks) = reading_sweep();
+    let needed = under_way(&mut door, &blocks);
+    door.operate(&[needed], 0).expect("the other one gives up");
+    door.check();
     door.close();
 }

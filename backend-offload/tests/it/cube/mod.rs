@@ -146,6 +146,7 @@ fn counted<T: Target>(device: &T::Device, report: Facts) -> Facts {
         .with("sunk", all.sunk)
         .with("written ahead", all.written_ahead)
         .with("raised", all.raised)
+        .with("raised ahead", all.raised_ahead)
         .with("evictions", all.evictions)
         .with("clean drops", all.clean_drops)
         .with("restores", all.restores)

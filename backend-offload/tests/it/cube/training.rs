@@ -171,12 +171,13 @@ fn has_the_bits_of_above_a_disk(
     let child = configured(spilling(machine, program, STEPS)).with("budget", roomy.budget);
     let sinking = machine.run(child.with("host", host).with("disk", "256MiB"));
     println!(
-        "{program}: {} bytes on the device and {host} of {} on the host: {} sunk, {} of them written before, {} raised",
+        "{program}: {} bytes on the device and {host} of {} on the host: {} sunk, {} of them written before, {} raised, {} of them ahead",
         roomy.budget,
         roomy.run.text("host peak"),
         sinking.text("sunk"),
         sinking.text("written ahead"),
-        sinking.text("raised")
+        sinking.text("raised"),
+        sinking.text("raised ahead")
     );
     assert_eq!(sinking.text("fingerprint"), roomy.run.text("fingerprint"), "{program} above a disk");
     assert!(sinking.number("sunk") > 0 && sinking.number("raised") > 0);

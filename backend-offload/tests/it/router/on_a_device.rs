@@ -65,6 +65,7 @@ pub fn report(stats: &Stats) -> Facts {
         disk.with("sunk", stats.sunk)
             .with("written ahead", stats.written_ahead)
             .with("raised", stats.raised)
+            .with("raised ahead", stats.raised_ahead)
             .with("bytes to disk", stats.bytes_to_disk)
             .with("bytes from disk", stats.bytes_from_disk)
     } else {

@@ -1,0 +1,164 @@
+//! Blocks that come back from the disk before an operation needs them.
+
+use super::*;
+
+const HOST: TierIndex = TierIndex::HOST;
+const DISK: TierIndex = TierIndex::DISK;
+
+/// Blocks of 10 bytes that are read forwards and backwards, on a device of two of them and a host.
+const BLOCKS: usize = 40;
+const ROUNDS: usize = 6;
+
+struct Sweep {
+    pager: Pager,
+    blocks: Vec<BlockId>,
+    host: u64,
+    /// Bytes that an operation had to wait for.
+    waited_for: u64,
+}
+
+impl Sweep {
+    fn new(policy: Policy, host: u64) -> Self {
+        let (pager, blocks) = (Pager::new(Limit::bytes(20), policy, Oversized::Refuse), Vec::new());
+        let mut sweep = Self { pager, blocks, host, waited_for: 0 };
+        for _ in 0..BLOCKS {
+            let block = sweep.pager.insert(10, Arena(0));
+            sweep.operate(block);
+            sweep.pager.wrote(block).expect("on the device");
+            sweep.blocks.push(block);
+        }
+        sweep
+    }
+
+    fn rooms(&self) -> Rooms {
+        let under_way = if self.pager.raising().is_some() { 10 } else { 0 };
+        let host = self.host - self.pager.ledger().held(HOST) - under_way;
+        Rooms { host: Limit::bytes(host), disk: Limit::bytes(1000) }
+    }
+
+    fn operate(&mut self, block: BlockId) {
+        self.pager.begin(&[block]).expect("legal operands");
+        loop {
+            let rooms = self.rooms();
+            match self.pager.next_step(&|| rooms).expect("there is room") {
+                Step::Ready => return,
+                step => {
+                    self.waited_for += if matches!(step, Step::Raise { .. }) { 10 } else { 0 };
+                    take(&mut self.pager, step).expect("as it was asked");
+                }
+            }
+        }
+    }
+
+    /// Takes what is to be done beside an operation until a block is under way or nothing is left.
+    fn begin_ahead(&mut self) -> Option<BlockId> {
+        loop {
+            let rooms = self.rooms();
+            match self.pager.next_above(&|| rooms)? {
+                Step::Raise { block } if self.pager.raising().is_some() => return Some(block),
+                Step::Raise { block } => {
+                    assert!(rooms.host.allows(10), "others sank for it");
+                    self.pager.raise_begun(block).expect("it is on the disk");
+                }
+                step => {
+                    assert!(matches!(step, Step::Sink { .. }), "{step:?}");
+                    let before = self.pager.counters().bytes_to_disk;
+                    take(&mut self.pager, step).expect("as it was told");
+                    assert_eq!(self.pager.counters().bytes_to_disk, before, "it sinks for free");
+                }
+            }
+        }
+    }
+
+    /// Sweeps so often, raising `ahead` at most one block beside each operation.
+    fn run(mut self, ahead: bool) -> Self {
+        for round in 0..ROUNDS {
+            for n in (0..BLOCKS).chain((0..BLOCKS).rev()) {
+                self.operate(self.blocks[n]);
+                if let Some(block) = self.begin_ahead().filter(|_| ahead) {
+                    self.pager.raised(block).expect("under way");
+                }
+                self.pager.raise_given_up();
+            }
+            self.pager.mark_step();
+            if round == 1 {
+                self.waited_for = 0;
+            }
+        }
+        self
+    }
+}
+
+#[test]
+fn what_is_raised_came_before_it_was_needed() {
+    let [in_time, ahead] = [false, true].map(|ahead| Sweep::new(Policy::Planned, 200).run(ahead));
+    assert!(in_time.waited_for > 4 * 10 * BLOCKS as u64, "{}", in_time.waited_for);
+    assert_eq!(ahead.waited_for, 0, "one block can be raised beside every operation");
+    let [in_time, ahead] = [in_time, ahead].map(|sweep| sweep.pager.counters());
+    assert_eq!(in_time.raised_ahead, 0);
+    assert!(ahead.bytes_from_disk <= in_time.bytes_from_disk * 11 / 10, "{ahead:?}, not as {in_time:?}");
+    assert!(ahead.bytes_to_disk <= 10 * BLOCKS as u64, "each block is written once at most");
+}
+
+#[test]
+fn nothing_is_raised_ahead_unless_its_next_use_is_known() {
+    for policy in [Policy::Recency, Policy::LeastRecentlyUsed] {
+        let counters = Sweep::new(policy, 200).run(true).pager.counters();
+        assert!(counters.raised > 0 && counters.raised_ahead == 0, "{policy:?}: {counters:?}");
+    }
+}
+
+/// A sweep with a block under way.
+fn under_way() -> (Sweep, BlockId) {
+    let mut sweep = Sweep::new(Policy::Planned, 200).run(true);
+    let block = (0..BLOCKS).find_map(|n| {
+        sweep.operate(sweep.blocks[n]);
+        sweep.begin_ahead()
+    });
+    (sweep, block.expect("something is raised in a sweep"))
+}
+
+#[test]
+fn an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it() {
+    let (mut sweep, block) = under_way();
+    assert_eq!(
+        sweep.pager.get(block).expect("it lives").place,
+        Place::Away(DISK),
+        "until all of it has come"
+    );
+    let before = sweep.pager.counters();
+    sweep.pager.begin(&[block]).expect("a legal operand");
+    let full = Rooms { host: Limit::bytes(0), disk: Limit::bytes(0) };
+    let mut steps = Vec::new();
+    loop {
+        match sweep.pager.next_step(&|| full).expect("its memory is its own") {
+            Step::Ready => break,
+            step => take(&mut sweep.pager, step).expect("as it was asked"),
+        }
+        steps.push(sweep.pager.raising());
+    }
+    assert_eq!(steps.last(), Some(&None));
+    assert_eq!(sweep.pager.counters().raised_ahead, before.raised_ahead + 1);
+    assert_eq!(sweep.pager.counters().sunk, before.sunk);
+}
+
+#[test]
+fn a_block_is_under_way_until_it_is_given_up_changed_or_dropped() {
+    let (mut sweep, block) = under_way();
+    let other =
+        sweep.pager.soon_from_disk(BLOCKS).into_iter().find(|id| *id != block).expect("many are there");
+    assert!(sweep.pager.raise_begun(other).is_err(), "one at a time");
+    sweep.pager.raise_given_up();
+    assert_eq!(sweep.pager.raising(), None);
+    let on_device =
+        sweep.blocks.iter().find(|id| sweep.pager.get(**id).is_some_and(|block| block.place.is_on_device()));
+    let on_device = *on_device.expect("two are");
+    assert!(sweep.pager.raise_begun(on_device).is_err(), "it is not on the disk");
+    sweep.pager.raise_begun(block).expect("it is on the disk");
+    sweep.pager.wrote_in_tier(block, HOST).expect("the program may");
+    assert_eq!(sweep.pager.raising(), None, "what comes from the disk is out of date");
+    assert_eq!(sweep.pager.get(block).map(|block| block.place), Some(Place::Away(HOST)));
+    sweep.pager.raise_begun(other).expect("it is on the disk");
+    sweep.pager.remove(other).expect("it lives");
+    assert_eq!(sweep.pager.raising(), None);
+}
