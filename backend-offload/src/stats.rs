@@ -55,7 +55,7 @@ pub struct Stats {
     pub written_ahead: u64,
     /// Blocks that were read from the disk to the host.
     pub raised: u64,
-    /// Blocks raised that were being read before an operation needed them.
+    /// Blocks raised before an operation needed them, so that none waited.
     pub raised_ahead: u64,
     /// Bytes read from the disk, counted alike.
     pub bytes_from_disk: u64,

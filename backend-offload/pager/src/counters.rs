@@ -23,7 +23,7 @@ pub struct Counters {
     pub written_ahead: u64,
     /// Blocks that were raised from the disk to the host.
     pub raised: u64,
-    /// Blocks raised that were under way before an operation needed them.
+    /// Blocks raised before an operation needed them.
     pub raised_ahead: u64,
     /// Bytes of all that were raised.
     pub bytes_from_disk: u64,

@@ -5,7 +5,7 @@
 //!
 //! One block at a time is under way. It has its host memory from the beginning, and counts as on the disk until all of it has come.
 
-use crate::block::{Block, BlockId, Place, TierIndex};
+use crate::block::{BlockId, Place, TierIndex};
 use crate::fault::{Fault, illegal};
 use crate::limit::Limit;
 use crate::planner::Future;
@@ -30,7 +30,7 @@ pub(crate) struct RaisingAhead {
 
 impl Pager {
     /// The next step towards having blocks on the host that are on the disk, beside the operation begun last: [`Step::Sink`] for one that
-    /// the disk has, or [`Step::Raise`], which [`raise_begun`](Self::raise_begun) reports and [`raised`](Self::raised) ends. A hint: it may
+    /// the disk has, or [`Step::Raise`], which [`raise_begun`](Self::raise_begun) reports and [`raised_ahead`](Self::raised_ahead) ends. A hint: it may
     /// be taken or left. `rooms` as for [`next_step`](Self::next_step).
     pub fn next_above(&mut self, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         if let Some(block) = self.raising() {
@@ -57,20 +57,26 @@ impl Pager {
         let (Step::Sink { block: id } | Step::Raise { block: id }) = step else { return false };
         self.get(id).is_some_and(|block| match step {
             Step::Raise { .. } => block.place == Place::Away(TierIndex::DISK),
-            _ => sinks_for_free(block),
+            _ => rests_on_host(block) && block.below,
         })
     }
 
     /// Who is raised, and who sinks before, the first one last.
     fn to_be_exchanged(&self, room: Limit) -> Vec<Step> {
         let (Some(planner), Some(mut room)) = (self.planner.as_ref(), room.get()) else { return Vec::new() };
-        let sinking = self.live().filter(|(_, block)| sinks_for_free(block));
-        let mut sinking: Vec<_> =
-            sinking.map(|(id, block)| (self.depth(id, block), id, block.bytes)).collect();
+        let resting = self.live().filter(|(_, block)| rests_on_host(block));
+        let resting = resting.map(|(id, block)| (self.depth(id, block), id, block));
+        // Whoever is needed later would be the next to sink.
+        let latest = resting.clone().map(|(depth, ..)| depth).max().unwrap_or(u64::MAX);
+        let sinking = resting.filter(|(_, _, block)| block.below);
+        let mut sinking: Vec<_> = sinking.map(|(depth, id, block)| (depth, id, block.bytes)).collect();
         sinking.sort_unstable_by_key(|(depth, id, _)| (*depth, id.index));
         let mut steps = Vec::new();
         for block in self.soon_from_disk(SOON) {
             let (Future::Used(after), Some(wanted)) = (planner.future(block), self.get(block)) else { break };
+            if after >= latest {
+                break;
+            }
             while room < wanted.bytes
                 && let Some((_, block, bytes)) = sinking.pop_if(|(depth, ..)| *depth / LATER >= after)
             {
@@ -105,18 +111,21 @@ impl Pager {
         Ok(())
     }
 
+    /// All of the block that was under way is on the host, before an operation had to wait for it. The disk keeps it, too.
+    pub fn raised_ahead(&mut self, id: BlockId) -> Result<(), Fault> {
+        self.raised(id)?;
+        self.counters.raised_ahead += 1;
+        Ok(())
+    }
+
     /// The block that is under way stays on the disk, and has no host memory.
     pub fn raise_given_up(&mut self) {
         self.raising_ahead.under_way = None;
         self.raising_ahead.chosen.clear();
     }
 
-    /// Whether the block was under way, which it is no longer.
-    pub(crate) fn raise_ends(&mut self, id: BlockId) -> bool {
-        self.raising_ahead.under_way.take_if(|under_way| *under_way == id).is_some()
+    /// The block is not under way, whether or not it was.
+    pub(crate) fn raise_ends(&mut self, id: BlockId) {
+        self.raising_ahead.under_way.take_if(|under_way| *under_way == id);
     }
-}
-
-fn sinks_for_free(block: &Block) -> bool {
-    rests_on_host(block) && block.below
 }

@@ -11,7 +11,7 @@ use crate::recording::{Event, Recording};
 use crate::residency::Pager;
 use crate::steps::Step;
 use crate::timeline::{Elapsed, Machine, StepTimeline, Timeline};
-use crate::{Fault, Oversized, Rooms, Stop, TierIndex};
+use crate::{Fault, Oversized, Rooms, Shortage, Stop, TierIndex};
 
 /// Bytes moved in one step of a program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -281,10 +281,22 @@ impl<'r> Replay<'r> {
         loop {
             self.land()?;
             let rooms = self.rooms();
-            match self.pager.step_to_host_room(bytes, &|| rooms)? {
-                Step::Ready => return Ok(()),
-                step => self.take(step)?,
+            match self.pager.step_to_host_room(bytes, &|| rooms) {
+                Ok(Step::Ready) => return Ok(()),
+                Ok(step) => self.take(step)?,
+                Err(stop) => self.give_up_raising(stop)?,
             }
+        }
+    }
+
+    /// Gives up the host memory of the block that is under way, which may be what was missing.
+    fn give_up_raising(&mut self, stop: Stop) -> Result<(), Stop> {
+        match stop {
+            Stop::Shortage(Shortage::TierFull { .. }) if self.pager.raising().is_some() => {
+                self.pager.raise_given_up();
+                Ok(())
+            }
+            stop => Err(stop),
         }
     }
 
@@ -293,13 +305,15 @@ impl<'r> Replay<'r> {
         loop {
             self.land()?;
             let rooms = self.rooms();
-            let step = self.pager.next_step(&|| rooms)?;
-            if step == Step::Ready {
-                return Ok(());
+            match self.pager.next_step(&|| rooms) {
+                Ok(Step::Ready) => return Ok(()),
+                Ok(step) => {
+                    #[cfg(test)]
+                    self.note("for", step);
+                    self.take(step)?;
+                }
+                Err(stop) => self.give_up_raising(stop)?,
             }
-            #[cfg(test)]
-            self.note("for", step);
-            self.take(step)?;
         }
     }
 
@@ -365,11 +379,11 @@ impl<'r> Replay<'r> {
                 self.raising = bytes;
             }
             let Some(timeline) = &mut self.timeline else { return Ok(()) };
-            self.raising -= timeline.raises_beside(block, self.raising);
-            if self.raising > 0 {
+            self.raising -= timeline.raises_beside(self.raising);
+            if self.raising > 0 || !timeline.has_risen() {
                 return Ok(());
             }
-            self.pager.raised(block)?;
+            self.pager.raised_ahead(block)?;
         }
     }
 

@@ -195,7 +195,7 @@ impl Pager {
         }
         self.ledger.post(Posting::of(block.bytes, block.arena).gains(Some(TierIndex::HOST)))?;
         self.counters.raised += 1;
-        self.counters.raised_ahead += u64::from(self.raise_ends(id));
+        self.raise_ends(id);
         self.counters.bytes_from_disk += block.bytes;
         let block = self.block_mut(id)?;
         (block.place, block.below) = (Place::Away(TierIndex::HOST), true);

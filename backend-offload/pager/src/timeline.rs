@@ -101,8 +101,8 @@ pub(crate) struct Timeline {
     /// Copies off the device that have not landed, in the order in which they do.
     leaving: VecDeque<(Token, f64)>,
     arrivals: HashMap<BlockId, f64>,
-    /// When blocks that nobody waited for come to the host.
-    risen: HashMap<BlockId, f64>,
+    /// When what has begun to come from the disk is there, of the block that nobody waits for.
+    risen: f64,
     step: Elapsed,
     step_began: f64,
     pub steps: Vec<Elapsed>,
@@ -122,7 +122,7 @@ impl Timeline {
             disk_free: 0.0,
             leaving: VecDeque::new(),
             arrivals: HashMap::new(),
-            risen: HashMap::new(),
+            risen: 0.0,
             step: Elapsed::default(),
             step_began: 0.0,
             steps: Vec::new(),
@@ -142,8 +142,7 @@ impl Timeline {
 
     pub fn starts_back(&mut self, block: BlockId, bytes: u64) {
         let takes = bytes as f64 / self.machine.link;
-        let risen = self.risen.remove(&block).unwrap_or(0.0);
-        let begins = self.back_free.max(self.now).max(risen);
+        let begins = self.back_free.max(self.now);
         self.back_free = begins + takes;
         self.under_way.back.push((begins, self.back_free));
         self.step.back += takes;
@@ -152,7 +151,7 @@ impl Timeline {
 
     /// The program begins, whatever was made before.
     pub fn begins(&mut self) {
-        (self.host_free, self.disk_free, self.now) = (0.0, 0.0, 0.0);
+        (self.host_free, self.disk_free, self.risen, self.now) = (0.0, 0.0, 0.0, 0.0);
         (self.step.host, self.step.disk) = (0.0, 0.0);
         self.under_way.waited.clear();
     }
@@ -192,11 +191,18 @@ impl Timeline {
         self.begins_beside(bytes)
     }
 
-    /// As many of the block's bytes as there are buffers for begin to come from the disk, and nobody waits for them.
-    pub fn raises_beside(&mut self, block: BlockId, bytes: u64) -> u64 {
+    /// As many of the bytes as there are buffers for begin to come from the disk, and nobody waits for them.
+    pub fn raises_beside(&mut self, bytes: u64) -> u64 {
         let begins = self.begins_beside(bytes);
-        self.risen.insert(block, self.disk_free);
+        if begins > 0 {
+            self.risen = self.disk_free;
+        }
         begins
+    }
+
+    /// Whether all is there that began to come when nobody waited for it.
+    pub fn has_risen(&self) -> bool {
+        self.risen <= self.now
     }
 
     fn begins_beside(&mut self, bytes: u64) -> u64 {
@@ -207,10 +213,10 @@ impl Timeline {
         begins
     }
 
-    /// So many bytes are raised from the disk, and the program waits for them.
+    /// So many bytes are raised from the disk, and the program waits for them, or for those that began to come when nobody did.
     pub fn raises(&mut self, bytes: u64) {
         self.moves_on_disk(bytes);
-        self.wait_until(self.disk_free);
+        self.wait_until(if bytes > 0 { self.disk_free } else { self.risen });
     }
 
     fn moves_on_disk(&mut self, bytes: u64) {

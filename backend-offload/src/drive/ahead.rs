@@ -24,7 +24,7 @@ pub(super) fn move_blocks<M: Mover>(door: &mut M) {
 
 /// Starts to read what will be raised next, which changes no book.
 pub(super) fn read<M: Mover>(door: &mut M) {
-    if door.tiers().has_disk() && door.pager().raising().is_none() {
+    if door.tiers().has_disk() {
         let soon = door.pager().soon_from_disk(Tiers::READ_AHEAD);
         door.tiers().read_ahead(&soon);
     }
@@ -32,20 +32,27 @@ pub(super) fn read<M: Mover>(door: &mut M) {
 
 /// Goes on raising what is needed next into host memory that is free, or that others can leave at once.
 pub(super) fn raise<M: Mover>(door: &mut M) {
-    if !door.tiers().has_disk() {
+    if !door.tiers().raises_ahead() {
         return;
     }
     let below = door.tiers().below();
+    let mut sinking = None;
     while let Some(step) = door.pager().next_above(&|| below.rooms()) {
         let goes_on = match step {
             Step::Raise { block } => raised_ahead(door, block),
-            step => carry_out(door, step, &mut None).map(|_| true),
+            // Nothing is gained while an upload holds its memory, too, or where it did not sink before.
+            Step::Sink { block } if door.tiers().is_lent(block) || sinking == Some(block) => Ok(false),
+            Step::Sink { block } => {
+                sinking = Some(block);
+                carry_out(door, step, &mut None).map(|_| true)
+            }
+            _ => Ok(false),
         };
         match goes_on {
             Ok(true) => {}
             Ok(false) => return,
             Err(halt) => {
-                door.pager().raise_given_up();
+                give_up(door);
                 let error = told(door, halt, &|| "raising blocks ahead".to_owned(), None);
                 tracing::debug!(target: TARGET, "nothing more is raised beside this operation: {error}");
                 return;
@@ -68,7 +75,7 @@ fn raised_ahead<M: Mover>(door: &mut M, block: BlockId) -> Result<bool, Halt> {
     if !door.tiers().raise_ahead(block).map_err(|error| Halt::Move(error.into()))? {
         return Ok(false);
     }
-    door.pager().raised(block)?;
+    door.pager().raised_ahead(block)?;
     door.journal().record(Event::Raised { bytes });
     Ok(true)
 }

@@ -3,7 +3,7 @@
 use super::{Halt, Mover, ahead, carry_out, complete_all_ended, sweep, told};
 use crate::error::OffloadError;
 use crate::tiers::Draft;
-use pager::{Pager, Step, Stop};
+use pager::{Pager, Shortage, Step, Stop};
 
 /// Brings a block that is on the disk alone to the host, to be read there.
 #[cfg(any(test, feature = "router"))]
@@ -46,6 +46,7 @@ fn carry_out_all<M: Mover>(
         match step.and_then(|step| carry_out(door, step, &mut None)) {
             Ok(true) => return Ok(()),
             Ok(false) => {}
+            Err(Halt::Stop(Stop::Shortage(Shortage::TierFull { .. }))) if ahead::give_up(door) => {}
             Err(halt) => return Err(told(door, halt, operation, None)),
         }
     }

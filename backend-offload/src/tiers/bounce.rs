@@ -212,6 +212,13 @@ impl Bounce {
         }
     }
 
+    /// Waits for all pieces.
+    pub(super) fn land_all(&mut self) {
+        for slot in 0..BUFFERS {
+            self.land(slot);
+        }
+    }
+
     fn has_ended(&mut self, slot: usize) -> bool {
         match (&self.pieces[slot], &mut self.ring) {
             (Some(Piece { way: Way::InRing, .. }), Some(ring)) => ring.has_ended(slot),
@@ -444,9 +451,7 @@ fn same(error: &io::Error) -> io::Error {
 /// Takes back what the kernel and threads have.
 impl Drop for Bounce {
     fn drop(&mut self) {
-        for slot in 0..BUFFERS {
-            self.land(slot);
-        }
+        self.land_all();
     }
 }
 

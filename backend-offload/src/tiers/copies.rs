@@ -2,7 +2,7 @@
 
 use super::bounce::BESIDE;
 use super::checksum::checksum;
-use super::disk::{Beside, Disk, Landing, Sunk, Writing};
+use super::disk::{Beside, Disk, Joined, Landing, Sunk, Writing};
 use super::pool::{Draft, HostPool, Lease};
 use super::slab::SlabSource;
 use crate::error::OffloadError;
@@ -18,7 +18,7 @@ pub(crate) struct Tiers {
     source: SlabSource,
     /// Take a checksum of every copy and compare it before the copy is used.
     distrust: bool,
-    disk: Option<Arc<Disk>>,
+    disk: Option<Joined>,
     traffic: Arc<Traffic>,
     copies: HashMap<BlockId, Kept>,
     sunk: HashMap<BlockId, Sunk>,
@@ -78,7 +78,7 @@ impl Tiers {
 
     /// These copies with a disk below the host, if there is one.
     pub fn above(self, disk: Option<Arc<Disk>>) -> Self {
-        Self { disk, ..self }
+        Self { disk: disk.map(Disk::join), ..self }
     }
 
     /// Whether there is a disk below the host.
@@ -86,9 +86,14 @@ impl Tiers {
         self.disk.is_some()
     }
 
+    /// Whether blocks are raised ahead. Another device would have no way to ask for their memory.
+    pub fn raises_ahead(&self) -> bool {
+        self.disk.as_ref().is_some_and(|disk| disk.has_one_device())
+    }
+
     /// The tiers below the device, to be asked for their room.
     pub fn below(&self) -> Below {
-        Below { pool: self.pool.clone(), disk: self.disk.clone(), traffic: self.traffic.clone() }
+        Below { pool: self.pool.clone(), disk: self.disk.as_deref().cloned(), traffic: self.traffic.clone() }
     }
 
     /// The memory behind the host tier, shared with other devices.
@@ -214,8 +219,10 @@ impl Tiers {
     /// Starts to read blocks from the disk that are raised soon. Best effort: takes no memory and never fails.
     pub fn read_ahead(&self, soon: &[BlockId]) {
         if let Some(disk) = &self.disk {
-            let soon: Vec<_> = soon.iter().filter_map(|block| self.sunk.get(block)).collect();
-            disk.read_ahead(&soon);
+            let raising = self.raising.as_ref().map(|(block, ..)| block);
+            let soon = soon.iter().filter(|block| Some(*block) != raising);
+            let soon: Vec<_> = soon.filter_map(|block| self.sunk.get(block)).collect();
+            disk.read_ahead(&soon, raising.and_then(|block| self.sunk.get(block)));
         }
     }
 
@@ -232,6 +239,11 @@ impl Tiers {
     fn seal(&self, lease: Lease) -> Kept {
         let checksum = self.distrust.then(|| checksum(lease.bytes()));
         Kept { lease, checksum }
+    }
+
+    /// Whether somebody else holds the memory of the block's copy.
+    pub fn is_lent(&self, block: BlockId) -> bool {
+        self.get(block).is_some_and(Lease::is_shared)
     }
 
     /// The block's copy, as it lies there.

@@ -16,9 +16,9 @@ use crate::journal::TARGET;
 use pager::Limit;
 use std::fs::File;
 use std::io;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -33,10 +33,16 @@ pub(crate) struct Disk {
     books: Mutex<Books>,
     /// Number of blocks that ever sank or were to sink.
     sunk: AtomicU64,
+    /// Number of devices whose blocks sink here.
+    devices: AtomicUsize,
     /// Number of reads and writes that fail from now on.
     #[cfg(test)]
     pub(crate) broken: Arc<std::sync::atomic::AtomicU8>,
 }
+
+/// The disk, as long as a device's blocks may sink to it.
+#[derive(Debug)]
+pub(super) struct Joined(Arc<Disk>);
 
 #[derive(Debug)]
 struct Books {
@@ -154,7 +160,19 @@ impl Disk {
             bounce: Mutex::new(bounce),
             books: Mutex::new(Books { extents: Extents::new(len), peak: 0 }),
             sunk: AtomicU64::new(0),
+            devices: AtomicUsize::new(0),
         })
+    }
+
+    /// Lets a device's blocks sink here.
+    pub(super) fn join(self: Arc<Self>) -> Joined {
+        self.devices.fetch_add(1, Ordering::Relaxed);
+        Joined(self)
+    }
+
+    /// Whether one device's blocks alone sink here.
+    pub(super) fn has_one_device(&self) -> bool {
+        self.devices.load(Ordering::Relaxed) == 1
     }
 
     fn bounce(&self) -> MutexGuard<'_, Bounce> {
@@ -228,10 +246,11 @@ impl Disk {
         self.bounce().wait_for_all_writes().map_err(|failure| self.failed_to_write(failure))
     }
 
-    /// Starts to read blocks that are raised soon, the first of them first, as far as there are buffers. Waits for nothing.
-    pub(super) fn read_ahead(&self, soon: &[&Sunk]) {
+    /// Starts to read blocks that are raised soon, the first of them first, as far as there are buffers. Waits for nothing. What was read
+    /// for others is given up, but not of the block that is `raising`.
+    pub(super) fn read_ahead(&self, soon: &[&Sunk], raising: Option<&Sunk>) {
         let Ok(mut bounce) = self.bounce.try_lock() else { return };
-        bounce.keep_ahead(|number| soon.iter().any(|sunk| sunk.number == number));
+        bounce.keep_ahead(|number| soon.iter().copied().chain(raising).any(|sunk| sunk.number == number));
         for part in soon.iter().flat_map(|sunk| sunk.pieces()) {
             if !bounce.read_ahead(part) {
                 return;
@@ -243,6 +262,12 @@ impl Disk {
     #[cfg(test)]
     pub(crate) fn ahead(&self) -> usize {
         self.bounce().reads()
+    }
+
+    /// Waits until nothing is on its way.
+    #[cfg(test)]
+    pub(crate) fn settle(&self) {
+        self.bounce().land_all();
     }
 
     /// From now on every so many transfers that the fault is about has it.
@@ -366,6 +391,20 @@ impl Sunk {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+}
+
+impl Deref for Joined {
+    type Target = Arc<Disk>;
+
+    fn deref(&self) -> &Arc<Disk> {
+        &self.0
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.devices.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -156,6 +156,11 @@ impl Lease {
         self.0.slab().is_pinned()
     }
 
+    /// Whether somebody else holds the contents, as an upload does that still reads them.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// The contents for changing in place, unless an upload still reads them.
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         Arc::get_mut(&mut self.0).map(|held| held.slab_mut().bytes_mut())

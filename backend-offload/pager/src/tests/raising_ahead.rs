@@ -1,5 +1,6 @@
 //! Blocks that come back from the disk before an operation needs them.
 
+use super::planning::{Dice, Script};
 use super::*;
 
 const HOST: TierIndex = TierIndex::HOST;
@@ -75,10 +76,9 @@ impl Sweep {
         for round in 0..ROUNDS {
             for n in (0..BLOCKS).chain((0..BLOCKS).rev()) {
                 self.operate(self.blocks[n]);
-                if let Some(block) = self.begin_ahead().filter(|_| ahead) {
-                    self.pager.raised(block).expect("under way");
+                if ahead && let Some(block) = self.begin_ahead() {
+                    self.pager.raised_ahead(block).expect("under way");
                 }
-                self.pager.raise_given_up();
             }
             self.pager.mark_step();
             if round == 1 {
@@ -92,11 +92,11 @@ impl Sweep {
 #[test]
 fn what_is_raised_came_before_it_was_needed() {
     let [in_time, ahead] = [false, true].map(|ahead| Sweep::new(Policy::Planned, 200).run(ahead));
-    assert!(in_time.waited_for > 4 * 10 * BLOCKS as u64, "{}", in_time.waited_for);
+    assert!(in_time.waited_for > 3 * 10 * BLOCKS as u64, "{}", in_time.waited_for);
     assert_eq!(ahead.waited_for, 0, "one block can be raised beside every operation");
     let [in_time, ahead] = [in_time, ahead].map(|sweep| sweep.pager.counters());
     assert_eq!(in_time.raised_ahead, 0);
-    assert!(ahead.bytes_from_disk <= in_time.bytes_from_disk * 11 / 10, "{ahead:?}, not as {in_time:?}");
+    assert!(ahead.bytes_from_disk <= in_time.bytes_from_disk * 6 / 5, "{ahead:?}, not as {in_time:?}");
     assert!(ahead.bytes_to_disk <= 10 * BLOCKS as u64, "each block is written once at most");
 }
 
@@ -138,7 +138,8 @@ fn an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it() {
         steps.push(sweep.pager.raising());
     }
     assert_eq!(steps.last(), Some(&None));
-    assert_eq!(sweep.pager.counters().raised_ahead, before.raised_ahead + 1);
+    assert_eq!(sweep.pager.counters().raised, before.raised + 1);
+    assert_eq!(sweep.pager.counters().raised_ahead, before.raised_ahead, "it waited for the rest");
     assert_eq!(sweep.pager.counters().sunk, before.sunk);
 }
 
@@ -161,4 +162,33 @@ fn a_block_is_under_way_until_it_is_given_up_changed_or_dropped() {
     sweep.pager.raise_begun(other).expect("it is on the disk");
     sweep.pager.remove(other).expect("it lives");
     assert_eq!(sweep.pager.raising(), None);
+}
+
+#[test]
+fn no_replay_is_refused_for_what_it_raises_ahead() {
+    const MIB: u64 = 1 << 20;
+    let machine = Machine { disk: 1e9, link: 10e9, memory: 1e9, ..Machine::INSTANT };
+    let mut raised = 0;
+    for seed in 0..100 {
+        let mut dice = Dice(seed);
+        let mut script = Script::default();
+        let blocks: Vec<_> = (0..6).map(|_| script.born((50 + dice.below(70)) * MIB)).collect();
+        let order: Vec<_> = (0..10).map(|_| blocks[dice.below(6) as usize]).collect();
+        for block in &blocks {
+            script.operate(&[], &[*block]);
+        }
+        for _ in 0..8 {
+            for block in &order {
+                script.operate(&[*block], &[]);
+            }
+            script.step();
+        }
+        let host = (120 + dice.below(110)) * MIB;
+        let replay =
+            || Replay::new(&script.recording, Limit::bytes(130 * MIB), Policy::Planned).above_a_disk(host);
+        replay().run(1).expect("it has room");
+        let played = replay().on(machine).run(1).expect("and has when blocks are raised ahead");
+        raised += played.pager().counters().raised_ahead;
+    }
+    assert!(raised > 0);
 }

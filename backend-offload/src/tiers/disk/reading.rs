@@ -72,7 +72,10 @@ impl Sunk {
             && bounce.has_landed(slot)
         {
             let taken = bounce.take(slot, |piece| landing.take(into, piece));
-            taken.map_err(|error| self.failed("reading", &error.to_string()))?;
+            if let Err(error) = taken {
+                bounce.forget(self.number, Some(Direction::Read));
+                return Err(self.failed("reading", &error.to_string()));
+            }
             left.next();
         }
         let is_whole = left.peek().is_none();

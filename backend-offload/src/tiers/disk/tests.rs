@@ -339,10 +339,10 @@ fn blocks_that_are_wanted_soon_are_read_beside_the_program() {
         let sunk = sizes.map(|len| disk.write(&contents(len, len)).expect("room"));
         disk.wait_for_writes().expect("written");
         for _ in 0..2 {
-            disk.read_ahead(&[&sunk[1]]);
+            disk.read_ahead(&[&sunk[1]], None);
             assert_eq!(disk.bounce().taken(), 1, "it is read once");
         }
-        disk.read_ahead(&[&sunk[0], &sunk[1], &sunk[2]]);
+        disk.read_ahead(&[&sunk[0], &sunk[1], &sunk[2]], None);
         assert_eq!(disk.bounce().taken(), BESIDE);
         for (sunk, len) in sunk.iter().zip(sizes) {
             let mut read = vec![0; len];
@@ -352,12 +352,12 @@ fn blocks_that_are_wanted_soon_are_read_beside_the_program() {
         assert_eq!(disk.bounce().taken(), 0);
         // What failed when nobody wanted it is read again.
         disk.broken.store(1, Ordering::Relaxed);
-        disk.read_ahead(&[&sunk[0]]);
+        disk.read_ahead(&[&sunk[0]], None);
         let mut read = vec![0; sizes[0]];
         sunk[0].read(&mut read).expect("as it was written");
         assert!(read == contents(sizes[0], sizes[0]));
         // A block that sinks takes the buffers of what is only wanted soon.
-        disk.read_ahead(&[&sunk[2]]);
+        disk.read_ahead(&[&sunk[2]], None);
         let large = disk.write(&contents(9 * PIECE, 4)).expect("room");
         sunk[2].read(&mut vec![0; sizes[2]]).expect("as it was written");
         let mut read = vec![0; 9 * PIECE];
@@ -371,11 +371,11 @@ fn blocks_that_are_no_longer_wanted_soon_make_room_for_those_that_are() {
     by_each_means(64 << 20, |_, disk| {
         let [before, after] = [1, 2].map(|seed| disk.write(&contents(6 * PIECE, seed)).expect("room"));
         disk.wait_for_writes().expect("written");
-        disk.read_ahead(&[&before]);
+        disk.read_ahead(&[&before], None);
         assert!(disk.bounce().has_read(before.number));
         // Nothing waits for reads that are under way.
         for _ in 0..6000 {
-            disk.read_ahead(&[&after]);
+            disk.read_ahead(&[&after], None);
             if disk.bounce().has_read(after.number) {
                 break;
             }
@@ -463,6 +463,11 @@ fn a_block_is_read_beside_the_program_whatever_its_size() {
             let mut read = vec![0; len];
             read_beside(&sunk, &mut read).expect("as it was written");
             assert!(read == contents(len, len));
+            // Others that are wanted soon take none of what is under way.
+            let begun = sunk.read_beside(&mut read, Landing::default()).expect("as it was written");
+            let taken = disk.bounce().reads();
+            disk.read_ahead(&[], Some(&sunk));
+            assert_eq!((disk.bounce().reads(), begun.is_some()), (taken, taken > 0));
             // Where it was left off the caller goes on.
             let mut read = vec![0; len];
             let mut landing = Some(Landing::default());
@@ -490,6 +495,7 @@ fn a_read_that_fails_beside_the_program_fails_nobody_else() {
         disk.broken.store(1, Ordering::Relaxed);
         let told = read_beside(&sunk, &mut read).expect_err("its first piece fails").to_string();
         assert!(told.contains("reading block 0") && told.contains("Input/output error"), "{told}");
+        assert_eq!(disk.bounce().taken(), 0, "nor does it keep buffers");
         // A piece that failed when nobody wanted it is read again by who does.
         disk.broken.store(1, Ordering::Relaxed);
         let begun = sunk.read_beside(&mut read, Landing::default()).expect("nothing has come");
