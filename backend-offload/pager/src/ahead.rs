@@ -21,7 +21,7 @@ const FAR: u64 = 1 << 13;
 
 /// Copies off the device that are under way at a time, at most. With one, the link would idle from its end until the next operation
 /// notices; with many, a copy that an operation waits for would be behind others that are needed later.
-const LEAVING: usize = 4;
+const LEAVING: usize = 32;
 
 /// Operations planned at a time, so that no operation waits long for it.
 const PLAYED: u32 = 8;

@@ -36,7 +36,7 @@ pub struct Pace<'r> {
 }
 
 impl<'r> Pace<'r> {
-    /// The pace of one step that repeats, on a machine.
+    /// The pace of one step that repeats, or of the second and the third of a program's marked ones, on a machine.
     pub fn of(recording: &'r Recording, machine: Machine) -> Self {
         let program = Program::unrolled(recording, ROUNDS);
         let (begin, end) = (program.steps[0], program.steps[LOOKED_AT]);
@@ -63,11 +63,12 @@ impl<'r> Pace<'r> {
             spent.push([before, before + takes(*place)]);
             after = place + 1;
         }
-        let read = recording
-            .events
-            .iter()
-            .map(|event| if let Event::Read { bytes, .. } = event { *bytes } else { 0 });
-        let read = read.sum();
+        // Of a program that was recorded from its beginning, the same rounds.
+        let rounds = recording.events.split(|event| *event == Event::Step);
+        let (skipped, taken) = if recording.repeats() { (0, 1) } else { (1, LOOKED_AT) };
+        let reads = rounds.skip(skipped).take(taken).flatten();
+        let reads = reads.map(|event| if let Event::Read { bytes, .. } = event { *bytes } else { 0 });
+        let read = reads.sum::<u64>() / taken as u64;
         Self { recording, machine, program, places, spent, read }
     }
 

@@ -23,15 +23,29 @@ impl<S> SideCopies<S> for InLine {
         &mut self,
         _: &mut S,
         _: Handle,
-        _: usize,
+        _: (usize, Option<&Infallible>),
         _: Rows,
         _: &mut [u8],
     ) -> Result<Infallible, String> {
         Err("this runtime copies in line with its work".to_owned())
     }
 
-    unsafe fn start_back(&mut self, _: &mut S, _: Handle, _: usize, _: &[u8]) -> Result<Infallible, String> {
+    unsafe fn start_back(
+        &mut self,
+        _: u64,
+        _: usize,
+        _: &[u8],
+        _: Option<&Infallible>,
+    ) -> Result<Infallible, String> {
         Err("this runtime copies in line with its work".to_owned())
+    }
+
+    fn address(_: &mut S, _: Handle) -> Result<u64, String> {
+        Err("this runtime copies in line with its work".to_owned())
+    }
+
+    fn mark(&mut self, _: usize) -> Option<Infallible> {
+        None
     }
 
     fn order(&mut self, _: usize, copy: &Infallible) -> Result<(), String> {

@@ -41,6 +41,7 @@ mod in_line;
 mod io;
 mod launch;
 mod logical;
+mod marks;
 mod precision;
 mod profile;
 mod room;

@@ -4,18 +4,23 @@
 use super::failures::together;
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
+use super::side::CopyId;
+use super::streams::Use;
 use crate::drive::{self, MoveFailure, Mover, Progress};
 use crate::error::OffloadError;
 use crate::journal::{Journal, TARGET};
 use crate::report::{Counts, panic_message};
 use crate::tiers::{Lease, Tiers};
 use cubecl_common::stream_id::StreamId;
-use cubecl_core::server::ComputeServer;
+use cubecl_core::server::{ComputeServer, Handle};
 use cubecl_runtime::memory_management::ManagedMemoryHandle;
 use pager::{BlockId, Fault, Outcome, Pager, TierIndex, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Memory from this size on is remembered with its last use. What is smaller may serve the runtime's own buffers, of which nobody tells us.
+const REMEMBERED: u64 = 64 << 10;
 
 /// Written over device memory that a block has left, in paranoid mode: a quiet NaN in every float format.
 const POISON: u8 = 0xff;
@@ -50,8 +55,33 @@ impl<R: InnerRuntime> OffloadServer<R> {
         drive::trim(self);
     }
 
+    /// A buffer is about to let go of its memory: others that are copied there wait for its last use.
+    fn note_last_use(
+        &mut self,
+        (device, stream, size): (&ManagedMemoryHandle, StreamId, u64),
+        last_use: Option<Use>,
+        copy: Option<CopyId>,
+    ) {
+        let index = self.streams.index(stream);
+        if size >= REMEMBERED && self.copies.is_moving(index) {
+            // A copy from it or to it is no work of the stream's; in paranoid mode it is written over.
+            let last = match last_use {
+                _ if copy.is_some() || self.settings.paranoid => None,
+                // What is known of the memory is what was known when it was taken.
+                None => return,
+                Some(last) => self.streams.number_of_own(stream, last),
+            };
+            let device = Handle::from_memory(device.clone(), stream, size);
+            self.copies.let_go(&mut self.inner, (device, index), last);
+        }
+    }
+
     fn forget(&mut self, id: BlockId) {
         if let Some(buffer) = self.table.remove(id) {
+            if let Some(device) = &buffer.device {
+                let memory = (device, buffer.stream, buffer.size);
+                self.note_last_use(memory, buffer.last_use, buffer.copy);
+            }
             // Its memory goes to whatever the owner's pool serves next.
             self.order_owner_after(buffer.stream, buffer.last_use);
             self.order_after_copy(buffer.stream, buffer.copy);
@@ -95,7 +125,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     fn overwrite(&mut self, device: &ManagedMemoryHandle, stream: StreamId, size: u64) {
-        let binding = cubecl_core::server::Handle::from_memory(device.clone(), stream, size).binding();
+        let binding = Handle::from_memory(device.clone(), stream, size).binding();
         let poison = cubecl_common::bytes::Bytes::from_bytes_vec(vec![POISON; size as usize]);
         self.inner.write(vec![(super::transfer::flat(binding, size), poison)], stream);
     }
@@ -109,6 +139,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     fn release_memory(&mut self, id: BlockId) {
         let paranoid = self.settings.paranoid;
         let buffer = self.table.get_mut(id);
+        buffer.last_use = None;
         let (device, stream, size) = (buffer.device.take(), buffer.stream, buffer.size);
         if let Some(device) = device.filter(|_| paranoid) {
             self.overwrite(&device, stream, size);
@@ -153,6 +184,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
 
     fn give_spare_back(&mut self) {
         self.profile.moved();
+        self.copies.forget_marks();
         let streams: Vec<_> = self.streams.entered().collect();
         for stream in streams {
             // The driver takes the memory once this stream's work is done, whoever else reads it.
@@ -179,8 +211,11 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
     fn leave(&mut self, token: Token, id: BlockId, copy: Option<TierIndex>) -> Result<Progress, MoveFailure> {
         let buffer = self.table.get_mut(id);
         let device = buffer.device.clone().expect("a victim is on the device");
-        let (stream, size, last_use) = (buffer.stream, buffer.size, buffer.last_use.take());
+        let (stream, size, last_use) = (buffer.stream, buffer.size, buffer.last_use);
         let arriving = buffer.copy.take();
+        if copy.is_none() {
+            self.note_last_use((&device, stream, size), last_use, arriving);
+        }
         self.order_owner_after(stream, last_use);
         self.order_after_copy(stream, arriving);
         if copy.is_some() {
@@ -193,7 +228,9 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
             })?;
             if let Some(index) = self.serves_beside(stream) {
                 let buffer = (&device, stream, index);
-                let copy = self.copies.start_out(&mut self.inner, buffer, token, draft)?;
+                let last = last_use.filter(|_| arriving.is_none());
+                let last = last.and_then(|last| self.streams.number_of_own(stream, last));
+                let copy = self.copies.start_out(&mut self.inner, buffer, last, (token, draft))?;
                 self.table.get_mut(id).copy = Some(copy);
                 return Ok(Progress::UnderWay);
             }

@@ -1,13 +1,14 @@
 //! Copies beside the device's work: what a runtime has to offer for them, and those under way.
 //!
 //! A copy off the device starts after the last work on its buffer, and its memory serves others when it has landed. A copy
-//! onto the device starts once its memory is free of earlier work; whoever uses the buffer first waits for it on the
+//! onto the device starts once its memory is free of earlier work, as far as that is known ([`Marks`]); whoever uses the buffer first waits for it on the
 //! device. Until a copy is done its host memory is kept here, and the device memory of one that
 //! leaves, whatever becomes of the buffer.
 //!
 //! A read of the program's is copied like a buffer that leaves, to memory that its reader keeps. The buffer stays; whoever
 //! uses it next waits for the copy on the device, and so does its stream before the memory serves others.
 
+use super::marks::Marks;
 use super::runtime::InnerRuntime;
 use crate::tiers::{Draft, Lease};
 use cubecl_common::bytes::Bytes;
@@ -59,7 +60,8 @@ pub trait SideCopies<S>: Debug + Default + Send {
     /// Whether buffers of this stream can be copied beside its work.
     fn serves(&self, index: usize) -> bool;
 
-    /// Starts to copy `rows` of `device` to `host`, one behind the other, after all that the stream was given.
+    /// Starts to copy `rows` of `device` to `host`, one behind the other, `after` a point in the work of the stream of this index; after all
+    /// that it was given, if there is none.
     ///
     /// # Safety
     /// Both memories stay until the end.
@@ -67,22 +69,28 @@ pub trait SideCopies<S>: Debug + Default + Send {
         &mut self,
         server: &mut S,
         device: Handle,
-        index: usize,
+        after: (usize, Option<&Self::End>),
         rows: Rows,
         host: &mut [u8],
     ) -> Result<Self::End, String>;
 
-    /// Starts to copy `host` to the whole of `device`, after all that its stream was given.
+    /// Starts to copy `host` to the memory at `address`, as long, `after` that point.
     ///
     /// # Safety
     /// As for [`start_out`](Self::start_out).
     unsafe fn start_back(
         &mut self,
-        server: &mut S,
-        device: Handle,
+        address: u64,
         index: usize,
         host: &[u8],
+        after: Option<&Self::End>,
     ) -> Result<Self::End, String>;
+
+    /// Where the buffer lies.
+    fn address(server: &mut S, device: Handle) -> Result<u64, String>;
+
+    /// The point that the stream's work has come to when all that it was given is done.
+    fn mark(&mut self, index: usize) -> Option<Self::End>;
 
     /// Makes what the stream is given from here on happen after the copy.
     fn order(&mut self, index: usize, copy: &Self::End) -> Result<(), String>;
@@ -126,6 +134,8 @@ pub(super) struct Copies<R: InnerRuntime> {
     back: VecDeque<CopyId>,
     /// Copies for the program, which are off the device as well.
     read: VecDeque<CopyId>,
+    /// Points in the work of streams, by their numbers.
+    marks: HashMap<usize, Marks<End<R>>>,
     /// Off the device and done, until the pager has said what becomes of the contents.
     landed: HashMap<Token, Draft>,
     started: u64,
@@ -139,6 +149,7 @@ impl<R: InnerRuntime> Default for Copies<R> {
             out: VecDeque::new(),
             back: VecDeque::new(),
             read: VecDeque::new(),
+            marks: HashMap::new(),
             landed: HashMap::new(),
             started: 0,
         }
@@ -158,14 +169,17 @@ impl<R: InnerRuntime> Copies<R> {
         &mut self,
         server: &mut R::Server,
         (device, stream, index): (&ManagedMemoryHandle, StreamId, usize),
-        token: Token,
-        mut draft: Draft,
+        last: Option<u64>,
+        (token, mut draft): (Token, Draft),
     ) -> Result<CopyId, String> {
         let bytes = draft.len() as u64;
         let handle = Handle::from_memory(device.clone(), stream, bytes);
+        let marks = self.marks.entry(index).or_default();
+        let after = (index, last.and_then(|last| marks.after(last)));
         // SAFETY: both memories are kept in `copying`.
         let end =
-            unsafe { self.side.start_out(server, handle, index, Rows::whole(draft.len()), &mut draft) }?;
+            unsafe { self.side.start_out(server, handle, after, Rows::whole(draft.len()), &mut draft) }?;
+        marks.moves();
         let id = self.keep(Arc::new(end), Host::Target(token, draft, device.clone()));
         self.out.push_back(id);
         Ok(id)
@@ -179,8 +193,11 @@ impl<R: InnerRuntime> Copies<R> {
     ) -> Result<CopyId, String> {
         let bytes = copy.bytes().len() as u64;
         let handle = Handle::from_memory(device.clone(), stream, bytes);
+        let address = Side::<R>::address(server, handle)?;
+        let marks = self.marks.entry(index).or_default();
+        marks.moves();
         // SAFETY: both memories are kept in `copying`.
-        let end = unsafe { self.side.start_back(server, handle, index, copy.bytes()) }?;
+        let end = unsafe { self.side.start_back(address, index, copy.bytes(), marks.take(address)) }?;
         let id = self.keep(Arc::new(end), Host::Source { _copy: copy });
         self.back.push_back(id);
         self.let_go_of_ended();
@@ -195,12 +212,38 @@ impl<R: InnerRuntime> Copies<R> {
         mut host: Bytes,
     ) -> Result<(CopyId, Reading<R>), String> {
         // SAFETY: the host memory is kept by what is returned. Device memory is used by others after the copy, on the device.
-        let end = unsafe { self.side.start_out(server, device, index, rows, &mut host) }?;
+        let end = unsafe { self.side.start_out(server, device, (index, None), rows, &mut host) }?;
         let end = Arc::new(end);
         let id = self.keep(end.clone(), Host::Reader);
         self.read.push_back(id);
         self.let_go_of_ended();
         Ok((id, Reading { end, host: Some(host) }))
+    }
+
+    /// The stream has been given so many pieces of work, and is about to be given another.
+    pub fn mark(&mut self, index: usize, pieces: u64) {
+        if let Some(marks) = self.marks.get_mut(&index).filter(|marks| marks.is_moving()) {
+            marks.mark(pieces, self.side.mark(index));
+        }
+    }
+
+    /// Whether it is worth knowing what memory of this stream is let go of.
+    pub fn is_moving(&self, index: usize) -> bool {
+        self.marks.get(&index).is_some_and(Marks::is_moving)
+    }
+
+    /// Memory of this stream is let go of, whose last use was this piece of work; `None` if other work may use it still.
+    pub fn let_go(&mut self, server: &mut R::Server, (device, index): (Handle, usize), last: Option<u64>) {
+        let Some(marks) = self.marks.get_mut(&index) else { return };
+        match Side::<R>::address(server, device) {
+            Ok(address) => marks.let_go(address, last),
+            Err(_) => marks.forget_all(),
+        }
+    }
+
+    /// Memory may come from the driver again at an address where other memory was.
+    pub fn forget_marks(&mut self) {
+        self.marks.values_mut().for_each(Marks::forget_all);
     }
 
     fn keep(&mut self, end: Arc<End<R>>, host: Host) -> CopyId {

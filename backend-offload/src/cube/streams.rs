@@ -89,6 +89,11 @@ impl Streams {
         self.by_index[index].uploading = 0;
     }
 
+    /// The number of a use among its owner's pieces of work; none for a use by another stream.
+    pub(super) fn number_of_own(&self, owner: StreamId, last: Use) -> Option<u64> {
+        (self.index(last.stream) == self.index(owner)).then_some(last.number)
+    }
+
     fn next_visit(&mut self, owner: StreamId, coming: StreamId) -> Option<Use> {
         let (owner, coming) = (self.index(owner), self.index(coming));
         let next =
@@ -151,6 +156,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
 
     /// Orders work on `stream` after the last use of each managed operand, and makes it the last use.
     pub(super) fn order_operands(&mut self, operands: &[pager::BlockId], stream: StreamId) {
+        let index = self.streams.index(stream);
+        self.copies.mark(index, self.streams.by_index[index].uses);
         let current = self.streams.begin(stream);
         for &id in operands {
             let buffer = self.table.get_mut(id);

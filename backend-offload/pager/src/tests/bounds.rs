@@ -202,3 +202,25 @@ fn no_step_takes_less_than_the_least() {
         assert!(taken > 0.999 * least, "seed {seed}: {taken}, at least {least}");
     }
 }
+
+/// The program is recorded from its beginning to its end.
+#[test]
+fn a_step_takes_the_time_of_its_own_reads_and_no_others() {
+    let least = |read_in: Option<usize>| {
+        let mut script = Script::default();
+        let block = script.born(100);
+        for step in 0..6 {
+            script.operate(&[], &[block]);
+            if read_in == Some(step) {
+                script.recording.events.push(Event::Read { block, bytes: 1 << 40 });
+            }
+            script.step();
+        }
+        let machine = Machine { link: 1.0, memory: 1.0, ..Machine::INSTANT };
+        Pace::of(&script.recording, machine).least(1000)
+    };
+    assert!(least(Some(2)) > 1e9);
+    for step in [0, 5] {
+        assert_eq!(least(Some(step)).to_bits(), least(None).to_bits(), "read in step {step}");
+    }
+}

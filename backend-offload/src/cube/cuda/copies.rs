@@ -37,7 +37,7 @@ struct Streams {
     back: Stream,
 }
 
-/// A point in a stream's work: the end of one copy.
+/// A point in a stream's work: the end of one copy, or what was done before something.
 #[derive(Debug)]
 pub struct Event(sys::CUevent);
 
@@ -85,17 +85,20 @@ impl CudaCopies {
         self.owners.get(&index).copied().ok_or_else(|| "a stream whose handle is not known".to_owned())
     }
 
-    /// Makes `stream` wait for what its owner was given so far, and copies on it.
+    /// Makes `stream` wait for this point in its owner's work, or for all that the owner was given so far, and copies on it.
     fn start(
         &mut self,
-        index: usize,
+        (index, after): (usize, Option<&Event>),
         choose: fn(Streams) -> Stream,
         copy: impl FnOnce(Stream) -> Result<(), DriverError>,
     ) -> Result<Event, String> {
         let owner = self.owner(index)?;
         let started = || {
             let stream = choose(self.streams()?);
-            Event::record(owner)?.holds_up(stream)?;
+            match after {
+                Some(after) => after.holds_up(stream)?,
+                None => Event::record(owner)?.holds_up(stream)?,
+            }
             copy(stream).and_then(|()| Event::record(stream)).inspect_err(|_| {
                 // Part of it may be under way, into memory that is about to go.
                 // SAFETY: the stream lives.
@@ -126,11 +129,11 @@ impl SideCopies<Server> for CudaCopies {
         &mut self,
         server: &mut Server,
         device: Handle,
-        index: usize,
+        after: (usize, Option<&Event>),
         rows: Rows,
         host: &mut [u8],
     ) -> Result<Event, String> {
-        let from = pointer(server, device)? + rows.start as u64;
+        let from = Self::address(server, device)? + rows.start as u64;
         let copy = |stream: Stream| {
             if rows.count > 1 && rows.pitch != rows.row {
                 // SAFETY: the caller keeps both memories; the host's is as long as the rows together.
@@ -140,23 +143,32 @@ impl SideCopies<Server> for CudaCopies {
             // SAFETY: the caller keeps both memories, which are of one size.
             pieces.try_for_each(|(piece, from)| unsafe { result::memcpy_dtoh_async(piece, from, stream.0) })
         };
-        self.start(index, |streams| streams.out, copy)
+        self.start(after, |streams| streams.out, copy)
     }
 
     unsafe fn start_back(
         &mut self,
-        server: &mut Server,
-        device: Handle,
+        address: u64,
         index: usize,
         host: &[u8],
+        after: Option<&Event>,
     ) -> Result<Event, String> {
-        let to = pointer(server, device)?;
         let copy = |stream: Stream| {
-            let mut pieces = host.chunks(PIECE).zip((to..).step_by(PIECE));
+            let mut pieces = host.chunks(PIECE).zip((address..).step_by(PIECE));
             // SAFETY: the caller keeps both memories, which are of one size.
             pieces.try_for_each(|(piece, to)| unsafe { result::memcpy_htod_async(to, piece, stream.0) })
         };
-        self.start(index, |streams| streams.back, copy)
+        self.start((index, after), |streams| streams.back, copy)
+    }
+
+    fn address(server: &mut Server, device: Handle) -> Result<u64, String> {
+        let stream = device.stream;
+        let resource = server.get_resource(device.binding(), stream).map_err(|error| error.to_string())?;
+        Ok(resource.resource().ptr)
+    }
+
+    fn mark(&mut self, index: usize) -> Option<Event> {
+        Event::record(self.owner(index).ok()?).ok()
     }
 
     fn order(&mut self, index: usize, copy: &Event) -> Result<(), String> {
@@ -212,13 +224,6 @@ unsafe fn copy_rows(rows: Rows, from: u64, host: &mut [u8], stream: Stream) -> R
 
 fn said(error: DriverError) -> String {
     format!("a copy beside the device's work: {error}")
-}
-
-/// Where the buffer lies.
-fn pointer(server: &mut Server, device: Handle) -> Result<u64, String> {
-    let stream = device.stream;
-    let resource = server.get_resource(device.binding(), stream).map_err(|error| error.to_string())?;
-    Ok(resource.resource().ptr)
 }
 
 /// The streams that a server's debug text names.

@@ -38,7 +38,8 @@ fn train<T: Target>(parameters: &Facts) -> Facts {
         after_each_step(move || backend_offload::mark_step::<Plain<T>>(&device));
     }
     let program = program::<Autodiff<Spilling<T>>>(parameters.text("program"));
-    let run = (program.train)(&device, Size::Usual, parameters.value("steps"), 1);
+    let size = parameters.find("size").map_or(Size::Usual, |name| name.parse().expect("a size"));
+    let run = (program.train)(&device, size, parameters.value("steps"), 1);
     counted::<T>(&device, Facts::default().with("fingerprint", run.fingerprint()))
 }
 

@@ -1,4 +1,4 @@
-//! An image classifier: two convolutions with pooling and group norm, one linear layer.
+//! An image classifier: two convolutions or many with pooling and group norm, one linear layer.
 
 use super::{Run, Size, run};
 use crate::numbers::Series;
@@ -17,6 +17,7 @@ struct ConvNet<B: Backend> {
     sharpen: MaxPool2d,
     second: Conv2d<B>,
     smooth: AvgPool2d,
+    further: Vec<Conv2d<B>>,
     output: Linear<B>,
 }
 
@@ -25,22 +26,27 @@ impl<B: Backend> ConvNet<B> {
         let x = self.norm.forward(self.first.forward(x));
         let x = self.sharpen.forward(relu(x));
         let x = self.smooth.forward(relu(self.second.forward(x)));
+        let x = self.further.iter().fold(x, |x, layer| relu(layer.forward(x)));
         self.output.forward(x.flatten(1, 3))
     }
 }
 
 pub fn train<B: AutodiffBackend>(device: &B::Device, size: Size, steps: usize, seed: u64) -> Run {
-    let (batch, side, narrow, wide, classes) = match size {
-        Size::Usual => (8, 32, 32, 64, 16),
-        Size::Tiny => (2, 8, 4, 8, 3),
+    let (batch, side, narrow, wide, classes, further) = match size {
+        Size::Usual => (8, 32, 32, 64, 16, 0),
+        Size::Tiny => (2, 8, 4, 8, 3, 0),
+        Size::Deep => (2, 32, 16, 96, 8, 12),
     };
     let same = PaddingConfig2d::Explicit(1, 1, 1, 1);
     let model = ConvNet::<B> {
         first: Conv2dConfig::new([3, narrow], [3, 3]).with_padding(same.clone()).init(device),
         norm: GroupNormConfig::new(4, narrow).init(device),
         sharpen: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
-        second: Conv2dConfig::new([narrow, wide], [3, 3]).with_padding(same).init(device),
+        second: Conv2dConfig::new([narrow, wide], [3, 3]).with_padding(same.clone()).init(device),
         smooth: AvgPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+        further: (0..further)
+            .map(|_| Conv2dConfig::new([wide, wide], [3, 3]).with_padding(same.clone()).init(device))
+            .collect(),
         output: LinearConfig::new(wide * (side / 4) * (side / 4), classes).init(device),
     };
     run(model, device, steps, seed, |model, step| {

@@ -28,6 +28,8 @@ pub enum Size {
     Usual,
     /// No tensor is.
     Tiny,
+    /// As usual, with so many layers that no operation uses more than a small part of the memory.
+    Deep,
 }
 
 /// A training program.
@@ -45,6 +47,7 @@ impl FromStr for Size {
         match name {
             "usual" => Ok(Self::Usual),
             "tiny" => Ok(Self::Tiny),
+            "deep" => Ok(Self::Deep),
             other => Err(format!("no size {other:?}")),
         }
     }

@@ -30,7 +30,7 @@ impl<B: Backend> Normalised<B> {
 
 pub fn train<B: AutodiffBackend>(device: &B::Device, size: Size, steps: usize, seed: u64) -> Run {
     let (batch, side, narrow, wide, classes) = match size {
-        Size::Usual => (8, 32, 32, 64, 16),
+        Size::Usual | Size::Deep => (8, 32, 32, 64, 16),
         Size::Tiny => (2, 8, 4, 8, 3),
     };
     let same = PaddingConfig2d::Explicit(1, 1, 1, 1);

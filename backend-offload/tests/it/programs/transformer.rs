@@ -1,4 +1,4 @@
-//! A language model of two blocks: causal attention, layer norm, GELU, tied or untied head.
+//! A language model of two blocks or more: causal attention, layer norm, GELU, tied or untied head.
 
 use super::{Run, Size, run};
 use crate::numbers::Series;
@@ -71,9 +71,10 @@ pub fn train<B: AutodiffBackend, const TIED: bool>(
     steps: usize,
     seed: u64,
 ) -> Run {
-    let (batch, length, width, heads, vocabulary) = match size {
-        Size::Usual => (2, 64, 128, 4, 512),
-        Size::Tiny => (2, 6, 8, 2, 11),
+    let (batch, length, width, heads, vocabulary, blocks) = match size {
+        Size::Usual => (2, 64, 128, 4, 512, 2),
+        Size::Tiny => (2, 6, 8, 2, 11, 2),
+        Size::Deep => (2, 64, 128, 4, 512, 6),
     };
     let block = || Block {
         before_attention: LayerNormConfig::new(width).init(device),
@@ -87,7 +88,7 @@ pub fn train<B: AutodiffBackend, const TIED: bool>(
     let model = Transformer::<B> {
         tokens: EmbeddingConfig::new(vocabulary, width).init(device),
         positions: EmbeddingConfig::new(length, width).init(device),
-        blocks: vec![block(), block()],
+        blocks: (0..blocks).map(|_| block()).collect(),
         norm: LayerNormConfig::new(width).init(device),
         head: (!TIED).then(|| LinearConfig::new(width, vocabulary).with_bias(false).init(device)),
     };
