@@ -11,6 +11,7 @@ mod raising_ahead;
 mod recordings;
 mod sinking;
 mod sinking_ahead;
+mod sweep;
 
 /// Takes every step of the operation begun last, completing each at once; returns them.
 fn take_steps(pager: &mut Pager) -> Result<Vec<Step>, Stop> {

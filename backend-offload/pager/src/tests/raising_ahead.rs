@@ -1,99 +1,49 @@
 //! Blocks that come back from the disk before an operation needs them.
 
 use super::planning::{Dice, Script};
+use super::sweep::{BLOCKS, DISK, HOST, Sweep};
 use super::*;
 
-const HOST: TierIndex = TierIndex::HOST;
-const DISK: TierIndex = TierIndex::DISK;
-
-/// Blocks of 10 bytes that are read forwards and backwards, on a device of two of them and a host.
-const BLOCKS: usize = 40;
-const ROUNDS: usize = 6;
-
-struct Sweep {
-    pager: Pager,
-    blocks: Vec<BlockId>,
-    host: u64,
-    /// Bytes that an operation had to wait for.
-    waited_for: u64,
+/// Takes what is to be done beside an operation until a block is under way or nothing is left.
+fn begin_ahead(sweep: &mut Sweep) -> Option<BlockId> {
+    loop {
+        let rooms = sweep.rooms();
+        match sweep.pager.next_above(&|| rooms)? {
+            Step::Raise { block } if sweep.pager.raising().is_some() => return Some(block),
+            Step::Raise { block } => {
+                assert!(rooms.host.allows(10), "others sank for it");
+                sweep.pager.raise_begun(block).expect("it is on the disk");
+            }
+            step => {
+                assert!(matches!(step, Step::Sink { .. }), "{step:?}");
+                let before = sweep.pager.counters().bytes_to_disk;
+                take(&mut sweep.pager, step).expect("as it was told");
+                assert_eq!(sweep.pager.counters().bytes_to_disk, before, "it sinks for free");
+            }
+        }
+    }
 }
 
-impl Sweep {
-    fn new(policy: Policy, host: u64) -> Self {
-        let (pager, blocks) = (Pager::new(Limit::bytes(20), policy, Oversized::Refuse), Vec::new());
-        let mut sweep = Self { pager, blocks, host, waited_for: 0 };
-        for _ in 0..BLOCKS {
-            let block = sweep.pager.insert(10, Arena(0));
-            sweep.operate(block);
-            sweep.pager.wrote(block).expect("on the device");
-            sweep.blocks.push(block);
+/// Sweeps over blocks that were written once, above a host of half of them, raising `ahead` at most one beside each operation.
+fn swept(policy: Policy, ahead: bool) -> Sweep {
+    let mut sweep = Sweep::new(policy, 200, 1000);
+    for block in sweep.blocks.clone() {
+        sweep.operate(block);
+        sweep.pager.wrote(block).expect("on the device");
+    }
+    sweep.run(|sweep, _| {
+        if ahead && let Some(block) = begin_ahead(sweep) {
+            sweep.pager.raised_ahead(block).expect("under way");
         }
-        sweep
-    }
-
-    fn rooms(&self) -> Rooms {
-        let under_way = if self.pager.raising().is_some() { 10 } else { 0 };
-        let host = self.host - self.pager.ledger().held(HOST) - under_way;
-        Rooms { host: Limit::bytes(host), disk: Limit::bytes(1000) }
-    }
-
-    fn operate(&mut self, block: BlockId) {
-        self.pager.begin(&[block]).expect("legal operands");
-        loop {
-            let rooms = self.rooms();
-            match self.pager.next_step(&|| rooms).expect("there is room") {
-                Step::Ready => return,
-                step => {
-                    self.waited_for += if matches!(step, Step::Raise { .. }) { 10 } else { 0 };
-                    take(&mut self.pager, step).expect("as it was asked");
-                }
-            }
-        }
-    }
-
-    /// Takes what is to be done beside an operation until a block is under way or nothing is left.
-    fn begin_ahead(&mut self) -> Option<BlockId> {
-        loop {
-            let rooms = self.rooms();
-            match self.pager.next_above(&|| rooms)? {
-                Step::Raise { block } if self.pager.raising().is_some() => return Some(block),
-                Step::Raise { block } => {
-                    assert!(rooms.host.allows(10), "others sank for it");
-                    self.pager.raise_begun(block).expect("it is on the disk");
-                }
-                step => {
-                    assert!(matches!(step, Step::Sink { .. }), "{step:?}");
-                    let before = self.pager.counters().bytes_to_disk;
-                    take(&mut self.pager, step).expect("as it was told");
-                    assert_eq!(self.pager.counters().bytes_to_disk, before, "it sinks for free");
-                }
-            }
-        }
-    }
-
-    /// Sweeps so often, raising `ahead` at most one block beside each operation.
-    fn run(mut self, ahead: bool) -> Self {
-        for round in 0..ROUNDS {
-            for n in (0..BLOCKS).chain((0..BLOCKS).rev()) {
-                self.operate(self.blocks[n]);
-                if ahead && let Some(block) = self.begin_ahead() {
-                    self.pager.raised_ahead(block).expect("under way");
-                }
-            }
-            self.pager.mark_step();
-            if round == 1 {
-                self.waited_for = 0;
-            }
-        }
-        self
-    }
+    })
 }
 
 #[test]
 fn what_is_raised_came_before_it_was_needed() {
-    let [in_time, ahead] = [false, true].map(|ahead| Sweep::new(Policy::Planned, 200).run(ahead));
-    assert!(in_time.waited_for > 3 * 10 * BLOCKS as u64, "{}", in_time.waited_for);
-    assert_eq!(ahead.waited_for, 0, "one block can be raised beside every operation");
+    let [in_time, ahead] = [false, true].map(|ahead| swept(Policy::Planned, ahead));
+    let [in_time_waited, ahead_waited] = [&in_time, &ahead].map(|sweep| sweep.waited_for.bytes_in);
+    assert!(in_time_waited > 3 * 10 * BLOCKS as u64, "{in_time_waited}");
+    assert_eq!(ahead_waited, 0, "one block can be raised beside every operation");
     let [in_time, ahead] = [in_time, ahead].map(|sweep| sweep.pager.counters());
     assert_eq!(in_time.raised_ahead, 0);
     assert!(ahead.bytes_from_disk <= in_time.bytes_from_disk * 6 / 5, "{ahead:?}, not as {in_time:?}");
@@ -103,17 +53,17 @@ fn what_is_raised_came_before_it_was_needed() {
 #[test]
 fn nothing_is_raised_ahead_unless_its_next_use_is_known() {
     for policy in [Policy::Recency, Policy::LeastRecentlyUsed] {
-        let counters = Sweep::new(policy, 200).run(true).pager.counters();
+        let counters = swept(policy, true).pager.counters();
         assert!(counters.raised > 0 && counters.raised_ahead == 0, "{policy:?}: {counters:?}");
     }
 }
 
 /// A sweep with a block under way.
 fn under_way() -> (Sweep, BlockId) {
-    let mut sweep = Sweep::new(Policy::Planned, 200).run(true);
+    let mut sweep = swept(Policy::Planned, true);
     let block = (0..BLOCKS).find_map(|n| {
         sweep.operate(sweep.blocks[n]);
-        sweep.begin_ahead()
+        begin_ahead(&mut sweep)
     });
     (sweep, block.expect("something is raised in a sweep"))
 }

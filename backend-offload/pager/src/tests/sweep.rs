@@ -1,0 +1,65 @@
+//! Blocks that are used forwards and backwards, on a device of two of them and a host above a disk.
+
+use super::*;
+
+pub(super) const HOST: TierIndex = TierIndex::HOST;
+pub(super) const DISK: TierIndex = TierIndex::DISK;
+
+/// Blocks of 10 bytes.
+pub(super) const BLOCKS: usize = 40;
+const ROUNDS: usize = 6;
+
+pub(super) struct Sweep {
+    pub pager: Pager,
+    pub blocks: Vec<BlockId>,
+    host: u64,
+    disk: u64,
+    /// Bytes that operations had to wait for since the first two rounds: raised as those that came in, written as those that went out.
+    pub waited_for: Moved,
+}
+
+impl Sweep {
+    pub fn new(policy: Policy, host: u64, disk: u64) -> Self {
+        let mut pager = Pager::new(Limit::bytes(20), policy, Oversized::Refuse);
+        let blocks = (0..BLOCKS).map(|_| pager.insert(10, Arena(0))).collect();
+        Self { pager, blocks, host, disk, waited_for: Moved::default() }
+    }
+
+    pub fn rooms(&self) -> Rooms {
+        let raising = if self.pager.raising().is_some() { 10 } else { 0 };
+        let left = |room: u64, tier| Limit::bytes(room - self.pager.ledger().held(tier));
+        Rooms { host: left(self.host - raising, HOST), disk: left(self.disk, DISK) }
+    }
+
+    /// Runs an operation on the block.
+    pub fn operate(&mut self, block: BlockId) {
+        self.pager.begin(&[block]).expect("legal operands");
+        let before = self.pager.counters();
+        loop {
+            let rooms = self.rooms();
+            match self.pager.next_step(&|| rooms).expect("there is room") {
+                Step::Ready => break,
+                step => take(&mut self.pager, step).expect("as it was asked"),
+            }
+        }
+        let after = self.pager.counters();
+        self.waited_for.bytes_in += after.bytes_from_disk - before.bytes_from_disk;
+        self.waited_for.bytes_out += after.bytes_to_disk - before.bytes_to_disk;
+    }
+
+    /// Sweeps so often, with `after` each operation what comes beside it.
+    pub fn run(mut self, mut after: impl FnMut(&mut Self, BlockId)) -> Self {
+        for round in 0..ROUNDS {
+            for n in (0..BLOCKS).chain((0..BLOCKS).rev()) {
+                let block = self.blocks[n];
+                self.operate(block);
+                after(&mut self, block);
+            }
+            self.pager.mark_step();
+            if round == 1 {
+                self.waited_for = Moved::default();
+            }
+        }
+        self
+    }
+}
