@@ -6,22 +6,28 @@
 //!
 //! 1. those that cost nothing, largest first;
 //! 2. those of which nothing is known, for longest unused first: what is known is near, at most a period away;
-//! 3. the others by operations gained for each copy: furthest next use first among those with the same cost. Those
-//!    needed within the next [`NEAR`] operations come last. Of a block larger than a tenth of the budget only a tenth
-//!    counts as gained, because more is rarely wanted at once, and all of it has to be copied.
+//! 3. the others by operations gained for each byte copied. Those needed within the next [`NEAR`] operations come last.
 //!
-//! Each of these is a heap of entries that may be out of date: whatever comes to the top is compared with the block as it
-//! is, and entered anew if it has changed. That makes an entry cheap to add, which is what every operation does, and
-//! an order right when it is asked for. Nobody asks while everything fits, and then nothing is kept.
+//! Of a block only so much counts as gained as the operation misses, and as much again for those after it: all of it has to be
+//! copied, and what nobody wants meanwhile was copied for nothing. And two copies count as four: one of them is made now, when
+//! nobody knows yet how long the memory will be wanted, and a block that was copied out leaves for half as much ever after.
+//! Both numbers were found by replays of recorded steps, not derived.
+//!
+//! Blocks alike, which means as large and as costly, leave by their next use alone. They are a heap of entries that may be out of date:
+//! whatever comes to the top is compared with the block as it is, and entered anew if it has changed. That makes an entry
+//! cheap to add, which is what every operation does, and an order right when it is asked for. Nobody asks while everything
+//! fits, and then nothing is kept.
 
 use crate::block::BlockId;
-use crate::limit::Limit;
 use crate::planner::Future;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Operations whose operands leave only when nothing else can.
 const NEAR: u64 = 4;
+
+/// Classes of which none has entries are kept up to this many, so that what comes and goes makes no new ones.
+const MOST_EMPTY: usize = 256;
 
 /// The reason for which a block leaves earlier or later than others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,20 +55,47 @@ impl Standing {
         }
     }
 
-    /// Greater leaves earlier. Blocks above `large` bytes are worth no more than that.
-    fn rank(self, now: u64, bytes: u64, large: u64, index: u32) -> (u8, u64, u64, u64, Reverse<u32>) {
+    /// Greater leaves earlier, where `missing` bytes are wanted.
+    fn rank(self, now: u64, bytes: u64, missing: u64, index: u32) -> (u8, u64, u64, u64, Reverse<u32>) {
         let index = Reverse(index);
         match self {
             Self::Free => (3, bytes, 0, 0, index),
             Self::Unknown { recent } => (2, u64::MAX - recent, 0, bytes, index),
             Self::Known { due, copies } => {
                 let after = due - now;
-                let gained = 2 * after / copies;
-                let worth = u128::from(gained) * u128::from(large.min(bytes)) / u128::from(bytes.max(1));
-                (u8::from(after > NEAR), worth as u64, 2 - copies, bytes, index)
+                let gained = u128::from(after) * u128::from(bytes.min(missing.saturating_mul(2)));
+                let paid = u128::from(bytes.max(1)) * u128::from(copies * copies);
+                // With a fraction, so that a few operations of a large block are more than none.
+                let worth = (gained << 16) / paid;
+                (u8::from(after > NEAR), u64::try_from(worth).unwrap_or(u64::MAX), due, bytes, index)
             }
         }
     }
+
+    fn class(self, bytes: u64) -> Class {
+        match self {
+            Self::Free => Class::Free,
+            Self::Unknown { .. } => Class::Unknown,
+            Self::Known { copies, .. } => Class::Known { copies, bytes },
+        }
+    }
+
+    /// What blocks of a class are ordered by.
+    fn key(self, bytes: u64) -> u64 {
+        match self {
+            Self::Free => bytes,
+            Self::Unknown { recent } => u64::MAX - recent,
+            Self::Known { due, .. } => due,
+        }
+    }
+}
+
+/// Blocks that one number puts in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    Free,
+    Unknown,
+    Known { copies: u64, bytes: u64 },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,25 +122,29 @@ pub(crate) struct Resident {
     pub standing: Standing,
 }
 
-const HEAPS: usize = 4;
-const FREE: usize = 0;
-const UNKNOWN: usize = 1;
+impl Resident {
+    fn entry(&self) -> Entry {
+        let Self { id, bytes, standing } = *self;
+        Entry { key: standing.key(bytes), bytes, index: Reverse(id.index), generation: id.generation }
+    }
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Furthest {
-    /// Free, unknown, and known with one and with two copies.
-    heaps: [BinaryHeap<Entry>; HEAPS],
+    /// By class.
+    heaps: Vec<(Class, BinaryHeap<Entry>)>,
+    /// Entries in them.
+    entries: usize,
     /// Known ones by when they are due, soonest first, to notice those whose time has passed.
     passing: BinaryHeap<Reverse<Entry>>,
-    /// Known ones larger than `limit`, in no order: there is room for a few at a time.
-    large: Vec<BlockId>,
-    /// A tenth of the budget.
-    limit: u64,
     /// Entries are kept.
     awake: bool,
     /// It was asked since entries were last made from scratch.
     asked: bool,
-    aside: Vec<(usize, Entry)>,
+    /// Those of a class that may not leave now, while it is looked through.
+    aside: Vec<Entry>,
+    /// Blocks to be entered anew.
+    moved: Vec<Resident>,
 }
 
 impl Furthest {
@@ -118,22 +155,23 @@ impl Furthest {
 
     /// Whether there are so many entries that most are out of date.
     pub fn is_stale(&self, live: u64) -> bool {
-        let entries: usize = self.heaps.iter().map(BinaryHeap::len).sum();
-        entries as u64 + self.passing.len() as u64 > 8 * live + 256
+        (self.entries + self.passing.len()) as u64 > 8 * live + 256
     }
 
     /// Forgets all entries. Returns whether new ones are to be made: nobody has asked for a while otherwise.
     pub fn clear(&mut self) -> bool {
-        self.heaps.iter_mut().for_each(BinaryHeap::clear);
+        if self.heaps.len() > MOST_EMPTY {
+            self.heaps.clear();
+        }
+        self.heaps.iter_mut().for_each(|(_, heap)| heap.clear());
+        self.entries = 0;
         self.passing.clear();
-        self.large.clear();
         self.awake = std::mem::take(&mut self.asked);
         self.awake
     }
 
-    /// Entries are kept from here on, under this budget.
-    pub fn wake(&mut self, budget: Limit) {
-        self.limit = budget.cut(u64::MAX) / 10;
+    /// Entries are kept from here on.
+    pub fn wake(&mut self) {
         self.awake = true;
     }
 
@@ -144,29 +182,25 @@ impl Furthest {
     }
 
     pub fn enter(&mut self, resident: &Resident) {
-        let Resident { id, bytes, standing } = *resident;
-        let entry = |key| Entry { key, bytes, index: Reverse(id.index), generation: id.generation };
-        match standing {
-            Standing::Free => self.heaps[FREE].push(entry(bytes)),
-            Standing::Unknown { recent } => self.heaps[UNKNOWN].push(entry(u64::MAX - recent)),
-            Standing::Known { due, copies } => {
-                if bytes > self.limit {
-                    if !self.large.contains(&id) {
-                        self.large.push(id);
-                    }
-                } else {
-                    self.heaps[UNKNOWN + copies as usize].push(entry(due));
-                }
-                self.passing.push(Reverse(entry(due)));
-            }
+        let entry = resident.entry();
+        if let Standing::Known { .. } = resident.standing {
+            self.passing.push(Reverse(entry));
         }
+        let class = resident.standing.class(resident.bytes);
+        let at = self.heaps.binary_search_by_key(&class, |(class, _)| *class).unwrap_or_else(|at| {
+            self.heaps.insert(at, (class, BinaryHeap::new()));
+            at
+        });
+        self.heaps[at].1.push(entry);
+        self.entries += 1;
     }
 
-    /// The first to leave of those that `may_leave`. `look` tells how a block stands; nothing for one that is not on
-    /// the device.
+    /// The first to leave of those that `may_leave`, for an operation that misses so many bytes. `look` tells how a block stands;
+    /// nothing for one that is not on the device.
     pub fn first(
         &mut self,
         now: u64,
+        missing: u64,
         look: &dyn Fn(BlockId) -> Option<Resident>,
         may_leave: &dyn Fn(BlockId) -> bool,
     ) -> Option<BlockId> {
@@ -181,64 +215,56 @@ impl Furthest {
         }
         loop {
             let mut best = None;
-            let mut complete = true;
-            for heap in 0..HEAPS {
-                let Some(found) = self.top(heap, look, may_leave, &mut complete) else { continue };
-                best = best
-                    .max(Some((found.standing.rank(now, found.bytes, self.limit, found.id.index), found.id)));
-            }
-            self.large.retain(|id| {
-                let known = look(*id).filter(|found| matches!(found.standing, Standing::Known { .. }));
-                let Some(found) = known else { return false };
-                if may_leave(*id) {
-                    let rank = found.standing.rank(now, found.bytes, self.limit, id.index);
-                    best = best.max(Some((rank, *id)));
+            for at in 0..self.heaps.len() {
+                if let Some(found) = self.top(at, look, may_leave) {
+                    let rank = found.standing.rank(now, found.bytes, missing, found.id.index);
+                    best = best.max(Some((rank, found.id)));
                 }
-                true
-            });
-            while let Some((heap, entry)) = self.aside.pop() {
-                self.heaps[heap].push(entry);
             }
-            if complete {
+            if self.moved.is_empty() {
                 return best.map(|(_, id)| id);
+            }
+            while let Some(resident) = self.moved.pop() {
+                self.enter(&resident);
             }
         }
     }
 
-    /// The first of one heap, whose entry is set aside with those that may not leave. Not `complete` if one was found to
-    /// belong to a heap before this one.
+    /// The first that may leave of one class. Those found to have another place in the order by now are `moved`.
     fn top(
         &mut self,
-        heap: usize,
+        at: usize,
         look: &dyn Fn(BlockId) -> Option<Resident>,
         may_leave: &dyn Fn(BlockId) -> bool,
-        complete: &mut bool,
     ) -> Option<Resident> {
-        while let Some(entry) = self.heaps[heap].pop() {
-            let id = entry.id();
-            let Some(resident) = look(id) else { continue };
-            let (true_heap, true_key) = match resident.standing {
-                Standing::Free => (FREE, resident.bytes),
-                Standing::Unknown { recent } => (UNKNOWN, u64::MAX - recent),
-                Standing::Known { due, copies } => (UNKNOWN + copies as usize, due),
+        let Self { heaps, entries, aside, moved, .. } = self;
+        let (class, heap) = &mut heaps[at];
+        let mut found = None;
+        while let Some(entry) = heap.peek().copied() {
+            let resident = look(entry.id());
+            let is_there = |resident: &Resident| {
+                resident.standing.class(resident.bytes) == *class && resident.entry().key == entry.key
             };
-            if (true_heap, true_key) != (heap, entry.key) {
-                *complete &= true_heap >= heap;
-                self.enter(&resident);
-                continue;
+            let there = resident.filter(is_there);
+            if there.is_some() && may_leave(entry.id()) {
+                found = there;
+                break;
             }
-            self.aside.push((heap, entry));
-            if may_leave(id) {
-                return Some(resident);
+            heap.pop();
+            if there.is_some() {
+                aside.push(entry);
+            } else {
+                *entries -= 1;
+                moved.extend(resident);
             }
         }
-        None
+        heap.extend(aside.drain(..));
+        found
     }
 }
 
 /// The first to leave, by a look at all of them.
-pub(crate) fn first_of(blocks: impl Iterator<Item = Resident>, now: u64, budget: Limit) -> Option<BlockId> {
-    let large = budget.cut(u64::MAX) / 10;
-    let rank = |found: &Resident| found.standing.rank(now, found.bytes, large, found.id.index);
+pub(crate) fn first_of(blocks: impl Iterator<Item = Resident>, now: u64, missing: u64) -> Option<BlockId> {
+    let rank = |found: &Resident| found.standing.rank(now, found.bytes, missing, found.id.index);
     blocks.max_by_key(rank).map(|found| found.id)
 }

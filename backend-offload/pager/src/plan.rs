@@ -9,7 +9,6 @@
 use crate::block::{Block, BlockId, Place};
 use crate::furthest::{Furthest, Resident, Standing};
 use crate::levels::Levels;
-use crate::limit::Limit;
 use crate::planner::{Due, Future, Planner};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -100,6 +99,8 @@ pub(crate) struct Plan {
     ends: BinaryHeap<Reverse<(u64, Number, u32)>>,
     order: Furthest,
     resident: u64,
+    /// Bytes that the operation that is played has still to bring.
+    wanted: u64,
     returned: u64,
     /// Blocks to leave after an operation that has not run yet, by that.
     later: BinaryHeap<Reverse<(u64, Leave)>>,
@@ -228,6 +229,9 @@ impl Plan {
             operands[*n] = Some(number);
             self.papers[number as usize].used = now;
         }
+        let away = operands.iter().flatten().map(|number| &self.papers[*number as usize]);
+        self.wanted =
+            away.filter(|paper| paper.presence != Presence::OnDevice).map(|paper| paper.bytes).sum();
         for number in operands.iter().copied().flatten() {
             self.bring(number, memory);
         }
@@ -272,10 +276,11 @@ impl Plan {
             return;
         }
         while self.resident + paper.bytes > memory {
-            let Some(victim) = self.victim(memory) else { break };
+            let Some(victim) = self.victim(self.resident + self.wanted - memory) else { break };
             self.leave(victim);
         }
         self.resident += paper.bytes;
+        self.wanted -= paper.bytes;
         self.papers[number as usize].presence = Presence::OnDevice;
         if paper.contents != Contents::Nothing && paper.name != Name::Operand(u64::MAX, 0) {
             self.returned += paper.bytes;
@@ -283,12 +288,12 @@ impl Plan {
         }
     }
 
-    fn victim(&mut self, memory: u64) -> Option<Number> {
+    fn victim(&mut self, missing: u64) -> Option<Number> {
         let (now, papers) = (self.upto, &self.papers);
         let live = (papers.len() - self.unused.len()) as u64;
         if !self.order.is_awake() || self.order.is_stale(live) {
             self.order.clear();
-            self.order.wake(Limit::bytes(memory));
+            self.order.wake();
             for number in 0..papers.len() as Number {
                 if let Some(resident) = resident(papers, id(number, papers), now) {
                     self.order.enter(&resident);
@@ -299,7 +304,7 @@ impl Plan {
             let paper = &papers[id.index as usize];
             paper.used != now && !paper.pinned
         };
-        let first = self.order.first(now, &|id| resident(papers, id, now), &able)?;
+        let first = self.order.first(now, missing, &|id| resident(papers, id, now), &able)?;
         Some(first.index)
     }
 

@@ -3,9 +3,10 @@
 //! While the planner knows where the program is, by the [order](crate::furthest) of next uses; otherwise, and where
 //! that order has nobody to offer, by recency over all blocks. The program's wishes come before either.
 
-use crate::block::{Block, BlockId, Preference};
+use crate::block::{Block, BlockId, Place, Preference};
 use crate::furthest::{Resident, Standing, first_of};
 use crate::limit::Limit;
+use crate::operation::Target;
 use crate::planner::Planner;
 use crate::policy::Candidate;
 use crate::residency::{Pager, Slot};
@@ -46,18 +47,15 @@ impl Pager {
     }
 
     fn planned_victim(&mut self, room: Limit) -> Option<BlockId> {
+        let missing = self.missing();
         if self.hinted > 0 {
             let foremost = self.able(room).map(|(_, block)| block.preference).min()?;
             let able = self.able(room).filter(|(_, block)| block.preference == foremost);
             let planner = self.planner.as_ref()?;
-            return first_of(
-                able.map(|(id, block)| resident(planner, id, block)),
-                planner.now(),
-                self.ledger.budget(),
-            );
+            return first_of(able.map(|(id, block)| resident(planner, id, block)), planner.now(), missing);
         }
         if !self.order.is_awake() {
-            self.order.wake(self.ledger.budget());
+            self.order.wake();
             self.enter_all();
         }
         #[cfg(test)]
@@ -66,7 +64,7 @@ impl Pager {
             first_of(
                 self.able(room).map(|(id, block)| resident(planner, id, block)),
                 planner.now(),
-                self.ledger.budget(),
+                missing,
             )
         };
         let Self { order, planner: Some(planner), slots, operation, .. } = self else { return None };
@@ -75,10 +73,27 @@ impl Pager {
             Some(resident(planner, id, block))
         };
         let able = |id: BlockId| find(slots, id).is_some_and(|block| is_able(block, operation.number, room));
-        let first = order.first(planner.now(), &look, &able);
+        let first = order.first(planner.now(), missing, &look, &able);
         #[cfg(test)]
         assert_eq!(first, by_look, "the order offers whom a look at all blocks would choose");
         first
+    }
+
+    /// Bytes for which others have to leave before the operation begun last has all it wants.
+    fn missing(&self) -> u64 {
+        let wanted = match self.operation.target {
+            Target::Room { bytes, .. } => bytes,
+            Target::Operands { .. } => {
+                let operands = self.operation.operands().iter().filter_map(|id| self.get(*id));
+                operands.filter(|block| matches!(block.place, Place::Nowhere | Place::Away(_))).map(|block| block.bytes).sum()
+            }
+        };
+        let free = self.ledger.budget().get().map(|budget| {
+            let leaving = self.moves.departing().map(|(_, moving)| moving.bytes).sum::<u64>();
+            budget.saturating_sub(self.ledger.resident().saturating_sub(leaving))
+        });
+        // Beyond the budget it is the driver that has too little, and nobody knows how much.
+        free.and_then(|free| wanted.checked_sub(free)).filter(|missing| *missing > 0).unwrap_or(wanted)
     }
 
     /// Enters a block in the order, as it stands.

@@ -174,12 +174,12 @@ fn steps_that_are_foretold_move_little_more_than_they_must() {
             let least = bound(&recording, budget, 1);
             for step in 1..7 {
                 let (steady, planned, recency, least) =
-                    (planned[3], planned[step], recency[step], least[3].total());
+                    (planned[4], planned[step], recency[step], least[3].total());
                 assert!(
-                    step < 3 || planned == steady,
+                    step < 4 || planned.abs_diff(steady) * 100 <= steady,
                     "{share} %: {planned} in step {step}, {steady} before"
                 );
-                assert!(planned * 20 <= steady * 21, "{share} %: {planned} in step {step}, later {steady}");
+                assert!(planned * 10 <= steady * 11, "{share} %: {planned} in step {step}, later {steady}");
                 assert!(step < 3 || planned * 5 <= least * 6, "{share} %: {planned} of at least {least}");
                 assert!(planned < recency, "{share} %: {planned}, by recency {recency}");
             }
