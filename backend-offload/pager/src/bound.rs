@@ -171,7 +171,7 @@ impl Program {
 
     /// Bytes of blocks that have no place in `budget` beside the operands of an operation, of those that more and more stretches use and
     /// `counts` says yes to, given an operation of the stretch that uses one: a sum with every further stretch, each block once. A
-    /// block has a place as a whole or none.
+    /// block has a place as a whole or none, so that what has a place together is a multiple of what divides them all.
     pub fn without_place(
         &self,
         (operation, budget): (usize, u64),
@@ -184,18 +184,23 @@ impl Program {
             counted[*block] = true;
             room = room.saturating_sub(self.blocks[*block].bytes);
         }
-        let (mut too_large, mut others) = (0, 0);
+        let (mut too_large, mut others, mut unit) = (0, 0, 0);
         let sums = further.map(|stretch| {
             for operation in stretch {
                 for block in &self.operations[operation] {
                     if !counted[*block] && counts(*block, operation) {
                         counted[*block] = true;
                         let bytes = self.blocks[*block].bytes;
-                        *if bytes > room { &mut too_large } else { &mut others } += bytes;
+                        if bytes > room {
+                            too_large += bytes;
+                        } else {
+                            others += bytes;
+                            unit = common_divisor(unit, bytes);
+                        }
                     }
                 }
             }
-            too_large + u64::saturating_sub(others, room)
+            too_large + u64::saturating_sub(others, room - room.checked_rem(unit).unwrap_or(0))
         });
         sums.collect()
     }
@@ -293,4 +298,9 @@ impl Program {
         }
         moved
     }
+}
+
+/// The greatest number that divides both; with nothing, the other one.
+fn common_divisor(one: u64, other: u64) -> u64 {
+    one.checked_rem(other).map_or(one, |rest| common_divisor(other, rest))
 }

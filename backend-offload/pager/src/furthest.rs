@@ -24,7 +24,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Operations whose operands leave only when nothing else can.
-const NEAR: u64 = 4;
+pub(crate) const NEAR: u64 = 4;
 
 /// Classes of which none has entries are kept up to this many, so that what comes and goes makes no new ones.
 const MOST_EMPTY: usize = 256;

@@ -12,8 +12,11 @@ use crate::recording::{Event, Recording};
 use crate::timeline::Machine;
 use std::collections::BTreeSet;
 
-/// Stretches begin and end at so many operations of a step at most.
-const PLACES: usize = 512;
+/// Stretches begin and end at any operation of a step that has no more than this.
+const ONE_BY_ONE: usize = 2048;
+
+/// In longer steps they begin and end at two operations of as many parts.
+const PARTS: usize = 256;
 
 /// Rounds of a step: one to begin with, those that are looked at, and one that uses what they leave.
 const ROUNDS: usize = 4;
@@ -49,7 +52,7 @@ impl<'r> Pace<'r> {
         };
         // Beside the first operation of each part of a step, that of the most bytes: it leaves the least room.
         let length = (end - begin) / LOOKED_AT;
-        let parts = length.min(PLACES / 2);
+        let parts = if length > ONE_BY_ONE { PARTS } else { length };
         let part = |n: usize| begin + n * length / parts..begin + (n + 1) * length / parts;
         let largest = |n: usize| part(n).max_by_key(|operation| operands(*operation));
         let places: BTreeSet<usize> =

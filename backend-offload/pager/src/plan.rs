@@ -7,11 +7,15 @@
 //! included.
 
 use crate::block::{Block, BlockId, Place};
-use crate::furthest::{Furthest, Resident, Standing};
+use crate::furthest::{Furthest, NEAR, Resident, Standing};
 use crate::levels::Levels;
 use crate::planner::{Due, Future, Planner};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+
+/// Blocks that as many operations before the present one have used leave on paper only when others are needed soon. What was just used
+/// is often what is needed last; but to copy it, and what comes into its memory, nothing would be left but the present moment.
+const RESTED: u64 = 3;
 
 /// A block to come, or one that is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -300,11 +304,16 @@ impl Plan {
                 }
             }
         }
-        let able = |id: BlockId| {
-            let paper = &papers[id.index as usize];
-            paper.used != now && !paper.pinned
+        let look = |id: BlockId| resident(papers, id, now);
+        let able = |rested: u64| {
+            move |id: BlockId| {
+                let paper = &papers[id.index as usize];
+                paper.used + rested < now && !paper.pinned
+            }
         };
-        let first = self.order.first(now, missing, &|id| resident(papers, id, now), &able)?;
+        let is_near = |id: &BlockId| papers[id.index as usize].due.is_some_and(|due| due.operation <= now + NEAR);
+        let rested = self.order.first(now, missing, &look, &able(RESTED)).filter(|first| !is_near(first));
+        let first = rested.or_else(|| self.order.first(now, missing, &look, &able(0)))?;
         Some(first.index)
     }
 

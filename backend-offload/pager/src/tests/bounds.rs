@@ -180,6 +180,37 @@ fn a_block_comes_as_a_whole_or_not_at_all_while_an_operation_leaves_room_for_a_p
 }
 
 #[test]
+fn blocks_have_room_together_as_wholes() {
+    let script = two_operations([&[20; 3], &[20; 3]]);
+    // Beside three blocks two of the others have room in 50 bytes, and not half of the third.
+    let machine = Machine { memory: 1.0, link: 1.0, ..Machine::INSTANT };
+    let (step, least) = taken(&script.recording, 110, machine);
+    assert!((least - 2.0 * (60.0 + 20.0)).abs() < 1e-6, "{least}");
+    assert!(step >= least && step < 1.25 * least, "{step} of at least {least}");
+}
+
+/// What is needed last in a circle is what was just used.
+#[test]
+fn what_comes_next_in_a_circle_comes_beside_the_operations_before() {
+    let mut script = Script::default();
+    let blocks: Vec<usize> = (0..24).map(|_| script.born(10)).collect();
+    for block in &blocks {
+        script.operate(&[], &[*block]);
+    }
+    script.recording.events.push(Event::Begin);
+    for block in &blocks {
+        script.operate(&[*block], &[]);
+    }
+    script.step();
+    script.recording.events.extend(blocks.iter().map(|block| Event::Carried { role: *block, by: *block }));
+    // Sixteen blocks have a place. A copy takes a fifth longer than an operation.
+    let machine = Machine { memory: 1.0, link: 1.0 / 1.2, ..Machine::INSTANT };
+    let (step, least) = taken(&script.recording, 160, machine);
+    assert!((least - 240.0).abs() < 1e-6, "{least}");
+    assert!(step < 1.05 * least, "{step} of at least {least}");
+}
+
+#[test]
 fn no_step_takes_less_than_the_least() {
     for seed in 0..20 {
         let mut dice = Dice(seed);
