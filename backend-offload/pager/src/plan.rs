@@ -311,7 +311,8 @@ impl Plan {
                 paper.used + rested < now && !paper.pinned
             }
         };
-        let is_near = |id: &BlockId| papers[id.index as usize].due.is_some_and(|due| due.operation <= now + NEAR);
+        let is_near =
+            |id: &BlockId| papers[id.index as usize].due.is_some_and(|due| due.operation <= now + NEAR);
         let rested = self.order.first(now, missing, &look, &able(RESTED)).filter(|first| !is_near(first));
         let first = rested.or_else(|| self.order.first(now, missing, &look, &able(0)))?;
         Some(first.index)

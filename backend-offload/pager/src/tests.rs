@@ -90,6 +90,19 @@ fn a_block_that_was_not_written_since_leaves_without_a_copy() {
 }
 
 #[test]
+fn who_is_written_matters_once_blocks_leave_or_somebody_listens() {
+    let (mut pager, blocks) = written(Limit::bytes(20), Policy::Planned, 2);
+    assert!(!pager.minds_writes());
+    pager.record();
+    assert!(pager.minds_writes());
+    pager.stop_recording();
+    assert!(!pager.minds_writes());
+    let third = pager.insert(10, Arena::UNPOOLED);
+    operate(&mut pager, &[blocks[0], third]);
+    assert!(pager.minds_writes());
+}
+
+#[test]
 fn a_sweep_over_more_than_fits_moves_less_than_least_recently_used_would() {
     let sweep: Vec<Vec<usize>> = (0..10).flat_map(|_| (0..64).map(|n| vec![n])).collect();
     let uses: Vec<&[usize]> = sweep.iter().map(Vec::as_slice).collect();

@@ -61,11 +61,7 @@ impl Pager {
         #[cfg(test)]
         let by_look = {
             let planner = self.planner.as_ref()?;
-            first_of(
-                self.able(room).map(|(id, block)| resident(planner, id, block)),
-                planner.now(),
-                missing,
-            )
+            first_of(self.able(room).map(|(id, block)| resident(planner, id, block)), planner.now(), missing)
         };
         let Self { order, planner: Some(planner), slots, operation, .. } = self else { return None };
         let look = |id: BlockId| {
@@ -85,7 +81,10 @@ impl Pager {
             Target::Room { bytes, .. } => bytes,
             Target::Operands { .. } => {
                 let operands = self.operation.operands().iter().filter_map(|id| self.get(*id));
-                operands.filter(|block| matches!(block.place, Place::Nowhere | Place::Away(_))).map(|block| block.bytes).sum()
+                operands
+                    .filter(|block| matches!(block.place, Place::Nowhere | Place::Away(_)))
+                    .map(|block| block.bytes)
+                    .sum()
             }
         };
         let free = self.ledger.budget().get().map(|budget| {

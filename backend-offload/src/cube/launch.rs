@@ -10,7 +10,7 @@ use cubecl_common::stream_id::StreamId;
 use cubecl_core::prelude::CubeCount;
 use cubecl_core::server::{Binding, ComputeServer, KernelArguments};
 use cubecl_core::{CubeTask, ExecutionMode};
-use pager::{Block, BlockId};
+use pager::BlockId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -92,10 +92,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             self.prepare_operands(&named, &arguments, &count, task.name(), stream).and_then(|()| {
                 // SAFETY: the same kernel over the same bytes, wherever they are; the caller's promise holds.
                 let launched = unsafe { self.launch_inside(&task, &named, count, arguments, mode, stream) };
-                // Without a clean operand nothing depends on which ones are written.
-                let is_clean = |block: &Block| block.place.is_clean();
-                let clean = named.blocks.iter().any(|id| self.pager.get(*id).is_some_and(is_clean));
-                let writes = clean.then(|| self.visibility.of(&task)).flatten();
+                let writes = self.pager.minds_writes().then(|| self.visibility.of(&task)).flatten();
                 named.written(writes.as_ref()).for_each(|id| self.wrote(id));
                 launched.map_err(|error| self.new_failure(Arc::new(error), stream))
             });

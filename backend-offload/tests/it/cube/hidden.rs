@@ -70,6 +70,8 @@ fn recorded(file: &Path) -> Recording {
     let bytes = std::fs::read(file).expect("a recording");
     std::fs::remove_file(file).expect("it was there");
     let mut whole = dropped_at_once(Recording::from_bytes(&bytes).expect("a recording"));
+    let reads = whole.operands.iter().filter(|operand| !operand.written).count();
+    assert!(reads > whole.operands.len() / 4, "{reads} of {} operands are only read", whole.operands.len());
     for event in &mut whole.events {
         match event {
             Event::Operation { flops, .. } => *flops = 1,
@@ -133,9 +135,9 @@ fn replayed(whole: &Recording, budget: u64, machine: pager::Machine, least: f64)
     times.hidden(least)
 }
 
-/// Trains a program of many layers in a half and in a quarter of its memory, where nine tenths of the copy time that can be hidden are, and
-/// in hardly more than its largest launch takes, where this `share` is.
-fn hides_its_copies(test: &str, program: &str, share: f64) {
+/// Trains a program of many layers in a half and in a quarter of its memory, and in hardly more than its largest launch takes: nine
+/// tenths of the copy time that can be hidden are.
+fn hides_its_copies(test: &str, program: &str) {
     let Some(machine) = Machine::stand_in(test).into_iter().next() else { return };
     let file = stand_in::folder_of(test).join(format!("{}.trace", std::process::id()));
     let free = training(&machine, program).with("marked", true).with("smallest", 1);
@@ -144,7 +146,7 @@ fn hides_its_copies(test: &str, program: &str, share: f64) {
     let replay = Replay::new(&whole, Limit::NONE, Policy::Planned).run(1).expect("no budget is too small");
     let (peak, largest) = (replay.pager().ledger().resident_peak(), unlimited.number("largest launch"));
     assert!(largest * 4 < peak, "{program}: a launch needs {largest} of {peak} bytes");
-    for (budget, share) in [(peak / 2, 0.9), (peak / 4, 0.9), (largest + largest / 20, share)] {
+    for budget in [peak / 2, peak / 4, largest + largest / 20] {
         let moved = bound(&whole, budget, 1)[STEPS - SETTLED];
         let link = 2.0 * moved.bytes_in.max(moved.bytes_out) as f64 / kernels;
         let speeds =
@@ -161,32 +163,32 @@ fn hides_its_copies(test: &str, program: &str, share: f64) {
              {milliseconds:.2?}",
             replayed(&whole, budget, speeds, least)
         );
-        let holds = (share..1.0).contains(&hidden);
-        assert!(holds, "{program} in {budget} bytes: {hidden:.3} of the copy time is hidden, not {share}");
+        let holds = (0.9..1.0).contains(&hidden);
+        assert!(holds, "{program} in {budget} bytes: {hidden:.3} of the copy time is hidden");
     }
 }
 
 #[test]
 fn an_mlp_hides_its_copies() {
-    hides_its_copies("an_mlp_hides_its_copies", "mlp", 0.9);
+    hides_its_copies("an_mlp_hides_its_copies", "mlp");
 }
 
 #[test]
 fn a_convolutional_net_hides_its_copies() {
-    hides_its_copies("a_convolutional_net_hides_its_copies", "conv", 0.9);
+    hides_its_copies("a_convolutional_net_hides_its_copies", "conv");
 }
 
 #[test]
 fn a_recurrent_net_hides_its_copies() {
-    hides_its_copies("a_recurrent_net_hides_its_copies", "recurrent", 0.76);
+    hides_its_copies("a_recurrent_net_hides_its_copies", "recurrent");
 }
 
 #[test]
 fn a_transformer_hides_its_copies() {
-    hides_its_copies("a_transformer_hides_its_copies", "transformer", 0.88);
+    hides_its_copies("a_transformer_hides_its_copies", "transformer");
 }
 
 #[test]
 fn a_tied_transformer_hides_its_copies() {
-    hides_its_copies("a_tied_transformer_hides_its_copies", "tied transformer", 0.85);
+    hides_its_copies("a_tied_transformer_hides_its_copies", "tied transformer");
 }
