@@ -8,7 +8,7 @@
 //! 2. those of which nothing is known, for longest unused first: what is known is near, at most a period away;
 //! 3. the others by operations gained for each byte copied. Those needed within the next [`NEAR`] operations come last.
 //!
-//! Of a block only so much counts as gained as the operation misses, and as much again for those after it: all of it has to be
+//! A block gains only as much as the operation misses, and as much again for those after it: all of it has to be
 //! copied, and what nobody wants meanwhile was copied for nothing. And two copies count as four: one of them is made now, when
 //! nobody knows yet how long the memory will be wanted, and a block that was copied out leaves for half as much ever after.
 //! Both numbers were found by replays of recorded steps, not derived.
@@ -80,7 +80,7 @@ impl Standing {
         }
     }
 
-    /// What blocks of a class are ordered by.
+    /// The number that orders blocks of a class.
     fn key(self, bytes: u64) -> u64 {
         match self {
             Self::Free => bytes,
@@ -141,7 +141,7 @@ pub(crate) struct Furthest {
     awake: bool,
     /// It was asked since entries were last made from scratch.
     asked: bool,
-    /// Those of a class that may not leave now, while it is looked through.
+    /// Blocks of a class that may not leave now, while it is looked through.
     aside: Vec<Entry>,
     /// Blocks to be entered anew.
     moved: Vec<Resident>,

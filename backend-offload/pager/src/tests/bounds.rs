@@ -189,7 +189,7 @@ fn blocks_have_room_together_as_wholes() {
     assert!(step >= least && step < 1.25 * least, "{step} of at least {least}");
 }
 
-/// What is needed last in a circle is what was just used.
+/// In a circle the block that was just used is needed last.
 #[test]
 fn what_comes_next_in_a_circle_comes_beside_the_operations_before() {
     let mut script = Script::default();
