@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(plan.refusals(), [""; 0]);
         let told = plan.to_string();
         assert!(
-            told.contains(" out per step (replayed)") && told.contains("53.00 MiB on the device"),
+            told.contains(" out per step (replayed)") && told.contains("48.50 MiB on the device"),
             "{told}"
         );
         assert!(!told.contains("(estimated)"), "{told}");
