@@ -24,7 +24,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Operations whose operands leave only when nothing else can.
-pub(crate) const NEAR: u64 = 4;
+const NEAR: u64 = 4;
 
 /// Classes of which none has entries are kept up to this many, so that what comes and goes makes no new ones.
 const MOST_EMPTY: usize = 256;
@@ -55,19 +55,23 @@ impl Standing {
         }
     }
 
+    /// Whether it is needed within the next [`NEAR`] operations.
+    pub fn is_near(self, now: u64) -> bool {
+        matches!(self, Self::Known { due, .. } if due <= now + NEAR)
+    }
+
     /// Greater leaves earlier, where `missing` bytes are wanted.
     fn rank(self, now: u64, bytes: u64, missing: u64, index: u32) -> (u8, u64, u64, u64, Reverse<u32>) {
         let index = Reverse(index);
         match self {
-            Self::Free => (3, bytes, 0, 0, index),
-            Self::Unknown { recent } => (2, u64::MAX - recent, 0, bytes, index),
+            Self::Free => (3, self.key(bytes), 0, bytes, index),
+            Self::Unknown { .. } => (2, self.key(bytes), 0, bytes, index),
             Self::Known { due, copies } => {
-                let after = due - now;
-                let gained = u128::from(after) * u128::from(bytes.min(missing.saturating_mul(2)));
+                let gained = u128::from(due - now) * u128::from(bytes.min(missing.saturating_mul(2)));
                 let paid = u128::from(bytes.max(1)) * u128::from(copies * copies);
                 // With a fraction, so that a few operations of a large block are more than none.
                 let worth = (gained << 16) / paid;
-                (u8::from(after > NEAR), u64::try_from(worth).unwrap_or(u64::MAX), due, bytes, index)
+                (u8::from(!self.is_near(now)), u64::try_from(worth).unwrap_or(u64::MAX), due, bytes, index)
             }
         }
     }

@@ -43,10 +43,10 @@ impl Pager {
         self.recorder.as_ref().map_or(0, |recorder| recorder.pending())
     }
 
-    /// Whether anything depends on which operands an operation changes: it is recorded, or blocks leave, so that some have copies
-    /// elsewhere or are about to. Otherwise a door may report them all as [`wrote`](Self::wrote).
+    /// Whether anything depends on which operands an operation changes: it is recorded, or some blocks have copies elsewhere or
+    /// are about to. Otherwise a door may report them all as [`wrote`](Self::wrote).
     pub fn minds_writes(&self) -> bool {
-        self.recorder.is_some() || self.counters.left() > 0 || self.counters.restores > 0
+        self.recorder.is_some() || self.is_spilling()
     }
 
     /// Whether victims follow from what is known of the future.

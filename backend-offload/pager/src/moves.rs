@@ -132,6 +132,11 @@ impl Moves {
             .filter(|(_, moving)| moving.frees_memory())
             .map(|(token, moving)| (*token, moving))
     }
+
+    /// Bytes of device memory that they free.
+    pub fn departing_bytes(&self) -> u64 {
+        self.departing().map(|(_, moving)| moving.bytes).sum()
+    }
 }
 
 impl Move {

@@ -7,7 +7,7 @@
 //! included.
 
 use crate::block::{Block, BlockId, Place};
-use crate::furthest::{Furthest, NEAR, Resident, Standing};
+use crate::furthest::{Furthest, Resident, Standing};
 use crate::levels::Levels;
 use crate::planner::{Due, Future, Planner};
 use std::cmp::Reverse;
@@ -103,8 +103,6 @@ pub(crate) struct Plan {
     ends: BinaryHeap<Reverse<(u64, Number, u32)>>,
     order: Furthest,
     resident: u64,
-    /// Bytes that the operation that is played has still to bring.
-    wanted: u64,
     returned: u64,
     /// Blocks to leave after an operation that has not run yet, by that.
     later: BinaryHeap<Reverse<(u64, Leave)>>,
@@ -233,11 +231,15 @@ impl Plan {
             operands[*n] = Some(number);
             self.papers[number as usize].used = now;
         }
-        let away = operands.iter().flatten().map(|number| &self.papers[*number as usize]);
-        self.wanted =
-            away.filter(|paper| paper.presence != Presence::OnDevice).map(|paper| paper.bytes).sum();
+        let is_away = |paper: &Paper| paper.presence != Presence::OnDevice;
+        let all = operands.iter().flatten().map(|number| &self.papers[*number as usize]);
+        let mut wanted: u64 = all.filter(|paper| is_away(paper)).map(|paper| paper.bytes).sum();
         for number in operands.iter().copied().flatten() {
-            self.bring(number, memory);
+            let paper = self.papers[number as usize];
+            if is_away(&paper) {
+                self.bring(number, memory, wanted);
+                wanted -= paper.bytes;
+            }
         }
         for (n, operand) in &foreseen {
             let Some(number) = operands[*n] else { continue };
@@ -274,17 +276,14 @@ impl Plan {
         }
     }
 
-    fn bring(&mut self, number: Number, memory: u64) {
+    /// Brings one operand of an operation that has so many bytes still to bring.
+    fn bring(&mut self, number: Number, memory: u64, wanted: u64) {
         let paper = self.papers[number as usize];
-        if paper.presence == Presence::OnDevice {
-            return;
-        }
         while self.resident + paper.bytes > memory {
-            let Some(victim) = self.victim(self.resident + self.wanted - memory) else { break };
+            let Some(victim) = self.victim(self.resident + wanted - memory) else { break };
             self.leave(victim);
         }
         self.resident += paper.bytes;
-        self.wanted -= paper.bytes;
         self.papers[number as usize].presence = Presence::OnDevice;
         if paper.contents != Contents::Nothing && paper.name != Name::Operand(u64::MAX, 0) {
             self.returned += paper.bytes;
@@ -311,8 +310,7 @@ impl Plan {
                 paper.used + rested < now && !paper.pinned
             }
         };
-        let is_near =
-            |id: &BlockId| papers[id.index as usize].due.is_some_and(|due| due.operation <= now + NEAR);
+        let is_near = |id: &BlockId| papers[id.index as usize].standing(now).is_near(now);
         let rested = self.order.first(now, missing, &look, &able(RESTED)).filter(|first| !is_near(first));
         let first = rested.or_else(|| self.order.first(now, missing, &look, &able(0)))?;
         Some(first.index)

@@ -130,9 +130,9 @@ impl Pager {
         self.note_step();
     }
 
-    /// Whether any block left since the step before this one began.
-    pub(crate) fn lets_go(&self) -> bool {
-        self.counters.left() > self.left[0]
+    /// Whether the host holds contents of blocks, or any block left since the step before this one began.
+    pub(crate) fn is_spilling(&self) -> bool {
+        self.ledger.held(TierIndex::HOST) > 0 || self.counters.left() > self.left[0]
     }
 
     /// The block, if it lives.

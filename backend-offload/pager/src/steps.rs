@@ -162,9 +162,8 @@ impl Pager {
         if self.ledger.spare() > 0 && (refused || self.ledger.fits_without(0, bytes)) {
             return Ok(Some(Step::Trim));
         }
-        let departing = || self.moves.departing();
-        if let Some((token, _)) = departing().next()
-            && (refused || self.ledger.fits_without(departing().map(|(_, moving)| moving.bytes).sum(), bytes))
+        if let Some((token, _)) = self.moves.departing().next()
+            && (refused || self.ledger.fits_without(self.moves.departing_bytes(), bytes))
         {
             return Ok(Some(Step::Wait(token)));
         }
@@ -256,7 +255,7 @@ impl Pager {
 
     /// Whether `bytes` that a tier holds anyway would soon leave the device again: there is no room, or lately others had none.
     pub fn is_better_away(&self, bytes: u64, arena: Arena) -> bool {
-        !self.has_room(bytes, arena) || self.ledger.held(TierIndex::HOST) > 0 || self.lets_go()
+        !self.has_room(bytes, arena) || self.is_spilling()
     }
 
     /// Whether dead blocks may hold so much that looking for them pays, for a door that learns of drops only

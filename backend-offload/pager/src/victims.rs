@@ -87,12 +87,12 @@ impl Pager {
                     .sum()
             }
         };
-        let free = self.ledger.budget().get().map(|budget| {
-            let leaving = self.moves.departing().map(|(_, moving)| moving.bytes).sum::<u64>();
-            budget.saturating_sub(self.ledger.resident().saturating_sub(leaving))
-        });
-        // Beyond the budget it is the driver that has too little, and nobody knows how much.
-        free.and_then(|free| wanted.checked_sub(free)).filter(|missing| *missing > 0).unwrap_or(wanted)
+        let stays = self.ledger.resident().saturating_sub(self.moves.departing_bytes());
+        match wanted.saturating_sub(self.ledger.budget().less(stays).cut(u64::MAX)) {
+            // The driver has less than the budget allows, and nobody knows how much.
+            0 => wanted,
+            missing => missing,
+        }
     }
 
     /// Enters a block in the order, as it stands.

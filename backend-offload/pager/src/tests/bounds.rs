@@ -141,8 +141,8 @@ fn a_step_takes_no_less_than_what_is_made_at_once_takes_to_leave() {
     assert!(step >= least && step < 1.2 * least, "{step} of at least {least}");
 }
 
-/// A step of two operations on blocks of so many bytes each, all of which are there before it.
-fn two_operations(sides: [&[u64]; 2]) -> Script {
+/// A step of operations on blocks of so many bytes each, all of which are there before it.
+fn operations<const COUNT: usize>(sides: [&[u64]; COUNT]) -> Script {
     let mut script = Script::default();
     let sides = sides.map(|sizes| sizes.iter().map(|bytes| script.born(*bytes)).collect::<Vec<_>>());
     for block in sides.iter().flatten() {
@@ -158,51 +158,38 @@ fn two_operations(sides: [&[u64]; 2]) -> Script {
     script
 }
 
+/// The least time of two operations where a byte takes a second to compute and to copy, and the time that they take.
+fn assert_takes_little_more_than(expected: f64, sides: [&[u64]; 2], budget: u64) {
+    let script = operations(sides);
+    let machine = Machine { memory: 1.0, link: 1.0, ..Machine::INSTANT };
+    let (step, least) = taken(&script.recording, budget, machine);
+    assert!((least - expected).abs() < 1e-6, "{least}");
+    assert!(step >= least && step < 1.25 * least, "{step} of at least {least}");
+}
+
 #[test]
 fn a_step_takes_no_less_than_what_comes_between_two_large_operations() {
-    let script = two_operations([&[10; 6], &[10; 6]]);
     // Of the six blocks of an operation, 60 bytes each, two have room beside the other's: the other four come when that has ended.
-    let machine = Machine { memory: 1.0, link: 1.0, ..Machine::INSTANT };
-    let (step, least) = taken(&script.recording, 80, machine);
-    assert!((least - 2.0 * (60.0 + 40.0)).abs() < 1e-6, "{least}");
-    assert!(step >= least && step < 1.25 * least, "{step} of at least {least}");
+    assert_takes_little_more_than(2.0 * (60.0 + 40.0), [&[10; 6], &[10; 6]], 80);
 }
 
 #[test]
 fn a_block_comes_as_a_whole_or_not_at_all_while_an_operation_leaves_room_for_a_part_of_it() {
-    let script = two_operations([&[30, 20, 10], &[30, 30]]);
     // Beside three blocks none of the two has room in 20 bytes, and both come when the operation has ended; beside these two the
     // largest of the three has none.
-    let machine = Machine { memory: 1.0, link: 1.0, ..Machine::INSTANT };
-    let (step, least) = taken(&script.recording, 80, machine);
-    assert!((least - (60.0 + 60.0 + 60.0 + 40.0)).abs() < 1e-6, "{least}");
-    assert!(step >= least && step < 1.25 * least, "{step} of at least {least}");
+    assert_takes_little_more_than(60.0 + 60.0 + 60.0 + 40.0, [&[30, 20, 10], &[30, 30]], 80);
 }
 
 #[test]
 fn blocks_have_room_together_as_wholes() {
-    let script = two_operations([&[20; 3], &[20; 3]]);
     // Beside three blocks two of the others have room in 50 bytes, and not half of the third.
-    let machine = Machine { memory: 1.0, link: 1.0, ..Machine::INSTANT };
-    let (step, least) = taken(&script.recording, 110, machine);
-    assert!((least - 2.0 * (60.0 + 20.0)).abs() < 1e-6, "{least}");
-    assert!(step >= least && step < 1.25 * least, "{step} of at least {least}");
+    assert_takes_little_more_than(2.0 * (60.0 + 20.0), [&[20; 3], &[20; 3]], 110);
 }
 
 /// In a circle the block that was just used is needed last.
 #[test]
 fn what_comes_next_in_a_circle_comes_beside_the_operations_before() {
-    let mut script = Script::default();
-    let blocks: Vec<usize> = (0..24).map(|_| script.born(10)).collect();
-    for block in &blocks {
-        script.operate(&[], &[*block]);
-    }
-    script.recording.events.push(Event::Begin);
-    for block in &blocks {
-        script.operate(&[*block], &[]);
-    }
-    script.step();
-    script.recording.events.extend(blocks.iter().map(|block| Event::Carried { role: *block, by: *block }));
+    let script = operations([&[10]; 24]);
     // Sixteen blocks have a place. A copy takes a fifth longer than an operation.
     let machine = Machine { memory: 1.0, link: 1.0 / 1.2, ..Machine::INSTANT };
     let (step, least) = taken(&script.recording, 160, machine);
