@@ -121,7 +121,7 @@ impl Child {
     }
 
     /// Runs the child in `directory`, whose `cubecl.toml` then counts.
-    #[cfg_attr(not(feature = "wgpu"), expect(dead_code, reason = "only CubeCL reads a configuration file"))]
+    #[cfg_attr(not(feature = "cube"), expect(dead_code, reason = "only CubeCL reads a configuration file"))]
     pub fn directory(mut self, directory: PathBuf) -> Self {
         self.directory = Some(directory);
         self

@@ -1,7 +1,6 @@
 //! CUDA where there is none: what is missing is named before anything starts. Where there is a GPU,
 //! `cargo xtask gpu-check` does the rest.
 
-#[cfg(feature = "wgpu")]
 use crate::child::{Child, Facts, Scenario};
 use backend_offload::{OffloadConfig, OffloadError};
 use burn_cubecl::CubeBackend;
@@ -24,13 +23,11 @@ fn what_cuda_lacks_is_named_before_it_starts() {
     }
 }
 
-#[cfg(feature = "wgpu")]
 pub fn scenarios() -> Vec<Scenario> {
     vec![Scenario { name: "cuda/probe", run: probe }]
 }
 
 /// A caller with a context of its own, as a program has that uses CUDA besides, and one without any.
-#[cfg(feature = "wgpu")]
 fn probe(_: &Facts) -> Facts {
     use cudarc::driver::result;
     let current = || result::ctx::get_current().expect("the driver is there");
@@ -49,7 +46,6 @@ fn probe(_: &Facts) -> Facts {
     Facts::default()
 }
 
-#[cfg(feature = "wgpu")]
 #[test]
 fn asking_a_device_leaves_the_callers_context_as_it_was() {
     use crate::stand_in;

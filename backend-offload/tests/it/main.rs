@@ -1,11 +1,9 @@
 //! Promises of the crate as a Burn user meets them, on every door that is compiled in.
 
-#![cfg(all(feature = "test-util", any(feature = "router", feature = "wgpu")))]
-
-#[cfg(feature = "wgpu")]
+#[cfg(feature = "cube")]
 mod allocations;
 mod child;
-#[cfg(feature = "wgpu")]
+#[cfg(feature = "cube")]
 mod cube;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -16,15 +14,15 @@ mod programs;
 mod requests;
 #[cfg(feature = "router")]
 mod router;
-#[cfg(all(feature = "wgpu", feature = "cuda"))]
+#[cfg(feature = "cuda")]
 mod stand_in;
 
 /// All scenarios that a child process can run.
 fn scenarios() -> Vec<child::Scenario> {
     let mut scenarios = Vec::new();
-    #[cfg(feature = "wgpu")]
+    #[cfg(feature = "cube")]
     scenarios.extend(cube::scenarios());
-    #[cfg(all(feature = "wgpu", feature = "cuda"))]
+    #[cfg(feature = "cuda")]
     scenarios.extend(cuda::scenarios());
     #[cfg(feature = "router")]
     scenarios.extend(router::scenarios());

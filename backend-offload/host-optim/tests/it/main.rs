@@ -8,4 +8,3 @@ mod rows;
 mod slices;
 mod updates;
 mod velocity;
-mod vulkan;

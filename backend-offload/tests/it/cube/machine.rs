@@ -8,9 +8,11 @@ use burn::tensor::backend::{Backend, DeviceOps};
 use burn_cubecl::CubeBackend;
 use burn_fusion::Fusion;
 use cubecl_core::Runtime;
-use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
+
+#[cfg(feature = "wgpu")]
+use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
 
 #[cfg(feature = "cuda")]
 use crate::stand_in::{self, Schedule};
@@ -31,8 +33,10 @@ pub trait Target: 'static {
     }
 }
 
+#[cfg(feature = "wgpu")]
 pub struct Vulkan;
 
+#[cfg(feature = "wgpu")]
 impl Target for Vulkan {
     type Device = WgpuDevice;
     type Runtime = WgpuRuntime;

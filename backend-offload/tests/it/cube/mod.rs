@@ -40,6 +40,7 @@ macro_rules! children {
         pub fn scenarios() -> Vec<$crate::child::Scenario> {
             vec![$($crate::child::Scenario { name: $name, run: |parameters| {
                 match parameters.text("machine") {
+                    #[cfg(feature = "wgpu")]
                     "vulkan" => $run::<super::machine::Vulkan>(parameters),
                     #[cfg(feature = "cuda")]
                     "stand-in" => $run::<super::machine::Cuda>(parameters),
@@ -53,6 +54,7 @@ macro_rules! children {
 /// Makes each promise a test on Vulkan and a test on the stand-in for CUDA, the latter under several schedules.
 macro_rules! promises {
     ($($(#[$note:meta])* $name:ident),+ $(,)?) => {
+        #[cfg(feature = "wgpu")]
         mod vulkan {
             $($(#[$note])* #[test] fn $name() {
                 super::Machine::vulkan(stringify!($name)).iter().for_each(super::$name);

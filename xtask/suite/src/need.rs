@@ -1,0 +1,162 @@
+//! What some tests need and some machines lack. Nothing is skipped in silence: the test says so past the capture of its
+//! output, a line is left for the summary of `cargo xtask test`, and where everything is required it fails.
+
+use std::{
+    env, fmt,
+    fs::OpenOptions,
+    io::{Write, stderr},
+    thread,
+};
+
+/// Which needs have to be met: `all`, or names with commas between them. `all,-mounts` requires all others.
+pub const REQUIRE: &str = "SPILLWAY_REQUIRE";
+
+/// A file that gets one line for each test that lacks something: the need's name, a tab, the test.
+pub const NOT_RUN: &str = "SPILLWAY_NOT_RUN";
+
+/// Something outside the repository that tests need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Need {
+    /// A Vulkan device.
+    Vulkan,
+    /// The stand-in for the CUDA driver: x86-64 Linux and a C++ compiler.
+    StandIn,
+    /// Open MPI, as the system has it.
+    Mpi,
+    /// Open MPI 5, under which ranks survive the loss of others.
+    Mpi5,
+    /// The right to mount file systems in a namespace of one's own.
+    Mounts,
+    /// The right to a network namespace of one's own, and `ip`.
+    Namespace,
+    /// Python's `openai` package, and a browser with its driver.
+    Clients,
+    /// Instructions counted by valgrind.
+    Valgrind,
+    /// Python with `torch` and `transformers`.
+    Torch,
+    /// A folder with the published GPT-2.
+    Gpt2,
+    /// A machine without CUDA.
+    NoCuda,
+}
+
+impl Need {
+    /// All of them, in the order in which summaries name them.
+    pub const ALL: [Self; 11] = [
+        Self::Vulkan,
+        Self::StandIn,
+        Self::Mpi,
+        Self::Mpi5,
+        Self::Mounts,
+        Self::Namespace,
+        Self::Clients,
+        Self::Valgrind,
+        Self::Torch,
+        Self::Gpt2,
+        Self::NoCuda,
+    ];
+
+    /// Its name in `SPILLWAY_REQUIRE` and in the summary.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vulkan => "vulkan",
+            Self::StandIn => "g++",
+            Self::Mpi => "mpi",
+            Self::Mpi5 => "mpi-5",
+            Self::Mounts => "mounts",
+            Self::Namespace => "namespace",
+            Self::Clients => "clients",
+            Self::Valgrind => "valgrind",
+            Self::Torch => "torch",
+            Self::Gpt2 => "gpt-2",
+            Self::NoCuda => "no-cuda",
+        }
+    }
+
+    /// How to get it.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::Vulkan => "apt-get install libvulkan1 mesa-vulkan-drivers",
+            Self::StandIn => "apt-get install g++",
+            Self::Mpi => "apt-get install openmpi-bin libopenmpi3",
+            Self::Mpi5 => "train/exchange/tests/install-open-mpi-5",
+            Self::Mounts => "allow unprivileged user namespaces, or run as root",
+            Self::Namespace => "apt-get install iproute2, and allow unprivileged user namespaces or run as root",
+            Self::Clients => "serve/web/tests/install-clients",
+            Self::Valgrind => "apt-get install valgrind",
+            Self::Torch => "pip install torch transformers",
+            Self::Gpt2 => "set GPT2_DIR to a folder with the published GPT-2",
+            Self::NoCuda => "these tests are for machines without CUDA; here `cargo xtask gpu-check` says more",
+        }
+    }
+
+    /// Whether the calling test can run: it can if nothing is `missing`. Otherwise that is said and counted, and the test
+    /// has to return.
+    ///
+    /// # Panics
+    /// If this need is required.
+    pub fn is_met(self, missing: Option<&str>) -> bool {
+        let Some(missing) = missing else { return true };
+        let test = thread::current().name().unwrap_or("a test").to_owned();
+        let required = env::var(REQUIRE).unwrap_or_default();
+        assert!(!is_required(&required, self.name()), "`{test}` has to run, but {missing}: {}", self.remedy());
+        // Past the print macros, whose output is shown only for tests that fail.
+        writeln!(stderr(), "not run: {test}: {missing} ({})", self.remedy()).expect("standard error");
+        if let Some(file) = env::var_os(NOT_RUN) {
+            let mut file = OpenOptions::new().append(true).create(true).open(file).expect("a file for the summary");
+            // One write, so that lines of tests that run side by side stay whole.
+            file.write_all(format!("{self}\t{test}\n").as_bytes()).expect("a line for the summary");
+        }
+        false
+    }
+
+    /// As [`is_met`](Self::is_met), of something that was found or whose absence has a reason.
+    pub fn found<T, E: fmt::Display>(self, found: Result<T, E>) -> Option<T> {
+        match found {
+            Ok(found) => Some(found),
+            Err(missing) => {
+                self.is_met(Some(&missing.to_string()));
+                None
+            }
+        }
+    }
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+fn is_required(required: &str, name: &str) -> bool {
+    let mut words = required.split(',').map(str::trim);
+    let exempt = words.clone().any(|word| word.strip_prefix('-') == Some(name));
+    !exempt && words.any(|word| word == "all" || word == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_requires_every_need_but_those_that_are_exempt() {
+        assert!(is_required("all", "mpi") && is_required("all,-mounts", "mpi"));
+        assert!(!is_required("all,-mounts", "mounts") && !is_required("all, -mounts", "mounts"));
+    }
+
+    #[test]
+    fn names_require_themselves_alone() {
+        assert!(is_required("vulkan,mpi", "mpi") && !is_required("vulkan,mpi", "mpi-5"));
+        assert!(!is_required("", "mpi"));
+    }
+
+    #[test]
+    fn each_need_has_a_name_of_its_own_and_a_remedy() {
+        let mut names = Need::ALL.map(Need::name).to_vec();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Need::ALL.len());
+        assert!(Need::ALL.iter().all(|need| !need.remedy().is_empty()));
+    }
+}

@@ -1,0 +1,72 @@
+//! The three sizes of the test suite.
+
+use std::str::FromStr;
+
+/// Names the size: `quick`, `gate` or `full`.
+pub const SIZE: &str = "SPILLWAY_TESTS";
+
+/// How much of each promise is tried. A larger size runs all tests of a smaller one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Size {
+    /// What a newcomer waits for: each promise that minutes suffice for, once.
+    Quick,
+    /// What a change must pass: each promise of ARCHITECTURE.md.
+    Gate,
+    /// Every schedule, seed, kill and program, with random cases drawn anew. Takes hours.
+    Full,
+}
+
+impl Size {
+    /// The one of three that is meant for this size.
+    pub fn pick<T>(self, quick: T, gate: T, full: T) -> T {
+        match self {
+            Self::Quick => quick,
+            Self::Gate => gate,
+            Self::Full => full,
+        }
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "quick" => Ok(Self::Quick),
+            "gate" => Ok(Self::Gate),
+            "full" => Ok(Self::Full),
+            other => Err(format!("{SIZE} is `{other}`; it may be `quick`, `gate` or `full`")),
+        }
+    }
+}
+
+/// The size of this run.
+///
+/// # Panics
+/// If `SPILLWAY_TESTS` names no size.
+pub fn size() -> Size {
+    match std::env::var(SIZE) {
+        Ok(name) => name.parse().unwrap_or_else(|error: String| panic!("{error}")),
+        Err(_) => Size::Quick,
+    }
+}
+
+/// Random cases of a test that tries `usual` of them in the gate: ten times as many in the full suite.
+pub fn cases(usual: u32) -> u32 {
+    size().pick(usual, usual, usual * 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_chosen_by_its_name_and_a_wrong_name_is_refused() {
+        let chosen = ["quick", "gate", "full"].map(|name| name.parse::<Size>().unwrap().pick(1, 2, 3));
+        assert_eq!(chosen, [1, 2, 3]);
+        assert_eq!(
+            "nightly".parse::<Size>(),
+            Err("SPILLWAY_TESTS is `nightly`; it may be `quick`, `gate` or `full`".to_owned())
+        );
+    }
+}
