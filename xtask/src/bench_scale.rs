@@ -196,16 +196,8 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_record_is_made_of_ranks_that_really_exchange() {
-        let launcher = match Launcher::find() {
-            Ok(launcher) => launcher,
-            Err(error) => {
-                let required = std::env::var("EXCHANGE_REQUIRE_MPI").is_ok_and(|value| value == "1");
-                assert!(!required, "this test has to run, but {error:#}");
-                eprintln!("NOT RUN: a_record_is_made_of_ranks_that_really_exchange: {error:#}");
-                return;
-            }
-        };
-        let program = Program::build("dev").unwrap();
+        let Some(launcher) = suite::Need::Mpi.found(Launcher::find()) else { return };
+        let program = Program::build("release").unwrap();
         let asked = Asked { sizes: vec![Bytes(4096), Bytes(65536)], turns: 3 };
         let (engine, samples) = measure(&program, &launcher, &[2], &asked).unwrap();
         assert!(engine.contains("Open MPI"), "{engine}");
