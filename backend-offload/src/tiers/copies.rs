@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_disk_has_is_not_written_again_until_it_changes() {
+    fn a_block_with_a_copy_on_the_disk_is_not_written_again_until_it_changes() {
         let disk = in_memory(3).expect("three pages");
         let mut tiers = tiers().above(Some(disk.clone()));
         assert!(tiers.edit(BLOCK, 40, Share::Whole, |bytes| bytes.fill(3)));

@@ -39,11 +39,15 @@ pub enum Need {
     Gpt2,
     /// A machine without CUDA.
     NoCuda,
+    /// A kernel that gives out an `io_uring`.
+    Ring,
+    /// A folder on a file system in memory.
+    MemoryFolder,
 }
 
 impl Need {
     /// All of them, in the order in which summaries name them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Vulkan,
         Self::StandIn,
         Self::Mpi,
@@ -55,6 +59,8 @@ impl Need {
         Self::Torch,
         Self::Gpt2,
         Self::NoCuda,
+        Self::Ring,
+        Self::MemoryFolder,
     ];
 
     /// Its name in `SPILLWAY_REQUIRE` and in the summary.
@@ -71,6 +77,8 @@ impl Need {
             Self::Torch => "torch",
             Self::Gpt2 => "gpt-2",
             Self::NoCuda => "no-cuda",
+            Self::Ring => "io-uring",
+            Self::MemoryFolder => "shm",
         }
     }
 
@@ -92,6 +100,8 @@ impl Need {
             Self::NoCuda => {
                 "these tests are for machines without CUDA; here `cargo xtask gpu-check` says more"
             }
+            Self::Ring => "a container has to permit io_uring in its seccomp profile",
+            Self::MemoryFolder => "mount a tmpfs at /dev/shm",
         }
     }
 
