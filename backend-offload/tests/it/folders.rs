@@ -52,7 +52,8 @@ impl Own {
         fs::create_dir_all(target()).expect("a folder below the target directory");
         let taken = (0..).find_map(|number| {
             let folder = target().join(format!("{}-{number}", self.name));
-            let lock = File::create(folder.with_extension("lock")).expect("a file below the target directory");
+            let lock =
+                File::create(folder.with_extension("lock")).expect("a file below the target directory");
             lock.try_lock().is_ok().then(|| {
                 // Until the process ends.
                 std::mem::forget(lock);

@@ -12,7 +12,9 @@ fn transformer(machine: &Machine) -> Child {
 
 #[test]
 fn copies_take_less_of_a_step_beside_it_and_give_the_same_bits() {
-    let Some(machine) = Machine::eager("copies_take_less_of_a_step_beside_it_and_give_the_same_bits") else { return };
+    let Some(machine) = Machine::eager("copies_take_less_of_a_step_beside_it_and_give_the_same_bits") else {
+        return;
+    };
     let unlimited = machine.run(transformer(&machine));
     let budget = unlimited.number("device peak") / 4;
     let run = |child: Child| -> (Report, f64) {

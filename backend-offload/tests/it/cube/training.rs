@@ -128,7 +128,12 @@ fn is_bit_identical_at_shares(machine: &Machine, program: &str) {
     }
     let (budget, host_peak) = (plain_again.number("budget at 0"), plain_again.number("host peak at 0"));
     let plainly = |child: Child| child.with("plain fusion", true);
-    has_the_bits_of_above_a_disk(machine, program, &Tightest { floor: 0, budget, host_peak, run: plain_again }, plainly);
+    has_the_bits_of_above_a_disk(
+        machine,
+        program,
+        &Tightest { floor: 0, budget, host_peak, run: plain_again },
+        plainly,
+    );
 }
 
 /// Runs without a budget: in the default configuration, and with plain's fusion, which gives plain's bits. The bits are

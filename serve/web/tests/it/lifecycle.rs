@@ -185,8 +185,7 @@ fn a_server_that_ends_lets_answers_end_and_takes_no_others() {
 
 #[test]
 fn answers_that_take_longer_than_the_drain_are_broken_off() {
-    let (server, steps) =
-        stepped(1, Limits { drain_time: Duration::from_millis(100), ..Limits::default() });
+    let (server, steps) = stepped(1, Limits { drain_time: Duration::from_millis(100), ..Limits::default() });
     let mut endless = begin(&server, "endless", 50, true);
     steps.one();
     // The head comes with the first text.
