@@ -20,7 +20,7 @@ use suite::Size;
 use crate::{
     stand_in,
     times::{Times, minutes},
-    workspace::Workspace,
+    workspace::{self, Workspace},
 };
 use binary::{Binary, Ran, Selection};
 use missing::Missing;
@@ -109,6 +109,12 @@ impl Test {
                 failed.push("documentation's examples".to_owned());
             }
             total.add(&ran);
+        }
+
+        if size == Size::Full && self.package.is_empty() {
+            for check in build::checks_of_features() {
+                times.measure("compile", &check.to_string(), |_| check.run(workspace::root()))?;
+            }
         }
 
         let missing = Missing::read(&fs::read_to_string(&not_run).unwrap_or_default());

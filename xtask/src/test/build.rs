@@ -16,13 +16,39 @@ use crate::{invocation::Invocation, workspace};
 /// Binaries that tests start, as benchmarks do, are not tests themselves; a crate's examples are no part of the suite.
 const TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
 
+/// Features that no default has and that have tests, with their packages: the full suite runs these once more.
+const MORE_FEATURES: [(&str, &str); 2] = [("on-vulkan", "spirv"), ("tokenizer", "parquet")];
+
 /// Compiles the tests and returns their binaries, in cargo's order.
 pub(super) fn binaries(size: Size, packages: &[String]) -> Result<Vec<Binary>> {
-    let build = cargo_test(size, packages).arguments(TARGETS).arguments([
-        "--no-run",
-        "--message-format",
-        "json-render-diagnostics",
-    ]);
+    let mut binaries = compiled(&cargo_test(size, packages))?;
+    if size == Size::Full && packages.is_empty() {
+        for (package, feature) in MORE_FEATURES {
+            let test = cargo_test(size, &[package.to_owned()]).arguments(["--features", feature]);
+            for binary in compiled(&test)? {
+                binaries.push(Binary { target: format!("{} with {feature}", binary.target), ..binary });
+            }
+        }
+    }
+    Ok(binaries)
+}
+
+/// Features that the gate leaves out, since they only choose how the same kernels are compiled.
+pub(super) fn checks_of_features() -> Vec<Invocation> {
+    let check = Invocation::cargo("check --profile checked --no-default-features");
+    let of = [
+        ("backend-offload", "cube"),
+        ("backend-offload", "metal"),
+        ("backend-offload", "vulkan"),
+        ("train", "vulkan"),
+    ];
+    of.map(|(package, feature)| check.clone().arguments(["--package", package, "--features", feature]))
+        .to_vec()
+}
+
+fn compiled(test: &Invocation) -> Result<Vec<Binary>> {
+    let messages = ["--no-run", "--message-format", "json-render-diagnostics"];
+    let build = test.clone().arguments(TARGETS).arguments(messages);
     println!("$ {build}");
     let messages = build.output(workspace::root())?;
     let binaries = messages.lines().map(parse).filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
