@@ -38,7 +38,7 @@ pub(crate) use checksum::checksum;
 pub(crate) use copies::Share;
 pub(crate) use copies::{Below, Tiers, Traffic};
 #[cfg(test)]
-pub(crate) use disk::in_memory;
+pub(crate) use disk::{in_memory, scheduled};
 pub(crate) use disk::{Disk, free_on};
 pub use disk::{DiskSpeed, disk_speed};
 pub(crate) use extents::ALIGNMENT;

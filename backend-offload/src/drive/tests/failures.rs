@@ -2,6 +2,7 @@
 
 use super::fake_door::FakeDoor;
 use crate::error::OffloadError;
+use crate::tiers::in_memory;
 use pager::{BlockId, Limit, Oversized, Place, Policy, TierIndex};
 
 const BYTES: u64 = 100;
@@ -71,7 +72,7 @@ const PAGE: u64 = 4096;
 fn above_a_disk() -> (FakeDoor, [BlockId; 3]) {
     let (budget, modes) = (Limit::bytes(PAGE), (false, true));
     let mut door =
-        FakeDoor::above_a_disk(budget, Limit::bytes(PAGE), 3, Policy::Recency, Oversized::Refuse, modes);
+        FakeDoor::above_a_disk(budget, Limit::bytes(PAGE), in_memory(3), Policy::Recency, Oversized::Refuse, modes);
     let blocks = [0; 3].map(|_| door.insert(PAGE, 0));
     for block in blocks {
         door.operate(&[block], 1).expect("five places for three blocks");

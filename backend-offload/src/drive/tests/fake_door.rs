@@ -7,9 +7,10 @@ use crate::drive::{MoveFailure, Mover, Progress, complete, draft, make_resident,
 use crate::error::OffloadError;
 use crate::journal::Journal;
 use crate::report::Counts;
-use crate::tiers::{Draft, HostPool, Lease, Share, SlabSource, Tiers, in_memory};
+use crate::tiers::{Disk, Draft, HostPool, Lease, Share, SlabSource, Tiers};
 use pager::{Arena, BlockId, Limit, Outcome, Oversized, Pager, Place, Policy, TierIndex, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The ways in which a copy fails.
@@ -101,22 +102,21 @@ impl FakeDoor {
         oversized: Oversized,
         (takes_time, distrust): (bool, bool),
     ) -> Self {
-        Self::above_a_disk(budget, host, 0, policy, oversized, (takes_time, distrust))
+        Self::above_a_disk(budget, host, None, policy, oversized, (takes_time, distrust))
     }
 
-    /// With so many pages of a disk below the host.
+    /// With a disk below the host.
     pub fn above_a_disk(
         budget: Limit,
         host: Limit,
-        pages: u64,
+        disk: Option<Arc<Disk>>,
         policy: Policy,
         oversized: Oversized,
         (takes_time, distrust): (bool, bool),
     ) -> Self {
         Self {
             pager: pager_of(budget, policy, oversized, takes_time),
-            tiers: Tiers::new(HostPool::new(host, Limit::NONE), SlabSource::Heap, distrust)
-                .above(in_memory(pages)),
+            tiers: Tiers::new(HostPool::new(host, Limit::NONE), SlabSource::Heap, distrust).above(disk),
             journal: Journal::default(),
             counts: Counts::default(),
             oversized,

@@ -2,7 +2,7 @@
 
 use super::fake_door::FakeDoor;
 use crate::drive::{make_room, sweep};
-use crate::tiers::{SlabSource, Tiers};
+use crate::tiers::{SlabSource, Tiers, in_memory, scheduled};
 use pager::{Arena, BlockId, Limit, Oversized, Place, Policy, TierIndex};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -173,7 +173,7 @@ proptest! {
         modes in (any::<bool>(), any::<bool>()),
         program in vec(op(600), PROGRAM),
     ) {
-        let mut door = FakeDoor::above_a_disk(budget, host, disk, policy, oversized, modes);
+        let mut door = FakeDoor::above_a_disk(budget, host, in_memory(disk), policy, oversized, modes);
         for op in program {
             door.run(op);
         }
@@ -189,8 +189,9 @@ proptest! {
         distrust in any::<bool>(),
         kept in vec(1u16..300, 1..12),
         step in vec(op(600), 16..96),
+        pace in any::<u64>(),
     ) {
-        let budget = Limit::bytes(budget);
+        let (budget, disk) = (Limit::bytes(budget), scheduled(disk, pace));
         let mut door =
             FakeDoor::above_a_disk(budget, host, disk, Policy::Planned, Oversized::Refuse, (true, distrust));
         for bytes in kept {
@@ -225,8 +226,9 @@ proptest! {
         policy in prop_oneof![Just(Policy::Planned), Just(Policy::Recency), Just(Policy::LeastRecentlyUsed)],
         modes in (any::<bool>(), any::<bool>()),
         program in vec(op(2 * PAGE as u16 + 1), PROGRAM),
+        pace in any::<u64>(),
     ) {
-        let (budget, host) = (Limit::bytes(budget), Limit::bytes(host));
+        let (budget, host, disk) = (Limit::bytes(budget), Limit::bytes(host), scheduled(disk, pace));
         let mut door = FakeDoor::above_a_disk(budget, host, disk, policy, Oversized::Refuse, modes);
         for (n, op) in program.into_iter().enumerate() {
             door.act(op);
@@ -280,7 +282,7 @@ fn a_sweep_over_more_than_fits_is_moved_ahead() {
 fn what_a_repeated_program_wants_next_of_the_disk_is_read_beside_it() {
     let (device, host) = (Limit::bytes(10_000), Limit::bytes(10_000));
     let mut door =
-        FakeDoor::above_a_disk(device, host, 40, Policy::Planned, Oversized::Refuse, (false, true));
+        FakeDoor::above_a_disk(device, host, in_memory(40), Policy::Planned, Oversized::Refuse, (false, true));
     let weights: Vec<_> = (0..12).map(|n| door.insert(4000 + n, 0)).collect();
     for id in &weights {
         door.operate(&[*id], 1).expect("there is room for all");
@@ -309,7 +311,7 @@ fn settle(door: &mut FakeDoor) {
 fn what_a_repeated_program_lets_sink_is_written_beside_it() {
     let (device, host) = (Limit::bytes(12_300), Limit::bytes(50_000));
     let mut door =
-        FakeDoor::above_a_disk(device, host, 60, Policy::Planned, Oversized::Refuse, (false, true));
+        FakeDoor::above_a_disk(device, host, in_memory(60), Policy::Planned, Oversized::Refuse, (false, true));
     let weights: Vec<_> = (0..24).map(|n| door.insert(4000 + n, 0)).collect();
     for _ in 0..9 {
         for id in weights.iter().chain(weights.iter().rev()) {
@@ -330,7 +332,7 @@ const READ: usize = 36;
 fn reading_sweep() -> (FakeDoor, Vec<BlockId>) {
     let (device, host) = (Limit::bytes(12_300), Limit::bytes(50_000));
     let mut door =
-        FakeDoor::above_a_disk(device, host, 80, Policy::Planned, Oversized::Refuse, (false, true));
+        FakeDoor::above_a_disk(device, host, in_memory(80), Policy::Planned, Oversized::Refuse, (false, true));
     let weights: Vec<_> = (0..READ as u64).map(|n| door.insert(4000 + n, 0)).collect();
     for round in 0..6 {
         for id in weights.iter().chain(weights.iter().rev()) {
