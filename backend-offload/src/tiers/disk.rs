@@ -264,12 +264,6 @@ impl Disk {
         self.bounce().reads()
     }
 
-    /// Waits until nothing is on its way.
-    #[cfg(test)]
-    pub(crate) fn settle(&self) {
-        self.bounce().land_all();
-    }
-
     /// From now on every so many transfers that the fault is about has it.
     #[cfg(feature = "test-util")]
     pub(crate) fn break_every(&self, fault: (crate::faults::DiskFault, u64)) {

@@ -1,4 +1,4 @@
-//! Pieces that end when a seed says, for tests that run alike on every machine, however busy it is.
+//! Transfers that end when a seed says, for tests that run alike on every machine, however busy it is.
 
 use super::BUFFERS;
 use crate::tiers::transfer::{Direction, move_all};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// Transfers of one disk. A piece is moved as it starts or as it lands, and is found to have ended at one of the looks at it.
 pub(in crate::tiers) struct Schedule {
-    /// Of so many looks at a piece, one finds it ended.
+    /// One look at a piece in so many finds it ended.
     looks: u64,
     state: u64,
     pieces: [Option<Scheduled>; BUFFERS],
