@@ -3,6 +3,7 @@
 use super::bounce::BESIDE;
 use super::checksum::checksum;
 use super::disk::{Beside, Disk, Joined, Landing, Sunk, Writing};
+use super::extents::ALIGNMENT;
 use super::pool::{Draft, HostPool, Lease};
 use super::slab::SlabSource;
 use crate::error::OffloadError;
@@ -48,7 +49,7 @@ impl Below {
     /// Bytes that can still be taken.
     pub fn rooms(&self) -> Rooms {
         let disk = self.disk.as_ref().map_or(Limit::bytes(0), |disk| disk.room());
-        Rooms { host: self.pool.room(), disk }
+        Rooms { host: self.pool.room(), disk, page: ALIGNMENT }
     }
 }
 
