@@ -25,7 +25,9 @@ fn planned(preset: &str, on: &str, set: &[String]) -> Plan {
 
 /// The rows below the line of the README at `path` that begins with `head`, cell by cell.
 fn rows(path: &str, head: &str) -> Vec<Vec<String>> {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("a README");
+    // The manifest is that of the unit tests.
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path));
+    let text = text.expect("a README");
     let rows = text.lines().skip_while(|line| !line.starts_with(head)).skip(2);
     let rows = rows.take_while(|line| line.starts_with('|'));
     rows.map(|row| row.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect()).collect()

@@ -36,7 +36,7 @@ struct Took {
 
 #[test]
 fn plans_are_within_15_percent_of_what_runs_took_on_the_cpu_and_on_cuda() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/plan/recorded.json");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/plan/recorded.json");
     let records: Records =
         serde_json::from_str(&std::fs::read_to_string(file).expect("it is there")).expect("records");
     let mut wrong = Vec::new();
