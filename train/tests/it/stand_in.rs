@@ -11,7 +11,7 @@ use std::{
 use serde_json::Value;
 
 use crate::plan::{SHAPES, assert_as_planned};
-use crate::program::{PROGRAM, assert_success, json};
+use crate::program::{CACHE, PROGRAM, assert_success, json};
 use crate::tiny::{Tiny, bits};
 
 /// The folder that plays a CUDA installation, or why there is none.
@@ -95,6 +95,7 @@ impl StandIn {
             .args(["--config", "tiny.json", "--device", "cuda", "--json", "--out", out])
             .args(settings.iter().flat_map(|setting| ["--set", setting]))
             .current_dir(tiny.path())
+            .envs([CACHE])
             .env("CUDA_PATH", installation)
             .env("LD_LIBRARY_PATH", installation.join("lib"))
             .env("STAND_IN_CACHE", installation.join("kernels"))
