@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_for_the_disk_budget_is_refused_with_its_name_and_sizes() {
+    fn a_state_above_the_disk_budget_is_refused_with_its_name_and_sizes() {
         let (_folder, memory) = memory(3);
         let _held = memory.take(&[PAGE], "one").expect("room");
         let told = memory.take(&[2 * PAGE, 1], "the state of wte").expect_err("too much").to_string();

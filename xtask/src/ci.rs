@@ -1,12 +1,18 @@
 //! `cargo xtask ci`: the gate. Steps run cheapest first and stop at the first failure. The CI service runs
 //! this command and nothing beside it, so what passes here passes there.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
-use crate::{invocation::Invocation, readme::TestCommand, workspace, workspace::Workspace};
+use crate::{
+    invocation::Invocation,
+    test::Test,
+    times::{Times, minutes},
+    workspace,
+    workspace::Workspace,
+};
 
 #[derive(Args)]
 pub(crate) struct Ci {
@@ -22,15 +28,15 @@ enum Step {
     Fmt,
     /// House rules
     Tidy,
-    /// Lints, on the code the README's test command builds
+    /// Lints, on all code and its tests
     Clippy,
-    /// Every feature of backend-offload alone, and none
+    /// The features of backend-offload that have code of their own, each alone, and none
     Features,
     /// The pager's instructions, beside the committed table
     Instructions,
-    /// The README's test command
+    /// `cargo xtask test --gate`
     Test,
-    /// Documentation, on the same code
+    /// Documentation
     Doc,
     /// Dependencies: bans, licences, sources
     Deny,
@@ -38,18 +44,14 @@ enum Step {
 
 impl Ci {
     pub(crate) fn run(self) -> Result<()> {
-        let plan =
-            selected(&self.steps).map(|step| Ok((step, step.invocations()?))).collect::<Result<Vec<_>>>()?;
+        let mut times = Times::kept_in(Workspace::read()?.target.join("ci-times.csv"));
         let started = Instant::now();
-        let mut spent = Vec::new();
-        for (step, invocations) in plan {
-            let step_started = Instant::now();
-            for invocation in invocations {
-                invocation.run(workspace::root()).with_context(|| failure(step))?;
-            }
-            spent.push(format!("{} {}", step.name(), minutes(step_started.elapsed())));
-        }
-        println!("all steps passed in {} ({})", minutes(started.elapsed()), spent.join(", "));
+        let outcome = selected(&self.steps).try_for_each(|step| {
+            times.measure("step", &step.name(), |times| step.run(times)).with_context(|| failure(step))
+        });
+        print!("{}", times.dearest());
+        outcome?;
+        println!("all steps passed in {}", minutes(started.elapsed()));
         Ok(())
     }
 }
@@ -59,19 +61,26 @@ fn selected(named: &[Step]) -> impl Iterator<Item = Step> {
 }
 
 impl Step {
+    fn run(self, times: &mut Times) -> Result<()> {
+        if self == Self::Test {
+            println!("{}", Test::of_the_gate().run_timed(times)?);
+            return Ok(());
+        }
+        self.invocations()?.iter().try_for_each(|invocation| invocation.run(workspace::root()))
+    }
+
     fn invocations(self) -> Result<Vec<Invocation>> {
         Ok(match self {
             Self::Fmt => vec![Invocation::cargo("fmt --all --check")],
             Self::Tidy => vec![Invocation::cargo("xtask tidy")],
-            Self::Clippy => vec![clippy(&TestCommand::read()?)],
-            Self::Features => {
-                let mut checks = each_feature_alone(&Workspace::read()?.member("backend-offload")?.features);
-                checks.extend(each_device_of_the_trainer());
-                checks
-            }
+            Self::Clippy => vec![clippy()],
+            Self::Features => each_feature_alone(&Workspace::read()?.member("backend-offload")?.features)
+                .into_iter()
+                .chain([Invocation::cargo("check --release -p train --no-default-features")])
+                .collect(),
             Self::Instructions => vec![Invocation::cargo("xtask instructions")],
-            Self::Test => vec![TestCommand::read()?.invocation()],
-            Self::Doc => vec![doc(&TestCommand::read()?)],
+            Self::Test => Vec::new(),
+            Self::Doc => vec![doc()],
             Self::Deny => vec![Invocation::cargo("deny check bans licenses sources")],
         })
     }
@@ -86,45 +95,32 @@ fn failure(step: Step) -> String {
     format!("step `{name}` failed; repeat it with `cargo xtask ci {name}`{hint}", name = step.name())
 }
 
-fn clippy(test: &TestCommand) -> Invocation {
-    Invocation::cargo("clippy --workspace --all-targets")
-        .arguments(test.feature_flags())
-        .arguments(["--", "-D", "warnings"])
+// In the profile of the tests, so that procedural macros and build scripts are compiled once for all steps.
+fn clippy() -> Invocation {
+    Invocation::cargo("clippy --release --workspace --all-targets -- -D warnings")
 }
 
-fn doc(test: &TestCommand) -> Invocation {
-    Invocation::cargo("doc --workspace --no-deps")
-        .arguments(test.feature_flags())
-        .environment("RUSTDOCFLAGS", "-D warnings")
+fn doc() -> Invocation {
+    Invocation::cargo("doc --release --workspace --no-deps").environment("RUSTDOCFLAGS", "-D warnings")
 }
+
+/// Features that only choose another compiler of the same kernels, or that no user names, are left to `cargo xtask test
+/// --full`.
+const WITHOUT_CODE_OF_THEIR_OWN: [&str; 4] = ["cube", "default", "metal", "vulkan"];
 
 /// Read from the manifest, so that a feature added there is checked here.
 fn each_feature_alone(features: &[String]) -> Vec<Invocation> {
-    let check = Invocation::cargo("check -p backend-offload --no-default-features");
+    let check = Invocation::cargo("check --release -p backend-offload --no-default-features");
     let alone = features
         .iter()
-        .filter(|feature| *feature != "default")
+        .filter(|feature| !WITHOUT_CODE_OF_THEIR_OWN.contains(&feature.as_str()))
         .map(|feature| check.clone().arguments(["--features", feature]));
     std::iter::once(check.clone()).chain(alone).collect()
-}
-
-/// Checks of the trainer without any device feature and with the one that is not a default.
-fn each_device_of_the_trainer() -> [Invocation; 2] {
-    let check = Invocation::cargo("check -p train --no-default-features");
-    [check.clone(), check.arguments(["--features", "vulkan"])]
-}
-
-fn minutes(elapsed: Duration) -> String {
-    format!("{}m{:02}s", elapsed.as_secs() / 60, elapsed.as_secs() % 60)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn readme() -> TestCommand {
-        TestCommand::parse("```sh\ncargo test --workspace --features backend-offload/wgpu\n```").unwrap()
-    }
 
     #[test]
     fn without_names_every_step_runs_from_format_to_licences() {
@@ -139,15 +135,9 @@ mod tests {
     }
 
     #[test]
-    fn lints_and_docs_see_the_features_of_the_readme_and_deny_warnings() {
-        assert_eq!(
-            clippy(&readme()).to_string(),
-            "cargo clippy --workspace --all-targets --features backend-offload/wgpu -- -D warnings"
-        );
-        assert_eq!(
-            doc(&readme()).to_string(),
-            "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --features backend-offload/wgpu"
-        );
+    fn lints_and_docs_deny_warnings() {
+        assert!(clippy().to_string().ends_with(" -- -D warnings"));
+        assert!(doc().to_string().starts_with("RUSTDOCFLAGS='-D warnings' cargo doc "));
     }
 
     #[test]
@@ -155,7 +145,7 @@ mod tests {
         let checks = each_feature_alone(&["cuda".into(), "default".into(), "wgpu".into()]);
         let features: Vec<_> = checks
             .iter()
-            .map(|check| check.to_string().split_whitespace().skip(5).collect::<String>())
+            .map(|check| check.to_string().split_whitespace().skip(6).collect::<String>())
             .collect();
         assert_eq!(features, ["", "--featurescuda", "--featureswgpu"]);
     }

@@ -3,10 +3,11 @@
 //!
 //! Our own code counts, with what the compiler put into it, and not the C library's, which chooses by processor.
 
-use std::{env, fs, path::Path};
+use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use suite::Need;
 
 use crate::{
     invocation::Invocation,
@@ -43,9 +44,6 @@ const EXAMPLE: &str = "instructions";
 /// Percent that a count may differ by.
 const TOLERANCE: u64 = 2;
 
-/// Set to `1` where the absence of valgrind is a failure.
-const REQUIRED: &str = "OFFLOAD_REQUIRE_VALGRIND";
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Row {
     work: String,
@@ -60,7 +58,7 @@ impl Instructions {
             return Ok(());
         }
         if let Err(error) = Invocation::new("valgrind").arguments(["--version"]).output(Path::new(".")) {
-            ensure!(env::var(REQUIRED).as_deref() != Ok("1"), "{error:#}, and {REQUIRED} is 1");
+            ensure!(!Need::Valgrind.is_required(), "{error:#} ({})", Need::Valgrind.remedy());
             println!("not run: {error:#}");
             return Ok(());
         }

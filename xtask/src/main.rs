@@ -8,10 +8,11 @@ mod instructions;
 mod invocation;
 mod kernels;
 mod process;
-mod readme;
 mod records;
 mod stand_in;
+mod test;
 mod tidy;
+mod times;
 mod workspace;
 
 use std::process::ExitCode;
@@ -23,6 +24,8 @@ use clap::Parser;
 enum Command {
     /// The gate a change must pass; local runs and the CI service run the same steps
     Ci(ci::Ci),
+    /// Run the tests: what minutes suffice for, or more of it
+    Test(test::Test),
     /// Check the house rules that no compiler knows
     Tidy,
     /// Check on a CUDA machine that spilling changes no number, and record what it costs; there it takes at most eight minutes
@@ -42,6 +45,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Command::parse() {
         Command::Ci(ci) => ci.run(),
+        Command::Test(test) => test.run(),
         Command::Tidy => tidy::run(),
         Command::GpuCheck(gpu_check) => gpu_check.run(),
         Command::BenchVram(bench_vram) => bench_vram.run(),

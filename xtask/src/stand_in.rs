@@ -1,7 +1,6 @@
 //! `cargo xtask stand-in`: runs a program on a CUDA driver that needs no GPU. The driver is the package `stand-in`;
 //! this command builds it, lays it out as a CUDA installation and points the program there. Without a program it
-//! prints the installation's folder and nothing else, for tests that start their own processes. With `--nightly` it
-//! runs those tests, under more schedules than the gate has time for.
+//! prints the installation's folder and nothing else, for tests that start their own processes.
 
 use std::{
     env,
@@ -14,13 +13,10 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::{invocation::Invocation, readme::TestCommand, workspace, workspace::Workspace};
+use crate::{invocation::Invocation, workspace, workspace::Workspace};
 
 #[derive(Args, Default)]
 pub(crate) struct StandIn {
-    /// Run the suite of door `cube` and the trainer's under 50 random schedules instead of the gate's few; takes no other argument
-    #[arg(long, exclusive = true)]
-    nightly: bool,
     /// When queued work runs
     #[arg(long, value_parser = ["eager", "lazy", "random"])]
     mode: Option<String>,
@@ -52,14 +48,7 @@ const LIBRARIES: [&str; 5] =
 
 impl StandIn {
     pub(crate) fn run(self) -> Result<()> {
-        if self.nightly {
-            return nightly(&TestCommand::read()?).run(workspace::root());
-        }
-        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-            bail!("the stand-in for CUDA runs on x86-64 Linux only");
-        }
-        require_compiler(&env::var("STAND_IN_CXX").unwrap_or_else(|_| "g++".to_owned()))?;
-        let folder = build()?;
+        let folder = installation()?;
         let Some((program, arguments)) = self.program.split_first() else {
             println!("{}", folder.display());
             return Ok(());
@@ -96,15 +85,6 @@ impl StandIn {
     }
 }
 
-/// The tests build the stand-in and choose its schedules themselves. Where it cannot be built they fail.
-fn nightly(test: &TestCommand) -> Invocation {
-    Invocation::cargo("test --package backend-offload --package train --features")
-        .arguments([test.features_of("backend-offload").join(",")])
-        .arguments(["--test", "it", "stand_in::"])
-        .environment("OFFLOAD_REQUIRE_STAND_IN", "1")
-        .environment("OFFLOAD_STAND_IN_SEEDS", "50")
-}
-
 fn require_compiler(compiler: &str) -> Result<()> {
     let found = Command::new(compiler).arg("--version").output();
     found.map(drop).with_context(|| {
@@ -116,7 +96,11 @@ fn require_compiler(compiler: &str) -> Result<()> {
 }
 
 /// Builds the driver and returns the folder that programs take for CUDA's.
-fn build() -> Result<PathBuf> {
+pub(crate) fn installation() -> Result<PathBuf> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        bail!("the stand-in for CUDA runs on x86-64 Linux only");
+    }
+    require_compiler(&env::var("STAND_IN_CXX").unwrap_or_else(|_| "g++".to_owned()))?;
     let root = workspace::root();
     // Its standard output is kept from ours, on which there may be nothing but the folder.
     Invocation::cargo("build --release --package stand-in").output(root)?;
@@ -202,7 +186,6 @@ mod tests {
     #[test]
     fn options_become_the_variables_that_the_driver_reads() {
         let options = StandIn {
-            nightly: false,
             mode: Some("random".to_owned()),
             seed: Some(7),
             races: true,
@@ -224,26 +207,6 @@ mod tests {
                 "STAND_IN_REPORT=r.json"
             ]
         );
-    }
-
-    #[test]
-    fn at_night_the_suite_of_the_stand_in_runs_under_fifty_seeds_or_fails() {
-        let readme =
-            "```sh\ncargo test --workspace --features backend-offload/cuda,train/x,backend-offload/wgpu\n```";
-        assert_eq!(
-            nightly(&TestCommand::parse(readme).unwrap()).to_string(),
-            "OFFLOAD_REQUIRE_STAND_IN=1 OFFLOAD_STAND_IN_SEEDS=50 cargo test --package backend-offload --package train \
-             --features backend-offload/cuda,backend-offload/wgpu --test it stand_in::"
-        );
-    }
-
-    #[test]
-    fn tests_on_the_stand_in_are_where_the_nightly_run_looks_for_them() {
-        let suite = workspace::root().join("backend-offload/tests/it/cube/mod.rs");
-        assert!(fs::read_to_string(suite).unwrap().contains("mod stand_in {"));
-        let trainers = workspace::root().join("train/tests/it/main.rs");
-        assert!(fs::read_to_string(trainers).unwrap().contains("mod stand_in;"));
-        assert!(TestCommand::read().unwrap().features_of("backend-offload").join(",").contains("/cuda"));
     }
 
     #[test]

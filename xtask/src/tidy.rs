@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: house rules that no compiler knows. A rule is a function from text to findings, so its
 //! tests need no files; this file reads the tree and hands it over. CONTRIBUTING.md says what the rules are for.
 
+mod compiled_once;
 mod documents;
 mod invariants;
 mod manifests;
@@ -62,6 +63,7 @@ fn findings() -> Result<Vec<Finding>> {
     let members = Workspace::read()?.members;
     let files: Vec<File> = tree.iter().map(|(path, text)| File { path, text }).collect();
     let mut findings = manifests::arrows(&members);
+    findings.extend(compiled_once::all()?);
     for file in files {
         findings.extend(documents::machine_paths(&file));
         if file.has_extension("rs") {

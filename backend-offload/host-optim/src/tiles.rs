@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_is_within_half_a_step_whatever_the_length() {
+    fn decoded_numbers_are_within_half_a_step_at_any_length() {
         for len in [1, 127, 128, 129, 3 * PIECE + 5] {
             let numbers = spread(len);
             let (codes, scales, back) = there_and_back(Code::Int8, &numbers);

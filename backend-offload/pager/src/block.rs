@@ -117,6 +117,19 @@ impl Block {
         self.defined && self.place == Place::Device { clean: None }
     }
 
+    /// The disk has its contents, and its host memory is given up.
+    pub(crate) fn sinks(&mut self) {
+        (self.place, self.below) = (Place::Away(TierIndex::DISK), false);
+    }
+
+    /// A tier's copy of its contents, which are elsewhere, too, is thrown away.
+    pub(crate) fn loses_copy(&mut self, tier: TierIndex) {
+        if tier != TierIndex::DISK || !self.below {
+            self.place = Place::Device { clean: self.below.then_some(TierIndex::DISK) };
+        }
+        self.below = false;
+    }
+
     /// The tier that its contents are copied to when it leaves, if they have to be.
     pub(crate) fn copied_to(&self) -> Option<TierIndex> {
         self.needs_copy().then_some(TierIndex::HOST)

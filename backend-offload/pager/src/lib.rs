@@ -28,6 +28,7 @@ mod counters;
 mod fault;
 mod furthest;
 mod heirs;
+mod host_room;
 mod lately;
 mod ledger;
 mod levels;

@@ -34,6 +34,12 @@ impl Limit {
         Self(self.0.map(|limit| limit.saturating_sub(used)))
     }
 
+    /// `bytes` more than before.
+    #[must_use]
+    pub fn more(self, bytes: u64) -> Self {
+        Self(self.0.map(|limit| limit.saturating_add(bytes)))
+    }
+
     /// `bytes`, cut to the limit.
     pub fn cut(self, bytes: u64) -> u64 {
         self.0.map_or(bytes, |limit| limit.min(bytes))
@@ -62,6 +68,7 @@ mod tests {
         let limit = Limit::bytes(10);
         assert!(limit.allows_more(4, 6) && !limit.allows_more(4, 7));
         assert_eq!((limit.less(4), limit.less(11)), (Limit::bytes(6), Limit::bytes(0)));
+        assert_eq!((limit.more(1), Limit::NONE.more(1)), (Limit::bytes(11), Limit::NONE));
         assert_eq!((limit.cut(11), Limit::NONE.cut(11)), (10, 11));
     }
 }

@@ -483,8 +483,8 @@ impl Pager {
             return Err(illegal("stripped of its copy", id, &block));
         }
         self.ledger.post(Posting::of(block.bytes, block.arena).loses(Some(tier)))?;
-        self.block_mut(id)?.below = false;
-        self.set(id, Place::Device { clean: block.below.then_some(TierIndex::DISK) }, block.moving)
+        self.block_mut(id)?.loses_copy(tier);
+        Ok(())
     }
 
     fn set(&mut self, id: BlockId, place: Place, moving: Option<Token>) -> Result<(), Fault> {

@@ -102,7 +102,7 @@ impl<'r> Replay<'r> {
         let raising = self.pager.raising().and_then(|id| self.pager.get(id)).map_or(0, |block| block.bytes);
         let host = self.host.less(self.pager.ledger().held(TierIndex::HOST) + raising);
         let disk = if self.host == Limit::NONE { Limit::bytes(0) } else { Limit::NONE };
-        Rooms { host, disk }
+        Rooms { host, disk, page: 1 }
     }
 
     /// Plays the recording; one step that repeats is played `times` over, anything else once.
@@ -281,9 +281,9 @@ impl<'r> Replay<'r> {
         loop {
             self.land()?;
             let rooms = self.rooms();
-            match self.pager.step_to_host_room(bytes, &|| rooms) {
-                Ok(Step::Ready) => return Ok(()),
-                Ok(step) => self.take(step)?,
+            match self.pager.steps_to_host_room(bytes, rooms) {
+                Ok(steps) if steps.is_empty() => return Ok(()),
+                Ok(steps) => steps.into_iter().try_for_each(|step| self.take(step))?,
                 Err(stop) => self.give_up_raising(stop)?,
             }
         }

@@ -10,10 +10,9 @@
 //! until the operation is ready, and nobody is raised before there is device memory for it.
 
 use crate::block::{Block, BlockId, Place, TierIndex};
-use crate::fault::{Fault, Shortage, Stop, illegal};
+use crate::fault::{Fault, Stop, illegal};
 use crate::ledger::Posting;
 use crate::limit::Limit;
-use crate::operation::Garbage;
 use crate::planner::Future;
 use crate::residency::Pager;
 use crate::steps::Step;
@@ -25,6 +24,8 @@ pub struct Rooms {
     pub host: Limit,
     /// On the disk.
     pub disk: Limit,
+    /// The disk takes blocks in multiples of so many bytes.
+    pub page: u64,
 }
 
 impl Rooms {
@@ -33,7 +34,12 @@ impl Rooms {
 
     /// Rooms of a host with nothing below it.
     pub const fn without_disk(host: Limit) -> Self {
-        Self { host, disk: Limit::bytes(0) }
+        Self { host, disk: Limit::bytes(0), page: 1 }
+    }
+
+    /// Bytes of the disk that a block of `bytes` takes.
+    pub(crate) fn on_disk(self, bytes: u64) -> u64 {
+        bytes.checked_next_multiple_of(self.page).unwrap_or(u64::MAX)
     }
 
     /// The room on the host that a victim has to find for its contents: any, where others can sink for it.
@@ -43,22 +49,12 @@ impl Rooms {
 }
 
 impl Pager {
-    /// The next step that brings a block from the disk to the host; [`Step::Ready`] for one that is not on the disk alone.
-    pub fn step_to_host(&self, block: BlockId, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
+    /// The next steps that bring a block from the disk to the host; none for one that is not on the disk alone.
+    pub fn steps_to_host(&self, block: BlockId, rooms: Rooms) -> Result<Vec<Step>, Stop> {
         if self.block(block)?.place == Place::Away(TierIndex::DISK) {
-            return self.raise(block, rooms());
+            return self.raise(block, rooms).map(|step| vec![step]);
         }
-        Ok(Step::Ready)
-    }
-
-    /// The next step towards room for `bytes` of the program's own on the host; [`Step::Ready`] once it is there. Nothing is
-    /// given up for a room that cannot be made.
-    pub fn step_to_host_room(&self, bytes: u64, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
-        let rooms = rooms();
-        if !self.can_make_host_room(bytes, rooms) {
-            return Err(Shortage::TierFull { wanted: bytes }.into());
-        }
-        Ok(self.make_host_room(bytes, rooms)?.unwrap_or(Step::Ready))
+        Ok(Vec::new())
     }
 
     /// The step before an operand can come from the disk.
@@ -72,90 +68,6 @@ impl Pager {
             Err(Stop::Shortage(_)) if let Some(token) = self.moves.oldest() => Ok(Step::Wait(token)),
             step => Ok(step?.unwrap_or(Step::Raise { block })),
         }
-    }
-
-    /// The next step towards room for `wanted` bytes on the host; `None` once it is there.
-    pub(crate) fn make_host_room(&self, wanted: u64, rooms: Rooms) -> Result<Option<Step>, Stop> {
-        if rooms.host.allows(wanted) {
-            return Ok(None);
-        }
-        // A copy that is on the device too costs at most a copy over the link, and nothing where it is on the disk as well.
-        if let Some((block, tier)) = self.largest_duplicate() {
-            return Ok(Some(Step::DropCopy { block, tier }));
-        }
-        match self.deepest(rooms.disk) {
-            Some((_, true)) if self.operation.garbage == Garbage::Unsearched => Ok(Some(Step::Sweep)),
-            Some((block, _)) => Ok(Some(Step::Sink { block })),
-            None => match self.spare_on_disk(rooms.disk) {
-                Some(block) => Ok(Some(Step::DropCopy { block, tier: TierIndex::DISK })),
-                None => Err(Shortage::TierFull { wanted }.into()),
-            },
-        }
-    }
-
-    /// Whose place on the disk is given up when it is full, for a block that has to sink: contents that other tiers have as
-    /// well come first, then those that only the device has beside it.
-    fn spare_on_disk(&self, room: Limit) -> Option<BlockId> {
-        let spare = |block: &Block| {
-            let alone = block.place == Place::Device { clean: Some(TierIndex::DISK) };
-            block.moving.is_none() && (block.below || alone)
-        };
-        let spares = self.live().filter(|(_, block)| spare(block));
-        let bytes = spares.clone().map(|(_, block)| block.bytes).sum::<u64>();
-        let room = room.get().map_or(Limit::NONE, |room| Limit::bytes(room + bytes));
-        self.live().find(|(_, block)| rests_on_host(block) && room.allows(block.bytes))?;
-        spares.max_by_key(|(id, block)| (block.below, block.bytes, id.index)).map(|(id, _)| id)
-    }
-
-    /// Whether all that could be given up together makes room for `bytes` of the program's own.
-    fn can_make_host_room(&self, bytes: u64, rooms: Rooms) -> bool {
-        let (Some(host), Some(disk)) = (rooms.host.get(), rooms.disk.get()) else { return true };
-        let sum = |counts: &dyn Fn(&Block) -> bool| {
-            self.live().filter(|(_, block)| counts(block)).map(|(_, block)| block.bytes).sum::<u64>()
-        };
-        let copies = sum(&|block| block.place == Place::Device { clean: Some(TierIndex::HOST) });
-        let on_disk =
-            |block: &Block| block.below || block.place == Place::Device { clean: Some(TierIndex::DISK) };
-        let sinking = sum(&|block| block.place == Place::Away(TierIndex::HOST)).min(disk + sum(&on_disk));
-        bytes <= host + copies + sinking
-    }
-
-    /// Who sinks, and whether that takes a write. An operand only where nobody else can: others leave the device through its
-    /// place on the host, and it is raised last. Of those needed equally late, one that the disk has already: a write wears the
-    /// drive, and both are read again.
-    fn deepest(&self, room: Limit) -> Option<(BlockId, bool)> {
-        let able = self
-            .live()
-            .filter(|(_, block)| rests_on_host(block) && (block.below || room.allows(block.bytes)));
-        let rank = |id: BlockId, block: &Block| {
-            let operand = block.last_use == self.operation.number;
-            (!operand, self.depth(id, block), block.below, block.bytes, id.index)
-        };
-        let last = able.max_by_key(|(id, block)| rank(*id, block))?;
-        Some((last.0, !last.1.below))
-    }
-
-    /// How much later than others the block is needed, as far as anybody knows.
-    pub(crate) fn depth(&self, id: BlockId, block: &Block) -> u64 {
-        let age = self.operation.number - block.last_use;
-        match self.planner.as_ref().filter(|_| self.is_planning()).map(|planner| planner.future(id)) {
-            Some(Future::Used(after)) => after,
-            Some(Future::Freed(_)) => 0,
-            Some(Future::Unknown) => u64::MAX / 2 + age,
-            None => age,
-        }
-    }
-
-    /// A tier's copy that saves a future transfer, and can be given up to make a present one possible; one that the disk
-    /// has as well before all others.
-    fn largest_duplicate(&self) -> Option<(BlockId, TierIndex)> {
-        let duplicates = self.live().filter_map(|(id, block)| match block.place {
-            Place::Device { clean: Some(TierIndex::HOST) } if block.moving.is_none() => {
-                Some(((block.below, block.bytes), id))
-            }
-            _ => None,
-        });
-        duplicates.max_by_key(|(rank, _)| *rank).map(|(_, id)| (id, TierIndex::HOST))
     }
 
     /// At most `count` blocks that are on the disk alone and whose next use is known, the next one first.
@@ -182,8 +94,7 @@ impl Pager {
             .post(Posting::of(block.bytes, block.arena).loses(Some(TierIndex::HOST)).gains(written))?;
         self.counters.sunk += 1;
         self.counters.bytes_to_disk += if written.is_some() { block.bytes } else { 0 };
-        let block = self.block_mut(id)?;
-        (block.place, block.below) = (Place::Away(TierIndex::DISK), false);
+        self.block_mut(id)?.sinks();
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use super::*;
 mod bounds;
 mod decisions;
 mod disk_bounds;
+mod host_room;
 mod planning;
 mod raising_ahead;
 mod recordings;

@@ -13,7 +13,7 @@ pub(crate) fn raise<M: Mover>(
     operation: &dyn Fn() -> String,
 ) -> Result<(), OffloadError> {
     let below = door.tiers().below();
-    carry_out_all(door, operation, |pager| pager.step_to_host(block, &|| below.rooms()))
+    carry_out_all(door, operation, |pager| pager.steps_to_host(block, below.rooms()))
 }
 
 /// Host memory for the program; `None` if it cannot be had. Copies are given up for it, and blocks sink, where there is a disk.
@@ -27,27 +27,35 @@ pub(crate) fn draft<M: Mover>(door: &mut M, len: usize) -> Result<Option<Draft>,
     sweep(door);
     let below = door.tiers().below();
     let operation = || "making room on the host".to_owned();
-    match carry_out_all(door, &operation, |pager| pager.step_to_host_room(len as u64, &|| below.rooms())) {
+    match carry_out_all(door, &operation, |pager| pager.steps_to_host_room(len as u64, below.rooms())) {
         Ok(()) => Ok(door.tiers().draft(len).ok()),
         Err(OffloadError::HostFull(_)) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
+/// Carries out the steps that `next` names, until it names none.
 fn carry_out_all<M: Mover>(
     door: &mut M,
     operation: &dyn Fn() -> String,
-    mut next: impl FnMut(&mut Pager) -> Result<Step, Stop>,
+    mut next: impl FnMut(&mut Pager) -> Result<Vec<Step>, Stop>,
 ) -> Result<(), OffloadError> {
     loop {
         // None is waited for that has ended. One that failed for another operation is asked for again there.
         while complete_all_ended(door, &mut None).is_err() {}
-        let step = next(door.pager()).map_err(Halt::Stop);
-        match step.and_then(|step| carry_out(door, step, &mut None)) {
-            Ok(true) => return Ok(()),
-            Ok(false) => {}
-            Err(Halt::Stop(Stop::Shortage(Shortage::TierFull { .. }))) if ahead::give_up(door) => {}
-            Err(halt) => return Err(told(door, halt, operation, None)),
+        let steps = match next(door.pager()) {
+            Ok(steps) if steps.is_empty() => return Ok(()),
+            Ok(steps) => steps,
+            Err(Stop::Shortage(Shortage::TierFull { .. })) if ahead::give_up(door) => continue,
+            Err(stop) => return Err(told(door, Halt::Stop(stop), operation, None)),
+        };
+        for step in steps {
+            match carry_out(door, step, &mut None) {
+                Ok(_) => {}
+                // Its block, too, is asked for again.
+                Err(Halt::Move(_)) if matches!(step, Step::Wait(_)) => {}
+                Err(halt) => return Err(told(door, halt, operation, None)),
+            }
         }
     }
 }

@@ -7,18 +7,23 @@
 //! contents, and they are read from there. Nothing more is written before that write was repeated and succeeded: its error
 //! is told to the next block that is to sink.
 
+mod carriers;
+#[cfg(test)]
+mod schedule;
+
+pub(super) use self::carriers::Means;
+use self::carriers::{Carrier, Carriers};
 use super::aligned::Memory;
 use super::extents::ALIGNMENT;
+#[cfg(test)]
 use super::ring::Ring;
-use super::threads::Threads;
 use super::transfer::{Direction, finish, move_all};
 #[cfg(any(test, feature = "test-util"))]
 use crate::faults::DiskFault;
-use crate::journal::TARGET;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 /// Bytes of one read or write, through buffers that are aligned as the disk wants.
 pub(super) const PIECE: usize = 4 << 20;
@@ -32,9 +37,8 @@ pub(super) const BESIDE: usize = BUFFERS - 2;
 /// The buffers of one disk.
 pub(super) struct Bounce {
     file: Arc<File>,
-    /// Closed before its buffers are freed.
-    ring: Option<Ring>,
-    threads: Threads,
+    /// Closed before their buffers are freed.
+    carriers: Carriers,
     memory: Memory,
     pieces: [Option<Piece>; BUFFERS],
     /// Number of pieces begun.
@@ -75,34 +79,17 @@ pub(super) struct Part {
 }
 
 enum Way {
-    InRing,
-    ByThread,
+    By(Carrier),
     Landed(io::Result<()>),
-}
-
-/// How pieces are transferred beside the program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Means {
-    /// By `io_uring`, or by threads where the kernel refuses it.
-    RingIfAny,
-    #[cfg(test)]
-    Threads,
 }
 
 impl Bounce {
     /// Buffers for a file of `len` bytes.
     pub(super) fn new(file: Arc<File>, len: u64, means: Means) -> Self {
-        static SAID: Once = Once::new();
         let memory = Memory::zeroed(BUFFERS, (PIECE as u64).min(len).next_multiple_of(ALIGNMENT) as usize);
-        let ring = match means {
-            Means::RingIfAny => ring_or_word(Ring::open(memory.whole()), &SAID),
-            #[cfg(test)]
-            Means::Threads => None,
-        };
         Self {
             file,
-            ring,
-            threads: Threads::default(),
+            carriers: Carriers::new(&memory, means),
             memory,
             pieces: [const { None }; BUFFERS],
             begun: 0,
@@ -156,14 +143,11 @@ impl Bounce {
         let fault = if beside { self.fault(direction) } else { None };
         let way = if !beside {
             Way::Landed(self.run(slot, &part, direction))
-        } else if let Some(ring) = &mut self.ring
-            // SAFETY: the buffer is touched again only when its piece landed, which `drop` waits for at the latest.
-            && unsafe { ring.start(slot, &self.file, direction, bytes, part.place) }
+        // SAFETY: the buffer is touched again only when its piece landed, which `drop` waits for at the latest.
+        } else if let Some(carrier) =
+            unsafe { self.carriers.start(slot, &self.file, direction, bytes, part.place) }
         {
-            Way::InRing
-        // SAFETY: as above.
-        } else if unsafe { self.threads.start(slot, &self.file, direction, bytes, part.place) } {
-            Way::ByThread
+            Way::By(carrier)
         } else {
             Way::Landed(self.run(slot, &part, direction))
         };
@@ -197,8 +181,7 @@ impl Bounce {
         let Some(piece) = &mut self.pieces[slot] else { return };
         let moved = match piece.way {
             Way::Landed(_) => return,
-            Way::InRing => self.ring.as_mut().expect("it was given the piece").landed(slot),
-            Way::ByThread => self.threads.landed(slot).map(|()| piece.part.len),
+            Way::By(carrier) => self.carriers.landed(carrier, slot, piece.part.len),
         };
         // SAFETY: nobody else has the buffer any more.
         let bytes = unsafe { self.memory.part(slot, piece.part.len).as_mut() };
@@ -220,9 +203,8 @@ impl Bounce {
     }
 
     fn has_ended(&mut self, slot: usize) -> bool {
-        match (&self.pieces[slot], &mut self.ring) {
-            (Some(Piece { way: Way::InRing, .. }), Some(ring)) => ring.has_ended(slot),
-            (Some(Piece { way: Way::ByThread, .. }), _) => self.threads.has_ended(slot),
+        match self.pieces[slot] {
+            Some(Piece { way: Way::By(carrier), .. }) => self.carriers.has_ended(carrier, slot),
             _ => false,
         }
     }
@@ -430,7 +412,7 @@ impl Bounce {
 
     #[cfg(test)]
     pub(super) fn ring(&mut self) -> Option<&mut Ring> {
-        self.ring.as_mut()
+        self.carriers.ring()
     }
 }
 
@@ -455,20 +437,9 @@ impl Drop for Bounce {
     }
 }
 
-/// The ring, or one line for all disks of the process that threads do its work.
-fn ring_or_word(opened: io::Result<Ring>, said: &Once) -> Option<Ring> {
-    opened
-        .inspect_err(|error| {
-            said.call_once(|| {
-                tracing::warn!(target: TARGET, "no io_uring ({error}): threads read and write the disk");
-            });
-        })
-        .ok()
-}
-
 impl fmt::Debug for Bounce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bounce").field("has_ring", &self.ring.is_some()).finish_non_exhaustive()
+        f.debug_struct("Bounce").field("has_ring", &self.carriers.has_ring()).finish_non_exhaustive()
     }
 }
 

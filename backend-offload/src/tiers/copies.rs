@@ -3,6 +3,7 @@
 use super::bounce::BESIDE;
 use super::checksum::checksum;
 use super::disk::{Beside, Disk, Joined, Landing, Sunk, Writing};
+use super::extents::ALIGNMENT;
 use super::pool::{Draft, HostPool, Lease};
 use super::slab::SlabSource;
 use crate::error::OffloadError;
@@ -48,7 +49,7 @@ impl Below {
     /// Bytes that can still be taken.
     pub fn rooms(&self) -> Rooms {
         let disk = self.disk.as_ref().map_or(Limit::bytes(0), |disk| disk.room());
-        Rooms { host: self.pool.room(), disk }
+        Rooms { host: self.pool.room(), disk, page: ALIGNMENT }
     }
 }
 
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_disk_has_is_not_written_again_until_it_changes() {
+    fn a_block_with_a_copy_on_the_disk_is_not_written_again_until_it_changes() {
         let disk = in_memory(3).expect("three pages");
         let mut tiers = tiers().above(Some(disk.clone()));
         assert!(tiers.edit(BLOCK, 40, Share::Whole, |bytes| bytes.fill(3)));

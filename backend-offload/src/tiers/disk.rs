@@ -264,12 +264,6 @@ impl Disk {
         self.bounce().reads()
     }
 
-    /// Waits until nothing is on its way.
-    #[cfg(test)]
-    pub(crate) fn settle(&self) {
-        self.bounce().land_all();
-    }
-
     /// From now on every so many transfers that the fault is about has it.
     #[cfg(feature = "test-util")]
     pub(crate) fn break_every(&self, fault: (crate::faults::DiskFault, u64)) {
@@ -416,12 +410,23 @@ impl Drop for Sunk {
     }
 }
 
-/// A disk of so many pages in memory, if there can be one: tests of what becomes of blocks wait for no drive.
+/// A disk of so many pages in memory, unless there are none: tests of what becomes of blocks wait for no drive.
 #[cfg(test)]
 pub(crate) fn in_memory(pages: u64) -> Option<Arc<Disk>> {
+    in_memory_by(Means::RingIfAny, pages)
+}
+
+/// The same, with pieces that end when `seed` says, however busy the machine is.
+#[cfg(test)]
+pub(crate) fn scheduled(pages: u64, seed: u64) -> Option<Arc<Disk>> {
+    in_memory_by(Means::Schedule(seed), pages)
+}
+
+#[cfg(test)]
+fn in_memory_by(means: Means, pages: u64) -> Option<Arc<Disk>> {
     let folder = Path::new("/dev/shm");
     let folder = if folder.is_dir() { folder.to_owned() } else { std::env::temp_dir() };
-    (pages > 0).then(|| Disk::open(&folder, pages * ALIGNMENT).expect("there is room"))
+    (pages > 0).then(|| Disk::open_by(&folder, pages * ALIGNMENT, means).expect("there is room"))
 }
 
 #[cfg(all(test, target_os = "linux"))]

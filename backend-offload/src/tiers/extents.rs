@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_nowhere_at_once_is_taken_in_parts() {
+    fn a_block_that_fits_in_no_gap_is_split_over_several() {
         let mut extents = Extents::new(4 * PAGE);
         let parts: Vec<_> = (0..4).map(|_| extents.take(PAGE).expect("room")).collect();
         extents.give_back(&parts[0]);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(256))]
+        #![proptest_config(ProptestConfig::with_cases(suite::cases(256)))]
         #[test]
         fn parts_never_overlap_and_nothing_is_lost(
             steps in prop::collection::vec((any::<bool>(), 0..20_u64, any::<prop::sample::Index>()), 1..200)

@@ -37,10 +37,10 @@ pub(crate) use checksum::checksum;
 #[cfg(any(test, feature = "cube"))]
 pub(crate) use copies::Share;
 pub(crate) use copies::{Below, Tiers, Traffic};
-#[cfg(test)]
-pub(crate) use disk::in_memory;
 pub(crate) use disk::{Disk, free_on};
 pub use disk::{DiskSpeed, disk_speed};
+#[cfg(test)]
+pub(crate) use disk::{in_memory, scheduled};
 pub(crate) use extents::ALIGNMENT;
 pub use machine::available_memory;
 pub(crate) use pool::{Draft, HostPool, Lease};

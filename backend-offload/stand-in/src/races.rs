@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_waited_for_precedes_all_later_work_and_is_forgotten() {
+    fn work_the_host_waited_for_precedes_all_later_work_and_is_forgotten() {
         let mut program = Program::default();
         program.touch(A, 0..8, true);
         let clock = program.order.of(A).clone();

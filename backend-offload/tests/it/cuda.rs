@@ -2,19 +2,18 @@
 //! `cargo xtask gpu-check` does the rest.
 
 use crate::child::{Child, Facts, Scenario};
+use crate::stand_in;
 use backend_offload::{OffloadConfig, OffloadError};
 use burn_cubecl::CubeBackend;
 use cubecl_cuda::{CudaDevice, CudaRuntime};
+use suite::Need;
 
 type Cuda = CubeBackend<CudaRuntime, f32, i32, u8>;
 
 #[test]
-fn what_cuda_lacks_is_named_before_it_starts() {
+fn a_missing_cuda_library_is_named_before_anything_starts() {
     match OffloadConfig::new().install::<Cuda>(&CudaDevice::default()) {
-        Ok(()) => {
-            let why = "this machine has CUDA; use `cargo xtask gpu-check`";
-            crate::present_or_not_run(false, "a missing CUDA", "OFFLOAD_REQUIRE_NO_CUDA", why);
-        }
+        Ok(()) => _ = Need::NoCuda.is_met(Some("this machine has CUDA")),
         Err(OffloadError::MissingRuntime { device, missing, remedy }) => {
             assert_eq!(device, "CUDA device 0");
             assert!(!missing.is_empty() && !remedy.is_empty());
@@ -48,11 +47,7 @@ fn probe(_: &Facts) -> Facts {
 
 #[test]
 fn asking_a_device_leaves_the_callers_context_as_it_was() {
-    use crate::stand_in;
-    let name = "asking_a_device_leaves_the_callers_context_as_it_was";
-    let missing = stand_in::installation().as_ref().err().cloned();
-    let why = missing.as_deref().unwrap_or_default();
-    if crate::present_or_not_run(missing.is_none(), name, "OFFLOAD_REQUIRE_STAND_IN", why) {
+    if stand_in::is_here() {
         stand_in::run(Child::new("cuda/probe"));
     }
 }

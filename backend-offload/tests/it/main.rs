@@ -1,4 +1,5 @@
-//! Promises of the crate as a Burn user meets them, on every door that is compiled in.
+//! Promises of the crate as a Burn user meets them, on every adapter that is compiled in: the package `backend-offload`
+//! compiles them with its own for the CPU and for CUDA, and `on-vulkan` with the one for Vulkan.
 
 #[cfg(feature = "cube")]
 mod allocations;
@@ -8,6 +9,7 @@ mod cube;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod disk;
+mod folders;
 mod numbers;
 mod operations;
 mod programs;
@@ -27,17 +29,4 @@ fn scenarios() -> Vec<child::Scenario> {
     #[cfg(feature = "router")]
     scenarios.extend(router::scenarios());
     scenarios
-}
-
-/// Whether a test can run here. Where what it needs is missing it says so, straight to standard error, since what
-/// goes through the print macros is shown only for tests that fail; and it fails if `required` is set to 1.
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-fn present_or_not_run(present: bool, test: &str, required: &str, why: &str) -> bool {
-    use std::io::Write;
-    if !present {
-        let required = std::env::var(required).is_ok_and(|value| value == "1");
-        assert!(!required, "{test} has to run, but {why}");
-        writeln!(std::io::stderr(), "NOT RUN: {test}: {why}").expect("standard error");
-    }
-    present
 }

@@ -1,10 +1,10 @@
 //! Requests of a program to a device that is running: other budgets, counters from here on, places for its tensors.
-//! The same scenarios for both doors.
+//! The same scenarios for both adapters.
 
 use crate::child::Facts;
 use backend_offload::{
-    Budget, Managed, Offload, OffloadConfig, Offloadable, Preference, prefer, prefer_module, ready,
-    reset_peaks, set_device_budget, stats, with_device_budget,
+    Budget, Offload, OffloadConfig, Offloadable, Preference, prefer, prefer_module, ready, reset_peaks,
+    set_device_budget, stats, with_device_budget,
 };
 use burn::backend::Autodiff;
 use burn::nn::LinearConfig;
@@ -87,7 +87,7 @@ pub fn hints<B: Offloadable>(facts: &Facts, device: &B::Device) -> Facts {
 }
 
 /// How often the tensor `asked` comes back under each hint. `run` runs [`hints`].
-pub fn hints_decide_who_leaves(run: impl Fn(&str, &str) -> u64) {
+pub fn hints_decide_which_tensor_is_evicted(run: impl Fn(&str, &str) -> u64) {
     assert_eq!(run("none", "first"), 1, "the least recently used leaves");
     assert_eq!(run("keep the first", "first"), 0);
     assert_eq!(run("take it back", "first"), 1);
@@ -96,6 +96,7 @@ pub fn hints_decide_who_leaves(run: impl Fn(&str, &str) -> u64) {
 }
 
 /// Checks that a device which cannot start is an error before it is a panic.
-pub fn readiness<B: Managed>(device: &B::Device) -> Facts {
+#[cfg(feature = "router")]
+pub fn readiness<B: backend_offload::Managed>(device: &B::Device) -> Facts {
     Facts::default().with("told", ready::<B>(device).expect_err("its budget cannot be told").to_string())
 }

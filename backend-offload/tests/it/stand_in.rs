@@ -1,14 +1,16 @@
 //! The stand-in for the CUDA driver: where it is, and under which schedules the suite runs on it.
 //!
-//! `cargo xtask stand-in` builds it and says where it lies. Every run reports what the stand-in found; a test
+//! `cargo xtask test` builds it once and names its folder; without that, `cargo xtask stand-in` is asked. Every run reports what the stand-in found; a test
 //! fails on any finding. A run that is asked for it tells what the device did in its last training steps, on a simulated clock.
 
 use crate::child::{Child, Report};
+use crate::folders;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use suite::{Need, Size};
 
 /// The order in which queued work happens.
 #[derive(Debug, Clone, Copy)]
@@ -44,15 +46,43 @@ impl Schedule {
     }
 }
 
-/// How many seeds tests run under.
-pub const SEEDS: &str = "OFFLOAD_STAND_IN_SEEDS";
+/// Seeds of the full suite.
+const SEEDS: &str = "SPILLWAY_SEEDS";
 
-/// The schedules every test runs under: eager, lazy, and as many seeds as `OFFLOAD_STAND_IN_SEEDS` says.
-pub fn schedules() -> Vec<Schedule> {
-    let seeds = std::env::var(SEEDS).unwrap_or_else(|_| "3".to_owned());
-    let seeds: u64 = seeds.parse().expect("OFFLOAD_STAND_IN_SEEDS is a number of seeds");
-    [Schedule::Eager, Schedule::Lazy].into_iter().chain((1..=seeds).map(Schedule::Random)).collect()
+/// Schedules of a promise, in each size of the suite. The eager one comes first.
+#[derive(Debug, Clone, Copy)]
+pub enum Schedules {
+    /// All that the size has time for: eager and a seed, then lazy too, then all seeds.
+    Every,
+    /// Of a promise with many processes: eager, then a seed too, then all.
+    Few,
+    /// Of a promise that takes minutes: eager, and all in the full suite.
+    OneOrEvery,
+    /// Of a promise that the order of queued work does not touch: eager.
+    One,
 }
+
+impl Schedules {
+    pub fn list(self) -> Vec<Schedule> {
+        use Schedule::{Eager, Lazy, Random};
+        let size = suite::size();
+        match (self, size) {
+            (Self::One, _) | (Self::OneOrEvery, Size::Quick | Size::Gate) | (Self::Few, Size::Quick) => {
+                vec![Eager]
+            }
+            (Self::Every, Size::Quick) | (Self::Few, Size::Gate) => vec![Eager, Random(1)],
+            (Self::Every, Size::Gate) => vec![Eager, Lazy, Random(1)],
+            (Self::Every | Self::Few | Self::OneOrEvery, Size::Full) => {
+                let seeds = std::env::var(SEEDS).unwrap_or_else(|_| "50".to_owned());
+                let seeds: u64 = seeds.parse().expect("SPILLWAY_SEEDS is a number of seeds");
+                [Eager, Lazy].into_iter().chain((1..=seeds).map(Random)).collect()
+            }
+        }
+    }
+}
+
+/// Names the folder that plays a CUDA installation, as `cargo xtask test` has built it.
+const BUILT: &str = "SPILLWAY_STAND_IN";
 
 /// The folder that plays a CUDA installation, or why there is none.
 pub fn installation() -> &'static Result<PathBuf, String> {
@@ -61,8 +91,11 @@ pub fn installation() -> &'static Result<PathBuf, String> {
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             return Err("the stand-in for CUDA runs on x86-64 Linux only".to_owned());
         }
+        if let Some(built) = std::env::var_os(BUILT) {
+            return Ok(PathBuf::from(built));
+        }
         let built = Command::new(env!("CARGO"))
-            .args(["run", "--quiet", "--package", "xtask", "--", "stand-in"])
+            .args(["xtask", "stand-in"])
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .output()
             .map_err(|error| format!("`cargo xtask stand-in` cannot be started: {error}"))?;
@@ -74,14 +107,9 @@ pub fn installation() -> &'static Result<PathBuf, String> {
     })
 }
 
-/// A folder for the runs of one test, in which autotune keeps its results: they are timings of a CPU and must
-/// not reach the cache of a machine with a GPU.
-pub fn folder_of(test: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stand-in").join(test);
-    std::fs::create_dir_all(&folder).expect("a folder below the target directory");
-    let settings = "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n";
-    std::fs::write(folder.join("cubecl.toml"), settings).expect("a file below the target directory");
-    folder
+/// Whether the calling test can run on the stand-in.
+pub fn is_here() -> bool {
+    Need::StandIn.found(installation().as_ref()).is_some()
 }
 
 /// Runs the child on the stand-in.
@@ -110,8 +138,7 @@ pub fn run_and_report(child: Child) -> (Report, serde_json::Value) {
 fn with_file(child: Child, variable: &'static str, run: impl FnOnce(Child) -> Report) -> (Report, String) {
     static FILES: AtomicU64 = AtomicU64::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
-    let file = format!("stand-in-{}-{number}", std::process::id());
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
+    let file = folders::target().join(format!("stand-in-{}-{number}", std::process::id()));
     let report = run(child.environment(variable, file.display()));
     let text = std::fs::read_to_string(&file).expect("the stand-in writes it by the end");
     let _left = std::fs::remove_file(&file);

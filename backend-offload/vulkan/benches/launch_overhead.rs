@@ -2,8 +2,8 @@
 //! to be known whether the kernel writes to it.
 //!
 //! ```sh
-//! cargo bench -p backend-offload --features wgpu,cuda --bench launch_overhead
-//! cargo xtask stand-in cargo bench -p backend-offload --features wgpu,cuda --bench launch_overhead
+//! cargo bench -p on-vulkan --bench launch_overhead
+//! cargo xtask stand-in cargo bench -p on-vulkan --features cuda --bench launch_overhead
 //! ```
 //!
 //! On Vulkan, and on CUDA where there is a driver; the second command brings the stand-in for one. All three run in one

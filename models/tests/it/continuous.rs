@@ -119,7 +119,7 @@ fn a_prompt_that_was_read_before_is_read_from_its_last_token_on() {
 }
 
 #[test]
-fn what_is_kept_stays_within_its_bound() {
+fn kept_caches_stay_within_their_bound() {
     let config = GptConfig { n_positions: 256, ..shrunk("gpt2") };
     let model = Gpt::<Flex>::new(&config, 5, &DEVICE).expect("valid");
     let mut batch = Continuous::new(&model, 64, 130);
@@ -165,7 +165,7 @@ fn likelihoods_are_those_of_the_model_and_best_first() {
 }
 
 #[test]
-fn what_cannot_be_continued_is_refused_before_it_joins() {
+fn a_request_that_cannot_be_answered_is_refused_before_it_joins() {
     let model = Gpt::<Flex>::new(&shrunk("gpt2"), 5, &DEVICE).expect("valid");
     let mut batch = Continuous::new(&model, 64, 0);
     for prompt in [&[][..], &[61], &[1; 25]] {

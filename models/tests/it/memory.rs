@@ -10,7 +10,7 @@ use models::dropout::DropoutKey;
 use models::{Chunks, Compute, Decoder, Footprint, GptConfig, Kernels, Lean, PassOptions, Plain, recompute};
 use models::{NormKind, Positions};
 
-use crate::counting::bytes;
+use crate::counting::{bytes, is_alone};
 use crate::fixtures::{Cpu, Tape, batch, model, normal, shrunk, tokens, unusual};
 
 fn attention_peak<K: Kernels<Tape>>(time: usize, kernels: &K) -> usize {
@@ -23,6 +23,9 @@ fn attention_peak<K: Kernels<Tape>>(time: usize, kernels: &K) -> usize {
 
 #[test]
 fn attention_memory_grows_linearly_in_time_at_a_fixed_chunk() {
+    if !is_alone() {
+        return;
+    }
     let lean = Lean(Chunks::of(32, 1));
     let [short, long] = [512, 2048].map(|time| attention_peak(time, &lean));
     assert!(long as f64 <= 4.5 * short as f64, "four times the length took {long} bytes after {short}");
@@ -34,6 +37,9 @@ fn attention_memory_grows_linearly_in_time_at_a_fixed_chunk() {
 
 #[test]
 fn the_loss_never_holds_all_logits() {
+    if !is_alone() {
+        return;
+    }
     let config = GptConfig { vocab_size: 6000, n_layer: 1, n_positions: 256, ..shrunk("llama-1.1b") };
     let model = model(&config);
     let peak = |chunks| {
@@ -47,6 +53,9 @@ fn the_loss_never_holds_all_logits() {
 
 #[test]
 fn activations_and_norms_keep_one_tensor_each() {
+    if !is_alone() {
+        return;
+    }
     let dims = [2, 64, 128];
     let [one, other] = [1, 2].map(|seed| normal::<Tape, 3>(dims, seed, DType::F32).require_grad());
     let size = dims.iter().product::<usize>() * 4;
@@ -86,6 +95,9 @@ fn step_peak(config: &GptConfig, every: Option<usize>) -> usize {
 
 #[test]
 fn recomputation_holds_one_segment_at_a_time() {
+    if !is_alone() {
+        return;
+    }
     let config = GptConfig { n_layer: 12, n_embd: 64, n_positions: 64, ..shrunk("gpt2") };
     let [whole, by_three, by_one] = [None, Some(3), Some(1)].map(|every| step_peak(&config, every));
     assert!(by_three < whole / 2, "{by_three} bytes by threes, {whole} without recomputation");
@@ -100,6 +112,9 @@ fn recomputation_holds_one_segment_at_a_time() {
 
 #[test]
 fn the_footprint_predicts_what_the_tape_holds() {
+    if !is_alone() {
+        return;
+    }
     let small = |config| GptConfig { n_layer: 6, n_embd: 64, n_inner: Some(192), n_positions: 64, ..config };
     let narrow = |compute, preset| GptConfig { compute, ..small(shrunk(preset)) };
     let configs = [
@@ -133,6 +148,9 @@ fn the_footprint_predicts_what_the_tape_holds() {
 
 #[test]
 fn the_footprint_bounds_what_a_chunk_takes() {
+    if !is_alone() {
+        return;
+    }
     let wide_vocabulary = GptConfig { vocab_size: 8000, n_layer: 1, n_positions: 256, ..shrunk("nanochat") };
     let long =
         GptConfig { n_layer: 1, n_positions: 1024, attention_softcap: Some(9.0), ..shrunk("nanochat") };
@@ -159,6 +177,9 @@ fn the_footprint_bounds_what_a_chunk_takes() {
 
 #[test]
 fn narrow_weights_on_the_tape_are_in_the_footprint() {
+    if !is_alone() {
+        return;
+    }
     let config = GptConfig { n_layer: 6, n_embd: 96, n_positions: 8, ..shrunk("gpt2") };
     let held = |compute| {
         let model = model(&GptConfig { compute, ..config.clone() });
@@ -177,6 +198,9 @@ fn narrow_weights_on_the_tape_are_in_the_footprint() {
 
 #[test]
 fn a_narrowed_model_holds_narrow_weights_and_casts_none_again() {
+    if !is_alone() {
+        return;
+    }
     let config = GptConfig { n_layer: 4, n_embd: 128, compute: Compute::Bf16, ..shrunk("llama-1.1b") };
     let fresh = || models::Gpt::<Cpu>::new(&config, 7, &crate::fixtures::DEVICE).expect("valid");
     let (_, wide) = bytes(fresh);
@@ -196,6 +220,9 @@ fn a_narrowed_model_holds_narrow_weights_and_casts_none_again() {
 
 #[test]
 fn inference_holds_nothing_but_its_result() {
+    if !is_alone() {
+        return;
+    }
     let config = GptConfig { n_layer: 6, n_embd: 64, n_positions: 64, ..shrunk("gpt2") };
     let model = models::Gpt::<Cpu>::new(&config, 7, &crate::fixtures::DEVICE).expect("valid");
     let loss = || model.loss(batch(&config, 4, 64), &PassOptions::default(), &Plain::default());
@@ -205,6 +232,9 @@ fn inference_holds_nothing_but_its_result() {
 
 #[test]
 fn a_decoding_step_allocates_no_second_cache() {
+    if !is_alone() {
+        return;
+    }
     let config = GptConfig { n_positions: 4096, ..shrunk("gpt2") };
     let model = models::Gpt::<Cpu>::new(&config, 7, &crate::fixtures::DEVICE).expect("valid");
     let decoder = Mutex::new(Decoder::new(&model, 4096));

@@ -1,14 +1,11 @@
-//! The published GPT-2, where somebody has it.
-//!
-//! `GPT2_DIR=/path/to/gpt2 cargo test -p models published`, with `config.json` and `model.safetensors` in the
-//! directory. Without it the test says on standard error that it did not run, whatever output is captured.
+//! The published GPT-2, where `GPT2_DIR` names a folder with its `config.json` and `model.safetensors`.
 
-use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use burn::tensor::{Int, Tensor, TensorData};
 use models::{Batch, Gpt, PassOptions, Plain, Request, Sampling, generate, weights};
+use suite::Need;
 
 use crate::fixtures::{Cpu, DEVICE, numbers};
 
@@ -19,12 +16,9 @@ const THE_DOG: [u32; 20] = [
 ];
 
 #[test]
-fn the_dog_was_found_in_a_field() {
-    let Some(directory) = std::env::var_os("GPT2_DIR") else {
-        writeln!(std::io::stderr(), "NOT RUN: the published GPT-2 was not tested, since GPT2_DIR is not set")
-            .expect("standard error is open");
-        return;
-    };
+fn the_published_gpt_2_completes_a_known_prompt() {
+    let directory = std::env::var_os("GPT2_DIR").ok_or("GPT2_DIR is not set");
+    let Some(directory) = Need::Gpt2.found(directory) else { return };
     let model: Gpt<Cpu> =
         weights::load_pretrained(Path::new(&directory), &DEVICE).expect("a GPT-2 directory");
     let prompts = vec![THE_DOG[..2].to_vec()];

@@ -153,9 +153,9 @@ impl Question {
     }
 }
 
-/// How many times as many questions; at scale it is a run of its own.
+/// Questions of each client.
 fn rounds() -> usize {
-    std::env::var("SERVE_ROUNDS").map_or(1, |rounds| rounds.parse().expect("SERVE_ROUNDS is a number"))
+    suite::size().pick(1, 1, 50)
 }
 
 #[test]

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_asked_nothing_for_longest_makes_room() {
+    async fn the_connection_that_is_idle_for_longest_makes_room() {
         let places = Places::new(3);
         let (first, second, third) = (taken(&places).await, taken(&places).await, taken(&places).await);
         // It has asked since, and waits again: the last to leave.

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_first_is_served_first_and_who_has_left_is_passed_over() {
+    fn sequences_are_served_in_order_of_arrival_and_abandoned_ones_are_passed_over() {
         let queue = Queue::new(4);
         let (jobs, mut requests): (Vec<_>, Vec<_>) = (0..4).map(job).unzip();
         queue.push(jobs).unwrap();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out_as_a_whole_and_nothing_comes_after_the_end() {
+    fn a_request_that_does_not_fit_is_refused_whole_and_a_closed_queue_takes_nothing() {
         let queue = Queue::new(2);
         let (jobs, _requests): (Vec<_>, Vec<_>) = (0..4).map(job).unzip();
         let mut jobs = jobs.into_iter();

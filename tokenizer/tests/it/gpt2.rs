@@ -114,20 +114,20 @@ fn whitespace_and_digits_encode_as_tiktoken_does() {
     }
 }
 
+/// Texts of this repository, and a file of any size where `TINYSHAKESPEARE` names one.
 #[test]
-fn tiny_shakespeare_encodes_as_tiktoken_does() {
-    let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/tinyshakespeare.txt");
-    let path = env::var_os("TINYSHAKESPEARE").map_or(beside, PathBuf::from);
-    let Ok(text) = fs::read_to_string(&path) else {
-        eprintln!("not tested: {} is absent; set TINYSHAKESPEARE to the file", path.display());
-        return;
-    };
-    assert_same(&text);
-    eprintln!("tested on {}, {} bytes", path.display(), text.len());
+fn whole_texts_encode_as_tiktoken_does() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    let ours = ["tokenizer/tests/it/goldens/corpus.txt", "ARCHITECTURE.md", "docs/LOG.md"];
+    let named = env::var_os("TINYSHAKESPEARE").map(PathBuf::from);
+    for path in ours.map(|path| root.join(path)).into_iter().chain(named) {
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_same(&text);
+    }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(suite::cases(2000)))]
 
     #[test]
     fn any_unicode_encodes_as_tiktoken_does(text in any::<String>()) {

@@ -16,6 +16,7 @@ fn gradients_of_small_batches_add_up_to_those_of_a_large_one() {
     let single = run("single", "train.micro_batch=1", "train.accumulate=4");
     assert_eq!(large.len(), 8);
     for other in [small, single] {
+        assert_eq!(other.len(), 8);
         for (step, (large, small)) in large.iter().zip(&other).enumerate() {
             let apart = ((large - small) / large).abs();
             assert!(apart < 1e-5, "step {}: {large} and {small} are {apart:e} apart", step + 1);

@@ -3,7 +3,10 @@
 use std::io::{Read, Write};
 use std::process::{Command, Output, Stdio};
 
+use rustix::process::Signal;
+
 use crate::program::{PROGRAM, assert_code, assert_success, json, stderr, stdout, train_with_input};
+use crate::ranks::signal;
 use crate::tiny::Tiny;
 
 const GREEDY: [&str; 8] =
@@ -115,8 +118,7 @@ fn an_interrupt_ends_the_answer_and_not_the_conversation() {
     let mut output = child.stdout.take().expect("it is piped");
     writeln!(input, "What is 3 plus 4?").expect("it listens");
     output.read_exact(&mut [0; 8]).expect("it begins to answer");
-    let id = child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &id]).status().expect("a shell's command").success());
+    signal(Signal::INT, child.id());
     writeln!(input, "/quit").expect("it still listens");
     let mut rest = String::new();
     output.read_to_string(&mut rest).expect("it says the rest");

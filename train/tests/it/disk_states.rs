@@ -1,13 +1,14 @@
 //! States of an optimizer on the host on the disk below it: the same numbers, and as many bytes as the plan says.
 
 use std::fs;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use backend_offload::Bytes;
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::program::{assert_code, assert_success, json, stderr};
-use crate::ranks::{SHARED, has_mpi, set};
+use crate::ranks::{SHARED, has_mpi, may_signal, set};
 use crate::tiny::{TIGHT, Tiny, bits};
 
 const HOST: &str = "memory.optimizer=host";
@@ -211,7 +212,7 @@ fn ranks_with_divided_states_on_the_disk_have_the_bits_of_one_process_and_leave_
     let mut child = tiny.start_on("2", "killed", &set(&below));
     for process in tiny.processes("killed") {
         // The launcher ends the others once one is gone.
-        _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+        may_signal(Signal::KILL, process);
     }
     assert_ne!(tiny.ended(&mut child, "killed"), Some(0), "{}", tiny.said("killed"));
     tiny.wait_until("killed", || tiny.ranks().is_empty(), "a killed rank lives");

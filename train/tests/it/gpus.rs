@@ -1,30 +1,12 @@
 //! Several GPUs of a host, played by the stand-in for the CUDA driver: one rank on each.
 
-use std::env;
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use crate::program::{PROGRAM, assert_success, json};
 use crate::ranks::{begin_with, has_mpi, set};
+use crate::stand_in::installation;
 use crate::tiny::{Tiny, bits};
-
-/// The folder that plays a CUDA installation. `None` where it cannot be built and need not.
-fn installation() -> Option<PathBuf> {
-    let mut build = Command::new(env!("CARGO"));
-    build
-        .args(["run", "--quiet", "--package", "xtask", "--", "stand-in"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"));
-    let built = build.output().expect("cargo starts");
-    if built.status.success() {
-        return Some(PathBuf::from(String::from_utf8_lossy(&built.stdout).trim()));
-    }
-    let why = String::from_utf8_lossy(&built.stderr).into_owned();
-    let required = env::var("OFFLOAD_REQUIRE_STAND_IN").is_ok_and(|value| value == "1");
-    assert!(!required, "this test has to run, but {why}");
-    eprintln!("NOT RUN: one rank on each of two GPUs: {why}");
-    None
-}
 
 #[test]
 fn each_rank_takes_a_gpu_of_its_own_and_they_end_with_the_bits_of_one() {
@@ -39,7 +21,7 @@ fn each_rank_takes_a_gpu_of_its_own_and_they_end_with_the_bits_of_one() {
     let trained = |ranks: &'static str| {
         let mut command = Command::new(PROGRAM);
         command.args(begin_with("cuda", ranks, ranks)).args(set(&settings));
-        command.env("CUDA_PATH", &installation).env("LD_LIBRARY_PATH", installation.join("lib"));
+        command.env("CUDA_PATH", installation).env("LD_LIBRARY_PATH", installation.join("lib"));
         command.env("STAND_IN_CACHE", installation.join("kernels")).env("STAND_IN_DEVICES", "2");
         let output = tiny.to_its_end(&mut command);
         assert_success(&output);

@@ -5,7 +5,7 @@ use std::{
     fs::{self, File},
     process::{Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::program::{assert_success, json};
@@ -21,19 +21,20 @@ const ON_HOST: [&str; 5] = [
     "model.compute=bf16",
 ];
 
-/// A small generator: the moments of one seed are the same shares of a run everywhere, however slow the machine is.
-struct Moments {
-    state: u64,
-    latest: Duration,
-}
+/// A small generator of numbers, the same for one seed on every machine.
+struct Numbers(u64);
 
-impl Moments {
-    fn next(&mut self) -> Duration {
-        self.state =
-            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.latest.mul_f64((self.state >> 33) as f64 / f64::from(1u32 << 31))
+impl Numbers {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
     }
 }
+
+/// A kill comes at most so many steps after the run is begun or resumed.
+const STEPS_BETWEEN: u64 = 8;
+/// And at most so much later, so that it meets every part of a step, and of a start where it is to come before a step.
+const MICROSECONDS: u64 = 6_000;
 
 fn begin_or_go_on(tiny: &Tiny, settings: &[&str]) -> Command {
     let mut command = tiny.command("run", settings);
@@ -43,12 +44,12 @@ fn begin_or_go_on(tiny: &Tiny, settings: &[&str]) -> Command {
 
 #[test]
 fn a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been() {
-    kill_again_and_again(&SETTINGS, 20);
+    kill_again_and_again(&SETTINGS, suite::size().pick(3, 8, 100));
 }
 
 #[test]
 fn a_run_that_is_killed_while_the_host_steps_ends_as_if_it_had_not_been() {
-    kill_again_and_again(&ON_HOST, 10);
+    kill_again_and_again(&ON_HOST, suite::size().pick(2, 4, 100));
 }
 
 /// `TRAIN_KILLS` and `TRAIN_KILLS_SEED` change how often and when.
@@ -56,23 +57,39 @@ fn kill_again_and_again(settings: &[&str], usual: u64) {
     let setting = |name, otherwise| env::var(name).map_or(otherwise, |text| text.parse().expect("a number"));
     let (kills, seed) = (setting("TRAIN_KILLS", usual), setting("TRAIN_KILLS_SEED", 1));
     let tiny = Tiny::new();
-    let begun = Instant::now();
     let whole = tiny.run("whole", settings);
-    // Later ones would mostly meet a run that is done.
-    let mut moments = Moments { state: seed, latest: begun.elapsed().mul_f64(0.6) };
+    let mut numbers = Numbers(seed);
     let (mut finished, mut saved) = (0, 0);
     for kill in 1..=kills {
-        let moment = moments.next();
-        let log = tiny.join("log");
+        // Steps are the clock: how fast the machine is does not matter. The first kill comes after a save.
+        let steps = if kill == 1 { STEPS_BETWEEN } else { numbers.below(STEPS_BETWEEN) };
+        let moment = Duration::from_micros(numbers.below(MICROSECONDS));
+        let before = tiny.journal("run").len();
+        let log = tiny.join("run.log");
         let mut command = begin_or_go_on(&tiny, settings);
         command.stdout(Stdio::null()).stderr(File::create(&log).expect("a file"));
         let mut child = command.spawn().expect("the program starts");
+        let mut ended = None;
+        tiny.wait_until(
+            "run",
+            || {
+                ended = child.try_wait().expect("waiting");
+                // A resumed run may shorten its journal before it adds to it.
+                let taken =
+                    tiny.journal("run").get(before..).unwrap_or("").matches(r#"{"kind":"step""#).count();
+                ended.is_some() || taken as u64 >= steps
+            },
+            "the run takes no steps",
+        );
         thread::sleep(moment);
-        let ended = child.try_wait().expect("waiting");
+        ended = ended.or(child.try_wait().expect("waiting"));
         child.kill().expect("a signal");
         child.wait().expect("it ends");
         let latest = fs::read_to_string(tiny.join("run/checkpoints/latest")).unwrap_or_default();
-        println!("kill {kill} of {kills} (seed {seed}): after {moment:?}, latest is {:?}", latest.trim());
+        println!(
+            "kill {kill} of {kills} (seed {seed}): {moment:?} after {steps} steps, latest is {:?}",
+            latest.trim()
+        );
         saved += u32::from(!latest.is_empty());
         if let Some(status) = ended {
             let said = fs::read_to_string(&log).expect("reading");

@@ -98,9 +98,7 @@ mod unix {
         while !partial.exists() && begun.elapsed() < Duration::from_secs(20) {
             thread::sleep(Duration::from_millis(5));
         }
-        let signalled =
-            Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("a signal");
-        assert!(signalled.success());
+        crate::ranks::signal(rustix::process::Signal::INT, child.id());
         let status = child.wait().expect("it ends");
         assert_eq!(status.code(), Some(3));
         assert!(!folder.path().join("set").exists() && !partial.exists());

@@ -7,7 +7,9 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use suite::Need;
 
 use crate::program::{
     CACHE, LIMIT, PROGRAM, assert_code, assert_success, json, last_words, processes_in, stderr,
@@ -22,17 +24,10 @@ pub(crate) fn on(ranks: &str) -> [&str; 4] {
     ["--ranks", ranks, "--interface", "lo"]
 }
 
-/// Whether Open MPI is here. Without it tests say that they did not run, unless they have to.
+/// Whether Open MPI is here, for the calling test.
 pub(crate) fn has_mpi() -> bool {
     let found = Command::new("mpirun").arg("--version").output().is_ok();
-    assert!(
-        found || env::var_os("EXCHANGE_REQUIRE_MPI").is_none(),
-        "EXCHANGE_REQUIRE_MPI is set, and there is no mpirun"
-    );
-    if !found {
-        eprintln!("NOT RUN: there is no mpirun");
-    }
-    found
+    Need::Mpi.is_met((!found).then_some("there is no mpirun"))
 }
 
 /// Whether a loss ends the run: release 4 of Open MPI is here, under which no rank survives another.
@@ -42,10 +37,7 @@ fn losses_end_runs() -> bool {
     }
     let version = Command::new("mpirun").arg("--version").output().expect("mpirun runs").stdout;
     let release = exchange::launch::release(&String::from_utf8_lossy(&version)).expect("Open MPI");
-    if release >= 5 {
-        eprintln!("NOT RUN: ranks survive under Open MPI {release}");
-    }
-    release < 5
+    Need::Mpi.is_met((release >= 5).then_some("ranks survive under Open MPI 5, and release 4 is needed"))
 }
 
 impl Tiny {
@@ -127,7 +119,7 @@ impl Tiny {
 
     /// Starts ranks in the background; their output goes to `out.log`.
     pub(crate) fn start_on(&self, ranks: &str, out: &str, more: &[&str]) -> Child {
-        let settings = [&SHARED[..], &["train.steps=400", "checkpoint.every=5"]].concat();
+        let settings = [&SHARED[..], &["train.steps=2000", "checkpoint.every=5"]].concat();
         self.start(self.command(out, &settings).args(on(ranks)).args(more), out)
     }
 
@@ -214,9 +206,14 @@ fn end_of(child: &mut Child) -> Option<ExitStatus> {
     }
 }
 
-pub(crate) fn signal(name: &str, process: u32) {
-    let sent = Command::new("kill").args([name, &process.to_string()]).status().expect("a shell's command");
-    assert!(sent.success());
+/// Sends a signal to a process that is there.
+pub(crate) fn signal(name: Signal, process: u32) {
+    assert!(may_signal(name, process), "process {process} is gone");
+}
+
+/// Sends a signal to a process that may be gone, and returns whether it was there.
+pub(crate) fn may_signal(name: Signal, process: u32) -> bool {
+    Pid::from_raw(process as i32).is_some_and(|process| kill_process(process, name).is_ok())
 }
 
 #[test]
@@ -308,7 +305,9 @@ fn a_rank_sends_each_gradient_once_in_all() {
         (&gradients.into(), &1.into())
     );
     for journal in ["run", "run/ranks/1"] {
-        for step in tiny.records(journal, "step") {
+        let steps = tiny.records(journal, "step");
+        assert!(!steps.is_empty(), "{journal} has no journal");
+        for step in steps {
             let sent = step["ranks_sent"].as_u64().expect("a number");
             assert!((gradients..gradients + 256).contains(&sent), "{sent} bytes, not {gradients}");
         }
@@ -426,6 +425,7 @@ fn a_divided_gradient_is_sent_to_its_owner_alone_and_its_weight_back() {
         let weights = 4 * json(&output)["parameters"].as_u64().expect("a number");
         assert_eq!(tiny.planned_on_two(&settings)["bytes_sent_per_step"], weights);
         let steps = [place.to_owned(), format!("{place}/ranks/1")].map(|run| tiny.records(&run, "step"));
+        assert!(!steps[0].is_empty() && steps[0].len() == steps[1].len(), "each rank keeps a journal");
         for (one, other) in steps[0].iter().zip(&steps[1]) {
             let sent = [one, other].map(|step| step["ranks_sent"].as_u64().expect("a number"));
             // What one owns the other sends the gradient of.
@@ -450,7 +450,7 @@ fn a_killed_rank_ends_the_run_and_its_checkpoint_resumes() {
     let tiny = Tiny::new();
     let mut child = tiny.start_on("2", "run", &[]);
     let processes = tiny.processes("run");
-    signal("-KILL", processes[1]);
+    signal(Signal::KILL, processes[1]);
     assert_eq!(tiny.ended(&mut child, "run"), Some(1), "{}", tiny.said("run"));
     assert!(tiny.said("run").contains("the run of 2 ranks ended early"), "{}", tiny.said("run"));
     let done = *tiny.whole_checkpoints("run").iter().max().expect("one was saved");
@@ -466,7 +466,8 @@ fn a_run_whose_ranks_are_killed_again_and_again_ends_as_if_they_had_not_been() {
         return;
     }
     let setting = |name, usual: u64| env::var(name).map_or(usual, |text| text.parse().expect("a number"));
-    let (kills, mut seed) = (setting("TRAIN_RANK_KILLS", 2), setting("TRAIN_KILLS_SEED", 1));
+    let (kills, mut seed) =
+        (setting("TRAIN_RANK_KILLS", suite::size().pick(1, 2, 50)), setting("TRAIN_KILLS_SEED", 1));
     let tiny = Tiny::new();
     let steps = format!("train.steps={}", 40 * (kills + 1));
     let settings = [&SHARED[..], &[&steps, "checkpoint.every=2"]].concat();
@@ -495,7 +496,7 @@ fn a_run_whose_ranks_are_killed_again_and_again_ends_as_if_they_had_not_been() {
         if let Some(process) = processes.get(rank) {
             println!("kill {kill} of {kills}: rank {rank} after step {}", tiny.steps_taken("run"));
             // It may be done already.
-            _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+            may_signal(Signal::KILL, *process);
         }
         killed.extend(processes);
     }
@@ -512,9 +513,9 @@ fn a_frozen_rank_is_named() {
         return;
     }
     let tiny = Tiny::new();
-    let mut child = tiny.start_on("2", "run", &["--rank-timeout", "4"]);
+    let mut child = tiny.start_on("2", "run", &["--rank-timeout", "8"]);
     let processes = tiny.processes("run");
-    signal("-STOP", processes[1]);
+    signal(Signal::STOP, processes[1]);
     assert_eq!(tiny.ended(&mut child, "run"), Some(1), "{}", tiny.said("run"));
     assert!(tiny.said("run").contains("rank 1 did not arrive"), "{}", tiny.said("run"));
 }
@@ -530,9 +531,9 @@ fn a_frozen_rank_is_ended_and_the_run_restarts_to_the_bits_of_one_that_nobody_di
     let whole = bits(&tiny.run("whole", &settings));
     let mut command = tiny.command("run", &settings);
     let mut child =
-        tiny.start(command.args(on("2")).args(["--restarts", "1", "--rank-timeout", "10"]), "run");
+        tiny.start(command.args(on("2")).args(["--restarts", "1", "--rank-timeout", "15"]), "run");
     let frozen = tiny.processes("run")[0];
-    signal("-STOP", frozen);
+    signal(Signal::STOP, frozen);
     assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.said("run"));
     let said = tiny.said("run");
     for told in ["rank 0 did not arrive", "resumes from its last checkpoint", "resuming after step "] {
@@ -552,7 +553,7 @@ fn one_rank_that_is_asked_to_stop_stops_all_with_a_checkpoint() {
         let (by, local) = (format!("ranks.exchange={exchange}"), "ranks.local_steps=4");
         let mut child = tiny.start_on("2", exchange, &["--set", &by, "--set", local]);
         let processes = tiny.processes(exchange);
-        signal("-TERM", processes[1]);
+        signal(Signal::TERM, processes[1]);
         assert_eq!(tiny.ended(&mut child, exchange), Some(3), "{}", tiny.said(exchange));
         let last = tiny.records(exchange, "step").len() as u64;
         assert_eq!(tiny.whole_checkpoints(exchange).iter().max(), Some(&last));
@@ -569,7 +570,7 @@ fn sigint_to_the_launcher_stops_all_ranks_with_a_checkpoint() {
         let run = format!("of-{ranks}");
         let mut child = tiny.start_on(ranks, &run, &["--rank-timeout", "900"]);
         tiny.processes(&run);
-        signal("-INT", child.id());
+        signal(Signal::INT, child.id());
         let code = tiny.ended(&mut child, &run);
         let said = tiny.said(&run);
         assert_eq!(code, Some(3), "{said}");
@@ -616,7 +617,7 @@ fn a_run_that_went_on_from_a_named_checkpoint_is_restarted_from_its_own() {
         let begun = || tiny.journal("run").matches(r#"{"kind":"start""#).count() == starts;
         let far = || begun() && tiny.steps_taken("run") >= step;
         tiny.wait_until("run", far, "the ranks did not get that far");
-        signal("-KILL", tiny.ranks()[1]);
+        signal(Signal::KILL, tiny.ranks()[1]);
     }
     let code = tiny.ended(&mut child, "run");
     let said = tiny.said("run");
@@ -640,7 +641,7 @@ fn a_run_with_weights_of_another_is_restarted_only_once_it_has_saved_its_own() {
     let mut command = tiny.command("run", &["train.steps=4000", "checkpoint.every=0"]);
     let mut child = tiny.start(command.args(["--from", "other", "--restarts", "3"]).args(on("2")), "run");
     tiny.wait_until("run", || tiny.steps_taken("run") > 0, "no step was taken");
-    signal("-KILL", tiny.ranks()[1]);
+    signal(Signal::KILL, tiny.ranks()[1]);
     assert_eq!(tiny.ended(&mut child, "run"), Some(1), "{}", tiny.said("run"));
     assert!(tiny.said("run").contains("before its first checkpoint"), "{}", tiny.said("run"));
 }
@@ -666,7 +667,7 @@ fn a_process_that_nobody_launched_loads_no_mpi_and_a_launched_one_does() {
     tiny.wait_until("launched", || tiny.steps_taken("launched") > 0, "no step was taken");
     let rank = tiny.ranks()[0];
     assert!(loads(rank));
-    signal("-KILL", rank);
+    signal(Signal::KILL, rank);
     assert_eq!(tiny.ended(&mut launched, "launched"), Some(1));
 }
 

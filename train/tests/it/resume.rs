@@ -116,7 +116,7 @@ fn a_run_resumes_with_its_batch_divided_otherwise_and_prints_every_change() {
     let other = Tiny::new();
     other.run("run", &["train.steps=3", "train.micro_batch=4", "train.accumulate=1"]);
     let (divided, whole) = (tiny.losses("run"), other.losses("run"));
-    assert_eq!(divided.len(), 3);
+    assert_eq!((divided.len(), whole.len()), (3, 3));
     for (step, (divided, whole)) in divided.iter().zip(&whole).enumerate() {
         assert!((divided - whole).abs() < 1e-3, "step {step}: the same sequences give {divided} and {whole}");
     }

@@ -3,30 +3,39 @@
 use std::{
     collections::HashSet,
     env, fmt, fs,
-    io::{Write as _, stderr},
     path::{Path, PathBuf},
     process::{Command, Output},
+    sync::OnceLock,
 };
 
 use serde_json::Value;
+use suite::{Need, Size};
 
 use crate::plan::{SHAPES, assert_as_planned};
 use crate::program::{CACHE, PROGRAM, assert_success, json};
 use crate::tiny::{Tiny, bits};
 
-/// The folder that plays a CUDA installation, or why there is none.
-fn installation() -> Result<PathBuf, String> {
-    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        return Err("the stand-in for CUDA runs on x86-64 Linux only".to_owned());
-    }
-    let mut built = Command::new(env!("CARGO"));
-    built.args(["run", "--quiet", "--package", "xtask", "--", "stand-in"]);
-    let built = built.current_dir(env!("CARGO_MANIFEST_DIR")).output().map_err(|error| error.to_string())?;
-    if built.status.success() {
-        Ok(PathBuf::from(String::from_utf8_lossy(&built.stdout).trim()))
-    } else {
-        Err(format!("`cargo xtask stand-in` failed: {}", String::from_utf8_lossy(&built.stderr).trim()))
-    }
+/// The folder that plays a CUDA installation, for the calling test. `cargo xtask test` has built it and says where it is;
+/// otherwise the first test of the process has it built.
+pub(crate) fn installation() -> Option<&'static Path> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        if let Some(folder) = env::var_os("SPILLWAY_STAND_IN") {
+            return Ok(folder.into());
+        }
+        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+            return Err("the stand-in for CUDA runs on x86-64 Linux only".to_owned());
+        }
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["xtask", "stand-in"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        let built = build.output().map_err(|error| error.to_string())?;
+        if built.status.success() {
+            Ok(PathBuf::from(String::from_utf8_lossy(&built.stdout).trim()))
+        } else {
+            Err(format!("`cargo xtask stand-in` failed: {}", String::from_utf8_lossy(&built.stderr).trim()))
+        }
+    });
+    Need::StandIn.found(built.as_deref())
 }
 
 /// The order in which queued work happens.
@@ -50,32 +59,29 @@ impl fmt::Display for Order {
     }
 }
 
-/// Eager, lazy, and as many seeds as `OFFLOAD_STAND_IN_SEEDS` says. The gate has time for one.
+/// Eager and one seed; in the gate lazy, too, and in the full suite as many seeds as `SPILLWAY_SEEDS` says.
 fn orders() -> impl Iterator<Item = Order> {
-    let seeds = env::var("OFFLOAD_STAND_IN_SEEDS").unwrap_or_else(|_| "1".to_owned());
-    let seeds: u64 = seeds.parse().expect("OFFLOAD_STAND_IN_SEEDS is a number of seeds");
-    [Order::Eager, Order::Lazy].into_iter().chain((1..=seeds).map(Order::Random))
+    let seeds = match suite::size() {
+        Size::Quick | Size::Gate => 1,
+        Size::Full => {
+            env::var("SPILLWAY_SEEDS").map_or(50, |seeds| seeds.parse().expect("a number of seeds"))
+        }
+    };
+    let lazy = (suite::size() > Size::Quick).then_some(Order::Lazy);
+    [Order::Eager].into_iter().chain(lazy).chain((1..=seeds).map(Order::Random))
 }
 
 /// The folder that plays a CUDA installation, and one for runs whose autotune leaves no timings of a CPU in the cache of a machine
 /// with a GPU.
 struct StandIn {
-    installation: PathBuf,
+    installation: &'static Path,
     tiny: Tiny,
 }
 
 impl StandIn {
     /// `None` where the test cannot run and need not.
     fn prepared() -> Option<Self> {
-        let installation = match installation() {
-            Ok(installation) => installation,
-            Err(why) => {
-                let required = env::var("OFFLOAD_REQUIRE_STAND_IN").is_ok_and(|value| value == "1");
-                assert!(!required, "this test has to run, but {why}");
-                writeln!(stderr(), "NOT RUN: the trainer on the stand-in: {why}").expect("standard error");
-                return None;
-            }
-        };
+        let installation = installation()?;
         let tiny = Tiny::new();
         fs::write(tiny.join("cubecl.toml"), "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n")
             .expect("writing");

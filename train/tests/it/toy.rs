@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use crate::program::{assert_success, train};
 
-/// After this many steps a recorded run had a validation loss of 0.300 and 27 right answers of 100; other machines may
-/// add up in another order.
+/// After this many steps runs on two processors had validation losses of 0.296 and 0.300, and 30 and 27 right answers of
+/// 100: wider vectors add up in another order. A model that has learned nothing has a loss above 2 and no right answer.
 const STEPS: u64 = 120;
-const LOSS_BELOW: f64 = 0.35;
-const RIGHT_AT_LEAST: u64 = 18;
+const LOSS_BELOW: f64 = 0.45;
+const RIGHT_AT_LEAST: u64 = 12;
 
 #[test]
 fn the_default_command_learns_to_answer_under_a_budget_that_does_not_hold_it() {

@@ -1,4 +1,4 @@
-//! What tests ask about their run: how large it is ([`size`]), and whether what they need is on this machine ([`Need`]).
+//! Questions of tests about their run: how large it is ([`size`]), and whether a machine has all they need ([`Need`]).
 //!
 //! `cargo xtask test` sets the variables that are read here, and counts what did not run. Without them a test runs as in
 //! the quick suite, and says on standard error what it lacks.

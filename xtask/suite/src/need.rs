@@ -1,4 +1,4 @@
-//! What some tests need and some machines lack. Nothing is skipped in silence: the test says so past the capture of its
+//! Things that some tests need and some machines lack. Nothing is skipped in silence: the test says so past the capture of its
 //! output, a line is left for the summary of `cargo xtask test`, and where everything is required it fails.
 
 use std::{
@@ -39,11 +39,15 @@ pub enum Need {
     Gpt2,
     /// A machine without CUDA.
     NoCuda,
+    /// A kernel that gives out an `io_uring`.
+    Ring,
+    /// A folder on a file system in memory.
+    MemoryFolder,
 }
 
 impl Need {
     /// All of them, in the order in which summaries name them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Vulkan,
         Self::StandIn,
         Self::Mpi,
@@ -55,6 +59,8 @@ impl Need {
         Self::Torch,
         Self::Gpt2,
         Self::NoCuda,
+        Self::Ring,
+        Self::MemoryFolder,
     ];
 
     /// Its name in `SPILLWAY_REQUIRE` and in the summary.
@@ -71,6 +77,8 @@ impl Need {
             Self::Torch => "torch",
             Self::Gpt2 => "gpt-2",
             Self::NoCuda => "no-cuda",
+            Self::Ring => "io-uring",
+            Self::MemoryFolder => "shm",
         }
     }
 
@@ -82,13 +90,24 @@ impl Need {
             Self::Mpi => "apt-get install openmpi-bin libopenmpi3",
             Self::Mpi5 => "train/exchange/tests/install-open-mpi-5",
             Self::Mounts => "allow unprivileged user namespaces, or run as root",
-            Self::Namespace => "apt-get install iproute2, and allow unprivileged user namespaces or run as root",
+            Self::Namespace => {
+                "apt-get install iproute2, and allow unprivileged user namespaces or run as root"
+            }
             Self::Clients => "serve/web/tests/install-clients",
             Self::Valgrind => "apt-get install valgrind",
             Self::Torch => "pip install torch transformers",
             Self::Gpt2 => "set GPT2_DIR to a folder with the published GPT-2",
-            Self::NoCuda => "these tests are for machines without CUDA; here `cargo xtask gpu-check` says more",
+            Self::NoCuda => {
+                "these tests are for machines without CUDA; here `cargo xtask gpu-check` says more"
+            }
+            Self::Ring => "a container has to permit io_uring in its seccomp profile",
+            Self::MemoryFolder => "mount a tmpfs at /dev/shm",
         }
+    }
+
+    /// Whether its absence is a failure.
+    pub fn is_required(self) -> bool {
+        is_required(&env::var(REQUIRE).unwrap_or_default(), self.name())
     }
 
     /// Whether the calling test can run: it can if nothing is `missing`. Otherwise that is said and counted, and the test
@@ -99,12 +118,12 @@ impl Need {
     pub fn is_met(self, missing: Option<&str>) -> bool {
         let Some(missing) = missing else { return true };
         let test = thread::current().name().unwrap_or("a test").to_owned();
-        let required = env::var(REQUIRE).unwrap_or_default();
-        assert!(!is_required(&required, self.name()), "`{test}` has to run, but {missing}: {}", self.remedy());
+        assert!(!self.is_required(), "`{test}` has to run, but {missing}: {}", self.remedy());
         // Past the print macros, whose output is shown only for tests that fail.
         writeln!(stderr(), "not run: {test}: {missing} ({})", self.remedy()).expect("standard error");
         if let Some(file) = env::var_os(NOT_RUN) {
-            let mut file = OpenOptions::new().append(true).create(true).open(file).expect("a file for the summary");
+            let mut file =
+                OpenOptions::new().append(true).create(true).open(file).expect("a file for the summary");
             // One write, so that lines of tests that run side by side stay whole.
             file.write_all(format!("{self}\t{test}\n").as_bytes()).expect("a line for the summary");
         }

@@ -8,9 +8,9 @@ pub const SIZE: &str = "SPILLWAY_TESTS";
 /// How much of each promise is tried. A larger size runs all tests of a smaller one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Size {
-    /// What a newcomer waits for: each promise that minutes suffice for, once.
+    /// A newcomer waits for it: each promise that minutes suffice for, once.
     Quick,
-    /// What a change must pass: each promise of ARCHITECTURE.md.
+    /// A change must pass it: each promise of ARCHITECTURE.md.
     Gate,
     /// Every schedule, seed, kill and program, with random cases drawn anew. Takes hours.
     Full,

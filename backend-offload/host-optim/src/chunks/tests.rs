@@ -111,7 +111,7 @@ fn a_state_on_the_disk_has_the_bits_of_one_in_memory_whatever_chunk_and_threads(
 }
 
 #[test]
-fn what_was_saved_in_one_place_goes_on_in_the_other() {
+fn states_saved_in_memory_resume_on_the_disk_and_the_other_way_round() {
     let (_folder, disk) = disk(16 << 20);
     let len = 3 * PIECE + 300;
     for (format, rule) in [Format::F32, Format::Bf16Moments, Format::Compact]

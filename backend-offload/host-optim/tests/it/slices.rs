@@ -210,7 +210,7 @@ fn shares_of_a_gradient_add_up_in_f32() {
 }
 
 #[test]
-fn what_cannot_be_done_is_an_error_and_changes_nothing() {
+fn an_impossible_step_is_an_error_and_changes_nothing() {
     let weights = narrow(&numbers(1, 1.0));
     let mut stepped = weights.clone();
     let memory = HostMemory::unlimited();

@@ -78,7 +78,7 @@ fn an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it() {
     );
     let before = sweep.pager.counters();
     sweep.pager.begin(&[block]).expect("a legal operand");
-    let full = Rooms { host: Limit::bytes(0), disk: Limit::bytes(0) };
+    let full = Rooms { host: Limit::bytes(0), disk: Limit::bytes(0), page: 1 };
     let mut steps = Vec::new();
     loop {
         match sweep.pager.next_step(&|| full).expect("its memory is its own") {

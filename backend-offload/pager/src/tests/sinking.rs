@@ -16,7 +16,7 @@ fn operate_above_a_disk(
     loop {
         let held = [HOST, DISK].map(|tier| pager.ledger().held(tier));
         assert!(held[0] <= host && held[1] <= disk, "{held:?} after {steps:?}");
-        let rooms = Rooms { host: Limit::bytes(host - held[0]), disk: Limit::bytes(disk - held[1]) };
+        let rooms = Rooms { host: Limit::bytes(host - held[0]), disk: Limit::bytes(disk - held[1]), page: 1 };
         match pager.next_step(&|| rooms)? {
             Step::Ready => return Ok(steps),
             step => {
@@ -150,8 +150,8 @@ fn the_block_that_the_disk_has_sinks_of_two_needed_equally_late_and_nothing_is_w
     pager.sunk(below).expect("it is on the host");
     pager.raised(below).expect("it is on the disk");
     pager.begin(&[]).expect("no operand");
-    let full = Rooms { host: Limit::bytes(0), disk: Limit::NONE };
-    assert_eq!(pager.step_to_host_room(5, &|| full), Ok(Step::Sink { block: below }));
+    let full = Rooms { host: Limit::bytes(0), disk: Limit::NONE, page: 1 };
+    assert_eq!(pager.steps_to_host_room(5, full), Ok(vec![Step::Sink { block: below }]));
     pager.sunk(below).expect("it is on the host");
     assert_eq!(pager.counters().bytes_to_disk, 10, "it was written before");
 }
@@ -165,16 +165,16 @@ fn a_copy_that_the_disk_has_too_is_given_up_before_a_larger_one() {
     }
     pager.sunk(below).expect("it is on the host");
     operate_above_a_disk(&mut pager, &[below, larger], [22, 10]).expect("there is room");
-    let full = Rooms { host: Limit::bytes(0), disk: Limit::NONE };
-    let step = pager.step_to_host_room(1, &|| full);
-    assert_eq!(step, Ok(Step::DropCopy { block: below, tier: HOST }));
+    let full = Rooms { host: Limit::bytes(0), disk: Limit::NONE, page: 1 };
+    let steps = pager.steps_to_host_room(1, full);
+    assert_eq!(steps, Ok(vec![Step::DropCopy { block: below, tier: HOST }]));
     pager.copy_dropped(below, HOST).expect("it has a copy");
     assert_eq!(place(&pager, below), (Place::Device { clean: Some(DISK) }, false));
-    let step = pager.step_to_host_room(1, &|| full);
-    assert_eq!(step, Ok(Step::DropCopy { block: larger, tier: HOST }));
+    let steps = pager.steps_to_host_room(1, full);
+    assert_eq!(steps, Ok(vec![Step::DropCopy { block: larger, tier: HOST }]));
     pager.copy_dropped(larger, HOST).expect("it has a copy");
-    assert!(pager.step_to_host_room(1, &|| full).is_err(), "nothing is left to give up");
-    assert_eq!(pager.step_to_host_room(1, &|| Rooms::ENDLESS), Ok(Step::Ready));
+    assert!(pager.steps_to_host_room(1, full).is_err(), "nothing is left to give up");
+    assert_eq!(pager.steps_to_host_room(1, Rooms::ENDLESS), Ok(Vec::new()));
 }
 
 #[test]
@@ -224,21 +224,6 @@ fn written_pair() -> (Pager, [BlockId; 2]) {
 }
 
 #[test]
-fn nothing_sinks_for_a_room_that_cannot_be_made() {
-    let mut pager = Pager::new(Limit::bytes(10), Policy::LeastRecentlyUsed, Oversized::Refuse);
-    let blocks = [20, 30].map(|bytes| pager.insert(bytes, Arena(0)));
-    for block in blocks {
-        pager.wrote_in_tier(block, HOST).expect("it is nowhere");
-    }
-    pager.begin(&[]).expect("no operand");
-    pager.swept();
-    let rooms = Rooms { host: Limit::bytes(5), disk: Limit::bytes(40) };
-    let refused = Err(Stop::Shortage(Shortage::TierFull { wanted: 46 }));
-    assert_eq!(pager.step_to_host_room(46, &|| rooms), refused, "5 and 40 are all there will be");
-    assert!(matches!(pager.step_to_host_room(35, &|| rooms), Ok(Step::Sink { .. })));
-}
-
-#[test]
 fn a_copy_on_the_disk_is_kept_where_giving_it_up_makes_no_room() {
     let mut pager = Pager::new(Limit::bytes(10), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let [small, large] = [10, 30].map(|bytes| pager.insert(bytes, Arena(0)));
@@ -248,9 +233,9 @@ fn a_copy_on_the_disk_is_kept_where_giving_it_up_makes_no_room() {
     pager.copy_dropped(small, HOST).expect("it has a copy");
     pager.wrote_in_tier(large, HOST).expect("it is nowhere");
     pager.swept();
-    let full = Rooms { host: Limit::bytes(0), disk: Limit::bytes(0) };
+    let full = Rooms { host: Limit::bytes(0), disk: Limit::bytes(0), page: 1 };
     let refused = Err(Stop::Shortage(Shortage::TierFull { wanted: 5 }));
-    assert_eq!(pager.step_to_host_room(5, &|| full), refused, "30 bytes do not sink into 10");
+    assert_eq!(pager.steps_to_host_room(5, full), refused, "30 bytes do not sink into 10");
     assert_eq!(place(&pager, small).0, Place::Device { clean: Some(DISK) });
 }
 

@@ -74,7 +74,7 @@ fn operations_of_a_program_of_which_half_fits_allocate_at_most_once_each() {
     let mut pager = Pager::new(Limit::bytes(BLOCKS * 100 / 2), Policy::Planned, Oversized::Refuse);
     pager.look_ahead(true);
     let blocks: Vec<BlockId> = (0..BLOCKS).map(|_| pager.insert(100, Arena::UNPOOLED)).collect();
-    let rooms = || Rooms { host: Limit::NONE, disk: Limit::bytes(0) };
+    let rooms = || Rooms { host: Limit::NONE, disk: Limit::bytes(0), page: 1 };
     let mut step = || {
         for pair in blocks.windows(2) {
             let mut is_ready = pager.begin(pair).expect("it fits");

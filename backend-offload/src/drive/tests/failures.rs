@@ -2,6 +2,7 @@
 
 use super::fake_door::FakeDoor;
 use crate::error::OffloadError;
+use crate::tiers::in_memory;
 use pager::{BlockId, Limit, Oversized, Place, Policy, TierIndex};
 
 const BYTES: u64 = 100;
@@ -70,8 +71,14 @@ const PAGE: u64 = 4096;
 /// A door above a disk, with room for one block on the device and one on the host: the first has sunk.
 fn above_a_disk() -> (FakeDoor, [BlockId; 3]) {
     let (budget, modes) = (Limit::bytes(PAGE), (false, true));
-    let mut door =
-        FakeDoor::above_a_disk(budget, Limit::bytes(PAGE), 3, Policy::Recency, Oversized::Refuse, modes);
+    let mut door = FakeDoor::above_a_disk(
+        budget,
+        Limit::bytes(PAGE),
+        in_memory(3),
+        Policy::Recency,
+        Oversized::Refuse,
+        modes,
+    );
     let blocks = [0; 3].map(|_| door.insert(PAGE, 0));
     for block in blocks {
         door.operate(&[block], 1).expect("five places for three blocks");

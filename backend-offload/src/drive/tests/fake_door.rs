@@ -7,9 +7,10 @@ use crate::drive::{MoveFailure, Mover, Progress, complete, draft, make_resident,
 use crate::error::OffloadError;
 use crate::journal::Journal;
 use crate::report::Counts;
-use crate::tiers::{Draft, HostPool, Lease, Share, SlabSource, Tiers, in_memory};
+use crate::tiers::{ALIGNMENT, Disk, Draft, HostPool, Lease, Share, SlabSource, Tiers};
 use pager::{Arena, BlockId, Limit, Outcome, Oversized, Pager, Place, Policy, TierIndex, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The ways in which a copy fails.
@@ -101,22 +102,21 @@ impl FakeDoor {
         oversized: Oversized,
         (takes_time, distrust): (bool, bool),
     ) -> Self {
-        Self::above_a_disk(budget, host, 0, policy, oversized, (takes_time, distrust))
+        Self::above_a_disk(budget, host, None, policy, oversized, (takes_time, distrust))
     }
 
-    /// With so many pages of a disk below the host.
+    /// With a disk below the host.
     pub fn above_a_disk(
         budget: Limit,
         host: Limit,
-        pages: u64,
+        disk: Option<Arc<Disk>>,
         policy: Policy,
         oversized: Oversized,
         (takes_time, distrust): (bool, bool),
     ) -> Self {
         Self {
             pager: pager_of(budget, policy, oversized, takes_time),
-            tiers: Tiers::new(HostPool::new(host, Limit::NONE), SlabSource::Heap, distrust)
-                .above(in_memory(pages)),
+            tiers: Tiers::new(HostPool::new(host, Limit::NONE), SlabSource::Heap, distrust).above(disk),
             journal: Journal::default(),
             counts: Counts::default(),
             oversized,
@@ -239,23 +239,41 @@ impl FakeDoor {
         }
     }
 
-    /// The program takes host memory for itself. What cannot be had leaves everything where it is.
+    /// The program takes host memory for itself. A refusal leaves all blocks where they are.
     pub fn take_host(&mut self, len: usize) {
         self.operands.clear();
-        let before = (self.pager.counters().sunk, self.pager.ledger().held(TierIndex::HOST));
-        let rest = self.tiers.pool().usage().limit.get().map(|all| all - self.tiers.pool().usage().in_use);
+        let sunk = self.pager.counters().sunk;
+        let at_rest = self.at_rest();
         match draft(self, len) {
             Ok(Some(draft)) => self.taken.push(draft),
-            Ok(None) if rest.is_some_and(|rest| rest + before.1 < len as u64) => {
-                assert_eq!(
-                    self.pager.counters().sunk,
-                    before.0,
-                    "no block sinks for a room that cannot be made"
-                );
+            Ok(None) => {
+                assert_eq!(self.pager.counters().sunk, sunk, "no block sinks for a room that cannot be made");
+                let before = at_rest.iter().filter_map(|before| Some((before, self.pager.get(before.0)?)));
+                for ((_, place, below), block) in before {
+                    assert_eq!((block.place, block.below), (*place, *below), "nothing is given up for it");
+                }
+                assert!(!self.all_could_sink(len as u64), "a room that can be made is not refused");
             }
-            Ok(None) => {}
             Err(error) => assert!(matches!(error, OffloadError::Disk { .. }), "{error}"),
         }
+    }
+
+    /// Blocks that no move is about, with their places.
+    fn at_rest(&self) -> Vec<(BlockId, Place, bool)> {
+        let moves = |id: BlockId| self.flights.iter().any(|flight| flight.block == id);
+        let blocks = self.shadows.iter().flatten().filter(|shadow| !moves(shadow.id));
+        let place = |id: BlockId| self.pager.get(id).map(|block| (id, block.place, block.below));
+        blocks.filter_map(|shadow| place(shadow.id)).collect()
+    }
+
+    /// Whether `len` bytes of the host are free once every block on it has sunk, and the disk has room for all that it lacks.
+    fn all_could_sink(&self, len: u64) -> bool {
+        let taken: usize = self.taken.iter().map(|draft| draft.len()).sum();
+        let blocks = self.shadows.iter().flatten().filter_map(|shadow| self.pager.get(shadow.id));
+        let unwritten = blocks.filter(|block| block.place == Place::Away(TierIndex::HOST) && !block.below);
+        let pages = unwritten.map(|block| block.bytes.next_multiple_of(ALIGNMENT)).sum();
+        let limit = self.tiers.pool().usage().limit;
+        limit.allows_more(taken as u64, len) && self.tiers.below().rooms().disk.allows(pages)
     }
 
     pub fn forget(&mut self, id: BlockId) {

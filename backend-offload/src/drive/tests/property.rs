@@ -2,10 +2,11 @@
 
 use super::fake_door::FakeDoor;
 use crate::drive::{make_room, sweep};
-use crate::tiers::{SlabSource, Tiers};
+use crate::tiers::{Disk, SlabSource, Tiers, in_memory, scheduled};
 use pager::{Arena, BlockId, Limit, Oversized, Place, Policy, TierIndex};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Debug, Clone)]
@@ -153,12 +154,13 @@ impl FakeDoor {
     }
 }
 
-/// 256 programs of 4,096 operations: over a million.
+/// Operations of a program.
 const PROGRAM: usize = 4096;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(suite::size().pick(64, 256, 2560)))]
 
+    /// The disk is as fast as the machine has it now.
     #[test]
     fn any_program_under_any_budget_reads_what_it_wrote(
         budget in prop_oneof![
@@ -173,7 +175,7 @@ proptest! {
         modes in (any::<bool>(), any::<bool>()),
         program in vec(op(600), PROGRAM),
     ) {
-        let mut door = FakeDoor::above_a_disk(budget, host, disk, policy, oversized, modes);
+        let mut door = FakeDoor::above_a_disk(budget, host, in_memory(disk), policy, oversized, modes);
         for op in program {
             door.run(op);
         }
@@ -189,8 +191,9 @@ proptest! {
         distrust in any::<bool>(),
         kept in vec(1u16..300, 1..12),
         step in vec(op(600), 16..96),
+        pace in any::<u64>(),
     ) {
-        let budget = Limit::bytes(budget);
+        let (budget, disk) = (Limit::bytes(budget), scheduled(disk, pace));
         let mut door =
             FakeDoor::above_a_disk(budget, host, disk, Policy::Planned, Oversized::Refuse, (true, distrust));
         for bytes in kept {
@@ -215,7 +218,8 @@ proptest! {
 const PAGE: u64 = 4096;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    // Ten million operations in the full suite.
+    #![proptest_config(ProptestConfig::with_cases(suite::size().pick(32, 128, 2500)))]
 
     /// All contents are compared after every sixteenth operation, those of operands in each.
     fn any_program_on_pages(
@@ -225,8 +229,9 @@ proptest! {
         policy in prop_oneof![Just(Policy::Planned), Just(Policy::Recency), Just(Policy::LeastRecentlyUsed)],
         modes in (any::<bool>(), any::<bool>()),
         program in vec(op(2 * PAGE as u16 + 1), PROGRAM),
+        pace in any::<u64>(),
     ) {
-        let (budget, host) = (Limit::bytes(budget), Limit::bytes(host));
+        let (budget, host, disk) = (Limit::bytes(budget), Limit::bytes(host), scheduled(disk, pace));
         let mut door = FakeDoor::above_a_disk(budget, host, disk, policy, Oversized::Refuse, modes);
         for (n, op) in program.into_iter().enumerate() {
             door.act(op);
@@ -246,8 +251,8 @@ proptest! {
 static SUNK: AtomicU64 = AtomicU64::new(0);
 static RAISED: AtomicU64 = AtomicU64::new(0);
 
-/// Half a million operations on blocks of one page and of two, with a disk below a host that holds few of them. A single program
-/// on a disk of one page may raise nothing by chance; all together do thousands of times.
+/// Operations on blocks of one page and of two, with a disk below a host that holds few of them. A single program on a disk of
+/// one page may raise nothing by chance; all together do thousands of times.
 #[test]
 fn any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers() {
     any_program_on_pages();
@@ -276,11 +281,16 @@ fn a_sweep_over_more_than_fits_is_moved_ahead() {
     door.close();
 }
 
+/// A disk whose pieces have ended whenever they are looked at.
+fn at_once(pages: u64) -> Option<Arc<Disk>> {
+    scheduled(pages, 0)
+}
+
 #[test]
 fn what_a_repeated_program_wants_next_of_the_disk_is_read_beside_it() {
     let (device, host) = (Limit::bytes(10_000), Limit::bytes(10_000));
     let mut door =
-        FakeDoor::above_a_disk(device, host, 40, Policy::Planned, Oversized::Refuse, (false, true));
+        FakeDoor::above_a_disk(device, host, at_once(40), Policy::Planned, Oversized::Refuse, (false, true));
     let weights: Vec<_> = (0..12).map(|n| door.insert(4000 + n, 0)).collect();
     for id in &weights {
         door.operate(&[*id], 1).expect("there is room for all");
@@ -298,23 +308,17 @@ fn what_a_repeated_program_wants_next_of_the_disk_is_read_beside_it() {
     door.close();
 }
 
-/// The disk has time enough beside each operation, however busy the machine is.
-fn settle(door: &mut FakeDoor) {
-    door.tiers.below().disk.expect("the door is above one").settle();
-    door.check();
-}
-
 /// Blocks are used forwards and backwards and written each time; the host holds a few of them.
 #[test]
 fn what_a_repeated_program_lets_sink_is_written_beside_it() {
     let (device, host) = (Limit::bytes(12_300), Limit::bytes(50_000));
     let mut door =
-        FakeDoor::above_a_disk(device, host, 60, Policy::Planned, Oversized::Refuse, (false, true));
+        FakeDoor::above_a_disk(device, host, at_once(60), Policy::Planned, Oversized::Refuse, (false, true));
     let weights: Vec<_> = (0..24).map(|n| door.insert(4000 + n, 0)).collect();
     for _ in 0..9 {
         for id in weights.iter().chain(weights.iter().rev()) {
             door.operate(&[*id], 1).expect("there is room for all");
-            settle(&mut door);
+            door.check();
         }
         door.pager.mark_step();
     }
@@ -330,12 +334,12 @@ const READ: usize = 36;
 fn reading_sweep() -> (FakeDoor, Vec<BlockId>) {
     let (device, host) = (Limit::bytes(12_300), Limit::bytes(50_000));
     let mut door =
-        FakeDoor::above_a_disk(device, host, 80, Policy::Planned, Oversized::Refuse, (false, true));
+        FakeDoor::above_a_disk(device, host, at_once(80), Policy::Planned, Oversized::Refuse, (false, true));
     let weights: Vec<_> = (0..READ as u64).map(|n| door.insert(4000 + n, 0)).collect();
     for round in 0..6 {
         for id in weights.iter().chain(weights.iter().rev()) {
             door.operate(&[*id], u8::from(round == 0)).expect("there is room for all");
-            settle(&mut door);
+            door.check();
         }
         door.pager.mark_step();
     }
@@ -347,6 +351,34 @@ fn what_a_repeated_program_needs_next_of_the_disk_is_raised_beside_it() {
     let (mut door, _) = reading_sweep();
     let counters = door.pager.counters();
     assert!(counters.raised_ahead > 60 && counters.raised_ahead * 3 > counters.raised, "{counters:?}");
+    door.close();
+}
+
+/// The room that is missing once the block under way has given up its memory needs two blocks on the disk, which has pages for one.
+#[test]
+fn no_block_sinks_for_a_room_that_cannot_be_made_while_another_is_under_way_from_the_disk() {
+    let modes = (false, true);
+    let (device, host) = (Limit::bytes(PAGE), Limit::bytes(14_200));
+    let disk = at_once(4);
+    let mut door = FakeDoor::above_a_disk(device, host, disk, Policy::Recency, Oversized::Refuse, modes);
+    let raised = door.insert(6000, 0);
+    door.write_from_host(raised);
+    door.take_host(14_200);
+    assert!(door.taken.pop().is_some(), "it sinks into two pages");
+    let blocks = [4200, 4000].map(|bytes| door.insert(bytes, 0));
+    for block in blocks {
+        door.write_from_host(block);
+    }
+    assert!(door.tiers.begin_raising(raised, 6000), "there is room for it");
+    door.pager.raise_begun(raised).expect("it is on the disk");
+    door.check();
+
+    door.take_host(12_300);
+    assert_eq!((door.taken.len(), door.pager.counters().sunk), (0, 1), "three pages do not go into two");
+    door.check();
+    door.take_host(10_200);
+    assert_eq!((door.taken.len(), door.pager.counters().sunk), (1, 2), "the larger one makes room");
+    door.check();
     door.close();
 }
 

@@ -1,7 +1,9 @@
 //! A kernel without rings.
 
 use super::super::lines::Lines;
+use super::carriers::ring_or_word;
 use super::*;
+use std::sync::Once;
 
 /// Makes the kernel refuse rings to this thread, as containers do.
 fn refuse_rings() {

@@ -53,7 +53,7 @@ fn exchange(mask: u32, value: u64) -> (u32, [u64; 32]) {
 }
 
 #[test]
-fn nobody_passes_a_barrier_before_all_have_come() {
+fn no_thread_passes_a_barrier_before_all_have_come() {
     unsafe extern "C" fn body(arguments: *mut *mut c_void) {
         // SAFETY: started by `run`.
         let board = unsafe { board(arguments) };

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_while_others_write_finds_a_whole_file_and_nothing_is_left_beside_it() {
+    fn a_file_read_while_others_write_it_is_whole_and_no_part_is_left_beside_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kernel.cu");
         let text = "text ".repeat(10_000);

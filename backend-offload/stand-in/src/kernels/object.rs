@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passes_for_ptx_says_all_that_is_needed_to_load_it() {
+    fn an_image_written_as_ptx_is_read_back_whole() {
         for places in [vec![], vec![0, 64, 16]] {
             let image = Image { object: "/a b/c.so".into(), places };
             assert_eq!(Image::parse(&image.text()), Some(image));

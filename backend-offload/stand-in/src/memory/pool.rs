@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_counts_memory_in_use_and_memory_in_use_is_never_unmapped() {
+    fn the_threshold_counts_memory_in_use_and_memory_in_use_is_never_unmapped() {
         let mut pool = Pool::default();
         pool.freed(100);
         assert_eq!((pool.trim_to(250, 200), pool.unused()), (50, 50));

@@ -8,6 +8,8 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
+use suite::Need;
+
 use crate::{findings, kernels, memory, options, order};
 
 const SCENARIO: &str = "SCENARIO";
@@ -78,13 +80,10 @@ pub(crate) fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Whether kernels can be compiled here; says so where they cannot.
+/// Whether kernels can be compiled here.
 pub(crate) fn compiler_found() -> bool {
-    let found = Command::new("g++").arg("--version").output().is_ok();
-    if !found {
-        eprintln!("not run: needs the C++ compiler g++");
-    }
-    found
+    let started = Command::new("g++").arg("--version").output();
+    Need::StandIn.found(started.map_err(|error| format!("g++ could not be started: {error}"))).is_some()
 }
 
 #[test]

@@ -2,22 +2,15 @@
 
 use super::{Machine, Plain, Spilling, Target, children, counted, install, promises};
 use crate::child::Facts;
+use crate::folders;
 use backend_offload::{Faults, OffloadConfig};
 use burn::prelude::*;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 children! { "cube/tune too large" => tune_too_large, "cube/tune among panics" => tune_among_panics }
 
-/// A directory in which every run tunes from scratch.
-fn without_results(name: &str) -> PathBuf {
-    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    if directory.exists() {
-        std::fs::remove_dir_all(&directory).expect("an old directory of ours");
-    }
-    std::fs::create_dir_all(&directory).expect("a directory of ours");
-    std::fs::write(directory.join("cubecl.toml"), "[autotune]\ncache = \"local\"\n").expect("a file of ours");
-    directory
-}
+/// The default level, at which most is tuned.
+const SETTINGS: &str = "[autotune]\ncache = \"local\"\n";
 
 /// The tuned choices that are kept in the directory.
 fn kept(directory: &Path) -> Vec<String> {
@@ -37,22 +30,27 @@ fn kept(directory: &Path) -> Vec<String> {
 }
 
 promises! {
-    tuning_under_a_budget_times_kernels_and_not_copies,
-    what_is_too_large_to_run_leaves_no_tuned_choice_behind,
-    a_candidate_that_fails_does_not_spoil_the_others,
+    stand_in {
+        tuning_under_a_budget_times_kernels_and_not_copies: One,
+        an_operation_too_large_to_run_leaves_no_tuned_choice_behind: One,
+        a_candidate_that_fails_does_not_spoil_the_others: One,
+    }
+    vulkan {}
+    full {
+        tuning_under_a_budget_times_kernels_and_not_copies,
+        an_operation_too_large_to_run_leaves_no_tuned_choice_behind,
+        a_candidate_that_fails_does_not_spoil_the_others,
+    }
 }
 
 fn tuning_under_a_budget_times_kernels_and_not_copies(machine: &Machine) {
-    if !machine.is_first() {
-        return;
-    }
-    let directory = without_results(&format!("tuned-under-a-budget-on-{machine}"));
+    let directory = folders::fresh(SETTINGS);
     let tuned = || {
         machine
             .child("cube/train")
             .with("program", "transformer")
             .with("steps", 2)
-            .directory(directory.clone())
+            .directory(directory.path().to_owned())
     };
     // Every candidate's operands fit, and little more.
     let report = machine.run(tuned().with("budget", "4MiB"));
@@ -66,7 +64,7 @@ fn tuning_under_a_budget_times_kernels_and_not_copies(machine: &Machine) {
     assert_eq!(report.number("failures"), 0, "and nothing failed");
     // Of each candidate only warm-up samples contain copies.
     assert_eq!((report.number("autotune discards"), report.number("autotune unmeasured")), (0, 0));
-    assert!(!kept(&directory).is_empty(), "results are kept where the runtime keeps them");
+    assert!(!kept(directory.path()).is_empty(), "results are kept where the runtime keeps them");
     // The results are those of the plain runtime, and serve it: nothing is tuned again.
     let again = machine.run(tuned());
     assert_eq!(again.number("autotune discards"), 0);
@@ -88,26 +86,23 @@ fn tune_too_large<T: Target>(parameters: &Facts) -> Facts {
     counted::<T>(&device, facts)
 }
 
-fn what_is_too_large_to_run_leaves_no_tuned_choice_behind(machine: &Machine) {
-    if !machine.is_first() {
-        return;
-    }
-    let directory = without_results(&format!("tuned-too-large-on-{machine}"));
+fn an_operation_too_large_to_run_leaves_no_tuned_choice_behind(machine: &Machine) {
+    let directory = folders::fresh(SETTINGS);
     let child = |budget| {
         let child = machine.child("cube/tune too large").with("budget", budget);
-        machine.run(child.directory(directory.clone()))
+        machine.run(child.directory(directory.path().to_owned()))
     };
     let report = child("400KiB");
     for told in ["product", "sums"] {
         assert!(report.text(told).contains("budget"), "{}", report.text(told));
     }
     assert!(report.number("autotune unmeasured") > 0, "there was something to tune");
-    assert_eq!(kept(&directory), Vec::<String>::new(), "nothing was measured");
+    assert_eq!(kept(directory.path()), Vec::<String>::new(), "nothing was measured");
     // With room, the same product is tuned on true times.
     let report = child("unlimited");
     assert_eq!((report.text("product"), report.text("sums")), ("Some(256.0)", "Some(65536.0)"));
     assert_eq!(report.number("autotune unmeasured"), 0);
-    assert!(kept(&directory).len() >= 2);
+    assert!(kept(directory.path()).len() >= 2);
 }
 
 /// Products of many sizes on a runtime that panics now and then; each is tuned.
@@ -123,11 +118,8 @@ fn tune_among_panics<T: Target>(_: &Facts) -> Facts {
 }
 
 fn a_candidate_that_fails_does_not_spoil_the_others(machine: &Machine) {
-    if !machine.is_first() {
-        return;
-    }
-    let directory = without_results(&format!("tuned-among-panics-on-{machine}"));
-    let report = machine.run(machine.child("cube/tune among panics").directory(directory.clone()));
+    let directory = folders::fresh(SETTINGS);
+    let report = machine.run(machine.child("cube/tune among panics").directory(directory.path().to_owned()));
     assert_eq!(report.number("autotune unmeasured"), 0, "every candidate wrote to buffers that exist");
-    assert!(!kept(&directory).is_empty());
+    assert!(!kept(directory.path()).is_empty());
 }

@@ -3,6 +3,7 @@
 use super::{Machine, Plain, Spilling, Target, children, promises};
 use crate::child::{Child, Facts, Report};
 use crate::disk;
+use crate::folders;
 use crate::operations::refusals::message;
 use crate::programs::{Size, program};
 use backend_offload::{Faults, OffloadConfig, stats};
@@ -13,16 +14,31 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 children! { "cube/faults" => suffer, "cube/failing disk" => tensors }
 
 promises! {
-    uploads_that_fail_are_told_and_harm_no_block,
-    refused_allocations_are_worked_around,
-    a_driver_without_memory_left_is_worked_around_or_told,
-    copies_that_fail_now_and_then_are_worked_around,
-    a_device_that_refuses_for_good_is_told,
-    a_host_that_fills_up_mid_step_is_told,
-    a_disk_that_fails_now_and_then_is_told_and_loses_nothing,
-    training_above_a_disk_that_fails_gives_the_same_bits_or_says_why,
-    copies_that_always_fail_are_told,
-    a_panic_inside_the_runtime_is_told,
+    stand_in {
+        uploads_that_fail_are_told_and_harm_no_block: Few,
+        refused_allocations_are_worked_around: Few,
+        a_driver_without_memory_left_is_worked_around_or_told: Few,
+        copies_that_fail_now_and_then_are_worked_around: Few,
+        a_device_that_refuses_for_good_is_told: Few,
+        a_host_that_fills_up_mid_step_is_told: Few,
+        a_disk_that_fails_now_and_then_is_told_and_loses_nothing: Few,
+        copies_that_always_fail_are_told: Few,
+        a_panic_inside_the_runtime_is_told: Few,
+    }
+    gate { training_above_a_disk_that_fails_gives_the_same_bits_or_says_why: OneOrEvery }
+    vulkan {
+        refused_allocations_are_worked_around,
+        copies_that_fail_now_and_then_are_worked_around,
+        a_device_that_refuses_for_good_is_told,
+    }
+    full {
+        uploads_that_fail_are_told_and_harm_no_block,
+        a_host_that_fills_up_mid_step_is_told,
+        a_disk_that_fails_now_and_then_is_told_and_loses_nothing,
+        training_above_a_disk_that_fails_gives_the_same_bits_or_says_why,
+        copies_that_always_fail_are_told,
+        a_panic_inside_the_runtime_is_told,
+    }
 }
 
 const STEPS: usize = 4;
@@ -46,7 +62,7 @@ fn suffer<T: Target>(parameters: &Facts) -> Facts {
         config = config.host_budget(host.parse().expect("a budget"));
     }
     if let Some(disk) = parameters.find("disk") {
-        config = config.disk(std::env::temp_dir(), disk.parse().expect("a budget"));
+        config = config.disk(folders::target(), disk.parse().expect("a budget"));
     }
     config.install::<Plain<T>>(&device).expect("installs");
 
@@ -91,9 +107,9 @@ fn fault_free(machine: &Machine) -> String {
     machine.run(child(machine, 1, "unlimited")).text("thread 0").to_owned()
 }
 
-fn thread_counts(machine: &Machine) -> Vec<u64> {
+fn thread_counts(machine: &Machine) -> &'static [u64] {
     // Many threads on few processors mostly wait for each other's queues.
-    if machine.is_thorough() { vec![1, 8] } else { vec![2] }
+    if machine.is_thorough() { suite::size().pick(&[1], &[1, 8], &[1, 8]) } else { &[2] }
 }
 
 /// Faults that can be worked around change nothing.
@@ -126,7 +142,7 @@ const TIGHT: &str = "7MiB";
 
 fn refused_allocations_are_worked_around(machine: &Machine) {
     let right = fault_free(machine);
-    for threads in thread_counts(machine) {
+    for &threads in thread_counts(machine) {
         let report =
             assert_recovered(machine, child(machine, threads, TIGHT).with("refuse every", 7), &right);
         assert!(report.number("refusals") > 0);
@@ -134,11 +150,10 @@ fn refused_allocations_are_worked_around(machine: &Machine) {
     }
 }
 
-/// The driver itself has no more, although no budget says so: another program holds the rest of the device.
+/// The driver itself has no more, although no budget says so: another program holds the rest of the device. That of
+/// Vulkan cannot be made to refuse.
+#[cfg(feature = "cuda")]
 fn a_driver_without_memory_left_is_worked_around_or_told(machine: &Machine) {
-    if matches!(machine, Machine::Vulkan) {
-        return; // Its driver cannot be made to refuse.
-    }
     let right = fault_free(machine);
     let within = |bytes: u64| child(machine, 1, "unlimited").environment("STAND_IN_VRAM", bytes);
     let report = assert_recovered(machine, within(9 << 20), &right);
@@ -148,7 +163,7 @@ fn a_driver_without_memory_left_is_worked_around_or_told(machine: &Machine) {
 
 fn copies_that_fail_now_and_then_are_worked_around(machine: &Machine) {
     let right = fault_free(machine);
-    for threads in thread_counts(machine) {
+    for &threads in thread_counts(machine) {
         let report =
             assert_recovered(machine, child(machine, threads, TIGHT).with("break copies", 5), &right);
         assert!(report.number("evictions") > 0);
@@ -157,7 +172,7 @@ fn copies_that_fail_now_and_then_are_worked_around(machine: &Machine) {
 
 fn a_device_that_refuses_for_good_is_told(machine: &Machine) {
     let right = fault_free(machine);
-    for threads in thread_counts(machine) {
+    for &threads in thread_counts(machine) {
         assert_told(
             machine,
             child(machine, threads, "unlimited").with("refuse after", 40),
@@ -169,7 +184,7 @@ fn a_device_that_refuses_for_good_is_told(machine: &Machine) {
 
 fn a_host_that_fills_up_mid_step_is_told(machine: &Machine) {
     let right = fault_free(machine);
-    for threads in thread_counts(machine) {
+    for &threads in thread_counts(machine) {
         assert_told(machine, child(machine, threads, TIGHT).with("host", "128KiB"), &right, "host");
     }
 }
@@ -181,16 +196,12 @@ fn tensors<T: Target>(parameters: &Facts) -> Facts {
 fn a_disk_that_fails_now_and_then_is_told_and_loses_nothing(machine: &Machine) {
     // Faults that damage or find no space are the most telling.
     let faults: &[usize] = if machine.is_thorough() { &[0, 1, 2, 3, 4] } else { &[2, 4] };
-    disk::whoever_is_told_nothing_has_the_right_values(faults, |fault| {
+    disk::values_are_right_or_the_failure_is_told(faults, |fault| {
         machine.run(machine.child("cube/failing disk").with("disk fault", fault).with("every", 3))
     });
 }
 
 fn training_above_a_disk_that_fails_gives_the_same_bits_or_says_why(machine: &Machine) {
-    // It takes long, and shows of faults what tensors show.
-    if matches!(machine, Machine::Vulkan) || machine.follows_in_the_gate() {
-        return;
-    }
     let right = fault_free(machine);
     for (n, every) in [(2, 5), (4, 1)] {
         let (name, _, reason) = disk::FAULTS[n];
@@ -202,7 +213,7 @@ fn training_above_a_disk_that_fails_gives_the_same_bits_or_says_why(machine: &Ma
 
 fn copies_that_always_fail_are_told(machine: &Machine) {
     let right = fault_free(machine);
-    for threads in thread_counts(machine) {
+    for &threads in thread_counts(machine) {
         assert_told(
             machine,
             child(machine, threads, TIGHT).with("break copies", 1),
@@ -214,14 +225,14 @@ fn copies_that_always_fail_are_told(machine: &Machine) {
 
 fn a_panic_inside_the_runtime_is_told(machine: &Machine) {
     let right = fault_free(machine);
-    for threads in thread_counts(machine) {
+    for &threads in thread_counts(machine) {
         assert_told(machine, child(machine, threads, TIGHT).with("panic", 50), &right, "panicked");
     }
 }
 
 fn uploads_that_fail_are_told_and_harm_no_block(machine: &Machine) {
     let right = fault_free(machine);
-    for threads in thread_counts(machine) {
+    for &threads in thread_counts(machine) {
         let fault = child(machine, threads, TIGHT).with("break uploads", 6);
         assert_told(machine, fault, &right, "the upload failed");
     }

@@ -7,7 +7,8 @@
 
 use super::Machine;
 use crate::child::Child;
-use crate::stand_in::{self, Steps, Work, run_and_watch};
+use crate::folders;
+use crate::stand_in::{Steps, Work, run_and_watch};
 use pager::{Elapsed, Event, Limit, Pace, Policy, Recording, Replay, bound};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -68,7 +69,6 @@ fn training(machine: &Machine, program: &str) -> Child {
 /// operation; those too small to be moved by default have no bytes.
 fn recorded(file: &Path) -> Recording {
     let bytes = std::fs::read(file).expect("a recording");
-    std::fs::remove_file(file).expect("it was there");
     let mut whole = dropped_at_once(Recording::from_bytes(&bytes).expect("a recording"));
     let reads = whole.operands.iter().filter(|operand| !operand.written).count();
     assert!(reads > whole.operands.len() / 4, "{reads} of {} operands are only read", whole.operands.len());
@@ -135,11 +135,16 @@ fn replayed(whole: &Recording, budget: u64, machine: pager::Machine, least: f64)
     times.hidden(least)
 }
 
+/// Share of the copy time that is hidden at least, where the machine has nothing else to do. On a busy one the program's threads
+/// run less far ahead of the device, and less of what is to come is known: the gate leaves room for that.
+const HIDDEN: [f64; 2] = [0.85, 0.9];
+
 /// Trains a program of many layers in a half and in a quarter of its memory, and in hardly more than its largest launch takes: nine
 /// tenths of the copy time that can be hidden are.
 fn hides_its_copies(test: &str, program: &str) {
-    let Some(machine) = Machine::stand_in(test).into_iter().next() else { return };
-    let file = stand_in::folder_of(test).join(format!("{}.trace", std::process::id()));
+    let Some(machine) = Machine::eager(test) else { return };
+    let recording = folders::fresh(folders::SETTINGS);
+    let file = recording.path().join("steps.trace");
     let free = training(&machine, program).with("marked", true).with("smallest", 1);
     let (unlimited, free) = run_and_watch(free.environment("OFFLOAD_TRACE", file.display()), SETTLED);
     let (whole, kernels) = (recorded(&file), Times::of(&free).kernels);
@@ -163,32 +168,46 @@ fn hides_its_copies(test: &str, program: &str) {
              {milliseconds:.2?}",
             replayed(&whole, budget, speeds, least)
         );
-        let holds = (0.9..1.0).contains(&hidden);
+        let [gate, full] = HIDDEN;
+        let holds = (suite::size().pick(gate, gate, full)..1.0).contains(&hidden);
         assert!(holds, "{program} in {budget} bytes: {hidden:.3} of the copy time is hidden");
     }
 }
 
-#[test]
-fn an_mlp_hides_its_copies() {
-    hides_its_copies("an_mlp_hides_its_copies", "mlp");
+mod gate {
+    use super::hides_its_copies;
+
+    #[test]
+    #[ignore = "gate: trains deep networks"]
+    fn a_deep_mlp_hides_its_copies() {
+        hides_its_copies("a_deep_mlp_hides_its_copies", "mlp");
+    }
+
+    #[test]
+    #[ignore = "gate: trains deep networks"]
+    fn a_deep_transformer_hides_its_copies() {
+        hides_its_copies("a_deep_transformer_hides_its_copies", "transformer");
+    }
 }
 
-#[test]
-fn a_convolutional_net_hides_its_copies() {
-    hides_its_copies("a_convolutional_net_hides_its_copies", "conv");
-}
+mod full {
+    use super::hides_its_copies;
 
-#[test]
-fn a_recurrent_net_hides_its_copies() {
-    hides_its_copies("a_recurrent_net_hides_its_copies", "recurrent");
-}
+    #[test]
+    #[ignore = "full: trains deep networks"]
+    fn a_deep_convolutional_net_hides_its_copies() {
+        hides_its_copies("a_deep_convolutional_net_hides_its_copies", "conv");
+    }
 
-#[test]
-fn a_transformer_hides_its_copies() {
-    hides_its_copies("a_transformer_hides_its_copies", "transformer");
-}
+    #[test]
+    #[ignore = "full: trains deep networks"]
+    fn a_deep_recurrent_net_hides_its_copies() {
+        hides_its_copies("a_deep_recurrent_net_hides_its_copies", "recurrent");
+    }
 
-#[test]
-fn a_tied_transformer_hides_its_copies() {
-    hides_its_copies("a_tied_transformer_hides_its_copies", "tied transformer");
+    #[test]
+    #[ignore = "full: trains deep networks"]
+    fn a_deep_tied_transformer_hides_its_copies() {
+        hides_its_copies("a_deep_tied_transformer_hides_its_copies", "tied transformer");
+    }
 }

@@ -3,23 +3,25 @@
 
 use super::children;
 use crate::child::{Child, Facts, Report};
+use crate::folders::{Own, SETTINGS};
 use backend_offload::{InnerRuntime, Offloadable};
 use burn::tensor::backend::{Backend, DeviceOps};
 use burn_cubecl::CubeBackend;
 use burn_fusion::Fusion;
 use cubecl_core::Runtime;
-use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::path::PathBuf;
 
 #[cfg(feature = "wgpu")]
 use cubecl_wgpu::{WgpuDevice, WgpuRuntime};
+#[cfg(feature = "wgpu")]
+use std::sync::{Mutex, OnceLock, PoisonError};
+#[cfg(feature = "wgpu")]
+use suite::Need;
 
 #[cfg(feature = "cuda")]
-use crate::stand_in::{self, Schedule};
+use crate::stand_in::{self, Schedule, Schedules};
 #[cfg(feature = "cuda")]
 use cubecl_cuda::{CudaDevice, CudaRuntime};
-#[cfg(feature = "cuda")]
-use std::path::PathBuf;
 
 /// The types of one runtime, as a child process names them.
 pub trait Target: 'static {
@@ -70,101 +72,101 @@ fn present<T: Target>(_: &Facts) -> Facts {
     Facts::default().with("found", found.unwrap_or_default())
 }
 
-/// Where child processes run, and how.
+/// Where child processes run, and how. Their folder is where autotune keeps its results.
 #[derive(Debug, Clone)]
 pub enum Machine {
-    Vulkan,
+    #[cfg(feature = "wgpu")]
+    Vulkan { folder: PathBuf, paranoid: bool },
     #[cfg(feature = "cuda")]
-    StandIn {
-        schedule: Schedule,
-        folder: PathBuf,
-    },
-}
-
-/// Name of the machine, in a form that can be part of a file name.
-impl fmt::Display for Machine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Vulkan => f.write_str("vulkan"),
-            #[cfg(feature = "cuda")]
-            Self::StandIn { schedule, .. } => {
-                write!(f, "stand-in-{}", schedule.to_string().replace(' ', "-"))
-            }
-        }
-    }
+    StandIn { schedule: Schedule, folder: PathBuf },
 }
 
 impl Machine {
-    /// The Vulkan device. Without one, tests that need it say so and pass, unless `OFFLOAD_REQUIRE_VULKAN=1`
-    /// makes its absence a failure.
-    pub fn vulkan(test: &str) -> Option<Self> {
-        static PRESENT: Mutex<Option<bool>> = Mutex::new(None);
-        let mut present = PRESENT.lock().unwrap_or_else(PoisonError::into_inner);
-        let present = *present.get_or_insert_with(|| {
-            Self::Vulkan.run(Self::Vulkan.child("cube/present")).text("found") == "Vulkan"
+    /// The Vulkan device, if there is one; in the full suite a second time, trusting nothing. Tests share a folder, since
+    /// only one process runs at a time.
+    #[cfg(feature = "wgpu")]
+    pub fn vulkan() -> Vec<Self> {
+        static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+        let found = FOUND.get_or_init(|| {
+            let folder = VULKAN.emptied("all", SETTINGS);
+            let machine = Self::Vulkan { folder: folder.clone(), paranoid: false };
+            let present = machine.run(machine.child("cube/present")).text("found") == "Vulkan";
+            present.then_some(folder)
         });
-        let why = "this machine has no Vulkan device (mesa-vulkan-drivers brings one for the CPU)";
-        crate::present_or_not_run(present, test, "OFFLOAD_REQUIRE_VULKAN", why).then_some(Self::Vulkan)
+        let found = Need::Vulkan.found(found.as_ref().ok_or("this machine has no Vulkan device"));
+        let paranoia = suite::size().pick(&[false][..], &[false], &[false, true]);
+        let machine = |folder: &PathBuf| {
+            paranoia.iter().map(|paranoid| Self::Vulkan { folder: folder.clone(), paranoid: *paranoid })
+        };
+        found.into_iter().flat_map(machine).collect()
     }
 
-    /// The stand-in, once for each schedule of the gate. Each test has a folder of its own, so that autotune
-    /// results are shared by its runs and by no other test's.
+    /// The stand-in under each schedule, if it can be built. Each test has a folder of its own, so that autotune results
+    /// are shared by its runs and by no other test's.
     #[cfg(feature = "cuda")]
-    pub fn stand_in(test: &str) -> Vec<Self> {
-        let present = stand_in::installation().is_ok();
-        let why = stand_in::installation().as_ref().err().map_or("", String::as_str);
-        if !crate::present_or_not_run(present, test, "OFFLOAD_REQUIRE_STAND_IN", why) {
+    pub fn stand_in(test: &str, schedules: Schedules) -> Vec<Self> {
+        if !stand_in::is_here() {
             return Vec::new();
         }
-        let folder = stand_in::folder_of(test);
-        let schedules = stand_in::schedules().into_iter();
+        let folder = STAND_IN.within(test, SETTINGS);
+        let schedules = schedules.list().into_iter();
         schedules.map(|schedule| Self::StandIn { schedule, folder: folder.clone() }).collect()
+    }
+
+    /// The stand-in where nothing is ordered by chance, with the race detector.
+    #[cfg(feature = "cuda")]
+    pub fn eager(test: &str) -> Option<Self> {
+        Self::stand_in(test, Schedules::One).into_iter().next()
+    }
+
+    /// A folder of this machine's for runs with other settings of CubeCL.
+    pub fn folder(&self, name: &str, settings: &str) -> PathBuf {
+        match self {
+            #[cfg(feature = "wgpu")]
+            Self::Vulkan { .. } => VULKAN.within(name, settings),
+            #[cfg(feature = "cuda")]
+            Self::StandIn { .. } => STAND_IN.within(name, settings),
+        }
     }
 
     /// Whether blocks move while kernels run.
     pub fn copies_beside_its_work(&self) -> bool {
-        !matches!(self, Self::Vulkan)
+        !self.is_vulkan()
+    }
+
+    pub fn is_vulkan(&self) -> bool {
+        match self {
+            #[cfg(feature = "wgpu")]
+            Self::Vulkan { .. } => true,
+            #[cfg(feature = "cuda")]
+            Self::StandIn { .. } => false,
+        }
     }
 
     /// Whether tests run everything they have here; elsewhere they run what is most telling. A process on Vulkan
     /// compiles all its kernels anew, and schedules other than the first have the same kernels to run.
     pub fn is_thorough(&self) -> bool {
         match self {
-            Self::Vulkan => false,
+            #[cfg(feature = "wgpu")]
+            Self::Vulkan { .. } => false,
             #[cfg(feature = "cuda")]
             Self::StandIn { schedule, .. } => matches!(schedule, Schedule::Eager),
         }
     }
 
-    /// Whether this is the first time a test runs here. Some promises depend on no schedule.
-    pub fn is_first(&self) -> bool {
-        matches!(self, Self::Vulkan) || self.is_thorough()
-    }
-
-    /// Whether this is a further seed in the gate, which long tests leave to the nightly run.
-    pub fn is_repetition(&self) -> bool {
-        match self {
-            Self::Vulkan => false,
-            #[cfg(feature = "cuda")]
-            Self::StandIn { schedule, .. } => {
-                matches!(schedule, Schedule::Random(2..)) && self.follows_in_the_gate()
-            }
-        }
-    }
-
-    /// Whether this is a schedule of the gate other than the first. The nightly run takes each for itself.
-    pub fn follows_in_the_gate(&self) -> bool {
-        match self {
-            Self::Vulkan => false,
-            #[cfg(feature = "cuda")]
-            Self::StandIn { .. } => !self.is_first() && std::env::var_os(stand_in::SEEDS).is_none(),
-        }
+    /// Whether another schedule came first, which tests need not repeat everything of. The full suite takes each for itself.
+    pub fn follows_another(&self) -> bool {
+        !self.is_vulkan() && !self.is_thorough() && suite::size() < suite::Size::Full
     }
 
     pub fn child(&self, scenario: &'static str) -> Child {
         let child = Child::new(scenario);
         match self {
-            Self::Vulkan => child.with("machine", "vulkan"),
+            #[cfg(feature = "wgpu")]
+            Self::Vulkan { folder, paranoid } => {
+                let child = child.with("machine", "vulkan").directory(folder.clone());
+                child.environment("OFFLOAD_PARANOID", u8::from(*paranoid))
+            }
             #[cfg(feature = "cuda")]
             Self::StandIn { schedule, folder } => {
                 schedule.apply(child.with("machine", "stand-in").directory(folder.clone()))
@@ -174,9 +176,10 @@ impl Machine {
 
     /// Runs the child to its end. On Vulkan alone: kernels on a software driver use all cores.
     pub fn run(&self, child: Child) -> Report {
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         match self {
-            Self::Vulkan => {
+            #[cfg(feature = "wgpu")]
+            Self::Vulkan { .. } => {
+                static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
                 let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
                 child.run()
             }
@@ -185,3 +188,9 @@ impl Machine {
         }
     }
 }
+
+#[cfg(feature = "wgpu")]
+static VULKAN: Own = Own::new("vulkan");
+
+#[cfg(feature = "cuda")]
+static STAND_IN: Own = Own::new("stand-in");

@@ -21,16 +21,31 @@ children! {
 }
 
 promises! {
-    dropping_tensors_frees_both_tiers,
-    two_hundred_training_steps_leave_usage_flat,
-    tensors_on_the_host_are_read_and_written_there,
-    an_operation_that_cannot_run_is_reported_and_disturbs_no_other,
-    tensors_move_between_devices_that_each_have_their_budget,
-    tensors_used_by_several_streams_keep_their_values,
-    what_fits_takes_the_same_allocations_as_on_the_plain_runtime,
-    bytes_uploaded_to_streams_that_never_launch_are_let_go_of,
-    page_locked_memory_is_all_counted,
-    tensors_without_elements_take_nothing_from_others,
+    stand_in {
+        dropping_tensors_frees_both_tiers: Every,
+        training_run_after_run_leaves_usage_flat: Every,
+        tensors_on_the_host_are_read_and_written_there: Every,
+        an_operation_that_cannot_run_is_reported_and_disturbs_no_other: Every,
+        tensors_move_between_devices_that_each_have_their_budget: Every,
+        tensors_used_by_several_streams_keep_their_values: Every,
+        tensors_that_fit_take_the_allocations_of_the_plain_runtime: Every,
+        bytes_uploaded_to_streams_that_never_launch_are_released: One,
+        page_locked_memory_is_all_counted: One,
+        tensors_without_elements_take_nothing_from_others: Every,
+    }
+    vulkan {
+        dropping_tensors_frees_both_tiers,
+        training_run_after_run_leaves_usage_flat,
+        tensors_on_the_host_are_read_and_written_there,
+        an_operation_that_cannot_run_is_reported_and_disturbs_no_other,
+        tensors_move_between_devices_that_each_have_their_budget,
+        tensors_that_fit_take_the_allocations_of_the_plain_runtime,
+        tensors_without_elements_take_nothing_from_others,
+    }
+    full {
+        tensors_used_by_several_streams_keep_their_values,
+        bytes_uploaded_to_streams_that_never_launch_are_released,
+    }
 }
 
 const MIB: u64 = 1 << 20;
@@ -100,8 +115,9 @@ fn stays_flat<T: Target>(parameters: &Facts) -> Facts {
     Facts::default()
 }
 
-fn two_hundred_training_steps_leave_usage_flat(machine: &Machine) {
-    let steps = if machine.is_first() { 50 } else { 5 };
+/// Under the first schedule 200 steps in all, 40 in the quick suite; under others 20.
+fn training_run_after_run_leaves_usage_flat(machine: &Machine) {
+    let steps = if machine.follows_another() { 5 } else { suite::size().pick(10, 50, 50) };
     machine.run(machine.child("cube/stays flat").with("steps", steps));
 }
 
@@ -253,7 +269,7 @@ where
     usage
 }
 
-fn what_fits_takes_the_same_allocations_as_on_the_plain_runtime(machine: &Machine) {
+fn tensors_that_fit_take_the_allocations_of_the_plain_runtime(machine: &Machine) {
     let plain = machine.run(machine.child("cube/usage").with("backend", "plain"));
     let ours = machine.run(machine.child("cube/usage").with("backend", "spilling"));
     assert_eq!(
@@ -288,10 +304,8 @@ fn uploads<T: Target>(_: &Facts) -> Facts {
     Facts::default()
 }
 
-fn bytes_uploaded_to_streams_that_never_launch_are_let_go_of(machine: &Machine) {
-    if machine.is_first() {
-        machine.run(machine.child("cube/uploads"));
-    }
+fn bytes_uploaded_to_streams_that_never_launch_are_released(machine: &Machine) {
+    machine.run(machine.child("cube/uploads"));
 }
 
 fn pinned<T: Target>(parameters: &Facts) -> Facts {
@@ -324,9 +338,6 @@ fn compute_on_three_threads<B: Backend>(device: &B::Device) {
 #[cfg(feature = "cuda")]
 fn page_locked_memory_is_all_counted(machine: &Machine) {
     use crate::stand_in::run_and_report;
-    if matches!(machine, Machine::Vulkan) || !machine.is_first() {
-        return;
-    }
     let run = |backend| run_and_report(machine.child("cube/pinned").with("backend", backend));
     let (_, plain) = run("plain");
     let (report, ours) = run("spilling");
@@ -337,9 +348,6 @@ fn page_locked_memory_is_all_counted(machine: &Machine) {
     assert!(report.number("evictions") > 0 && peak(&ours) > peak(&plain));
     assert!(peak(&ours) <= counted + peak(&plain));
 }
-
-#[cfg(not(feature = "cuda"))]
-fn page_locked_memory_is_all_counted(_: &Machine) {}
 
 /// The driver of CUDA refuses to allocate nothing, which is no reason to make room.
 fn empty<T: Target>(_: &Facts) -> Facts {

@@ -25,6 +25,7 @@ mod tiles;
 mod training;
 
 use crate::child::{Facts, Scenario};
+use crate::folders;
 use backend_offload::{Offload, OffloadConfig, OffloadRuntime, Oversized, Stats, runtime_peaks, stats};
 use burn_cubecl::CubeBackend;
 pub(crate) use machine::{Machine, Target};
@@ -51,21 +52,42 @@ macro_rules! children {
     };
 }
 
-/// Makes each promise a test on Vulkan and a test on the stand-in for CUDA, the latter under several schedules.
+/// Makes promises tests: on the stand-in for CUDA, each under [`Schedules`](crate::stand_in::Schedules), and on Vulkan.
+/// `gate` and `full` list those that are too long for a smaller suite. The suite that is meant runs them by the name of
+/// their module, and no other runs them at all.
 macro_rules! promises {
-    ($($(#[$note:meta])* $name:ident),+ $(,)?) => {
-        #[cfg(feature = "wgpu")]
-        mod vulkan {
-            $($(#[$note])* #[test] fn $name() {
-                super::Machine::vulkan(stringify!($name)).iter().for_each(super::$name);
-            })+
-        }
+    (
+        stand_in { $($quick:ident: $of_quick:ident),* $(,)? }
+        $(gate { $($gate:ident: $of_gate:ident),* $(,)? })?
+        vulkan { $($vulkan:ident),* $(,)? }
+        $(full { $($full:ident),* $(,)? })?
+    ) => {
         #[cfg(feature = "cuda")]
         mod stand_in {
-            $($(#[$note])* #[test] fn $name() {
-                super::Machine::stand_in(stringify!($name)).iter().for_each(super::$name);
-            })+
+            $(#[test] fn $quick() {
+                $crate::cube::promises!(@stand_in $quick, super::$quick, $of_quick);
+            })*
+            $(mod gate {
+                $(#[test] #[ignore = "gate: trains for minutes"] fn $gate() {
+                    $crate::cube::promises!(@stand_in $gate, super::super::$gate, $of_gate);
+                })*
+            })?
         }
+        #[cfg(feature = "wgpu")]
+        mod vulkan {
+            $(#[test] fn $vulkan() {
+                $crate::cube::Machine::vulkan().iter().for_each(super::$vulkan);
+            })*
+            $(mod full {
+                $(#[test] #[ignore = "full: compiles its kernels in each process"] fn $full() {
+                    $crate::cube::Machine::vulkan().iter().for_each(super::super::$full);
+                })*
+            })?
+        }
+    };
+    (@stand_in $name:ident, $promise:path, $schedules:ident) => {
+        let schedules = $crate::stand_in::Schedules::$schedules;
+        $crate::cube::Machine::stand_in(stringify!($name), schedules).iter().for_each($promise);
     };
 }
 use {children, promises};
@@ -104,7 +126,7 @@ fn install<T: Target>(parameters: &Facts, device: &T::Device) {
         config = config.host_budget(budget.parse().expect("a budget"));
     }
     if let Some(budget) = value("disk") {
-        config = config.disk(std::env::temp_dir(), budget.parse().expect("a budget"));
+        config = config.disk(folders::target(), budget.parse().expect("a budget"));
     }
     if let Some(policy) = parameters.policy() {
         config = config.policy(policy);

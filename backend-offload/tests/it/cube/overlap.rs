@@ -5,11 +5,6 @@ use super::Machine;
 use crate::child::{Child, Report};
 use crate::stand_in::run_and_report;
 
-/// Where nothing is ordered by chance, with the race detector.
-fn eager(test: &str) -> Option<Machine> {
-    Machine::stand_in(test).into_iter().next()
-}
-
 fn transformer(machine: &Machine) -> Child {
     let child = machine.child("cube/train").with("program", "transformer").with("steps", 6);
     child.environment("STAND_IN_KERNEL_US", 20).environment("STAND_IN_BANDWIDTH", "4e9")
@@ -17,7 +12,9 @@ fn transformer(machine: &Machine) -> Child {
 
 #[test]
 fn copies_take_less_of_a_step_beside_it_and_give_the_same_bits() {
-    let Some(machine) = eager("copies_take_less_of_a_step_beside_it_and_give_the_same_bits") else { return };
+    let Some(machine) = Machine::eager("copies_take_less_of_a_step_beside_it_and_give_the_same_bits") else {
+        return;
+    };
     let unlimited = machine.run(transformer(&machine));
     let budget = unlimited.number("device peak") / 4;
     let run = |child: Child| -> (Report, f64) {
@@ -42,7 +39,7 @@ fn reads(machine: &Machine) -> Child {
 
 #[test]
 fn kernels_do_not_wait_for_what_is_read_before_them() {
-    let Some(machine) = eager("kernels_do_not_wait_for_what_is_read_before_them") else { return };
+    let Some(machine) = Machine::eager("kernels_do_not_wait_for_what_is_read_before_them") else { return };
     let run = |child: Child| -> (u64, f64) {
         let (report, told) = run_and_report(child);
         assert_eq!(told["findings"].to_string(), "{}");
@@ -58,14 +55,14 @@ fn kernels_do_not_wait_for_what_is_read_before_them() {
 
 #[test]
 fn a_wait_for_a_read_that_is_left_out_is_found() {
-    let Some(machine) = eager("a_wait_for_a_read_that_is_left_out_is_found") else { return };
+    let Some(machine) = Machine::eager("a_wait_for_a_read_that_is_left_out_is_found") else { return };
     let (_, told) = run_and_report(reads(&machine).with("out of order", 1));
     assert!(told["findings"].to_string().contains("missing wait"), "{told}");
 }
 
 #[test]
 fn a_wait_for_a_copy_that_is_left_out_is_found() {
-    let Some(machine) = eager("a_wait_for_a_copy_that_is_left_out_is_found") else { return };
+    let Some(machine) = Machine::eager("a_wait_for_a_copy_that_is_left_out_is_found") else { return };
     let child = |fault: u64| {
         let child = machine
             .child("cube/faults")

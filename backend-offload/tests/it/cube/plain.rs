@@ -47,7 +47,7 @@ where
 #[test]
 fn a_step_that_fits_is_launched_and_allocated_as_on_the_plain_runtime() {
     let test = "a_step_that_fits_is_launched_and_allocated_as_on_the_plain_runtime";
-    let Some(machine) = Machine::stand_in(test).into_iter().next() else { return };
+    let Some(machine) = Machine::eager(test) else { return };
     for program in ["mlp", "transformer"] {
         let [plain, ours] = ["plain", "spilling"].map(|backend| {
             let child = machine.child("cube/looked at").with("program", program).with("backend", backend);

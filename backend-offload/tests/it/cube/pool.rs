@@ -27,7 +27,7 @@ fn change_sizes<T: Target>(parameters: &Facts) -> Facts {
 #[test]
 fn memory_given_back_to_the_driver_stays_mapped_until_the_program_trims_the_device() {
     let name = "memory_given_back_to_the_driver_stays_mapped_until_the_program_trims_the_device";
-    let Some(machine) = Machine::stand_in(name).into_iter().next() else { return };
+    let Some(machine) = Machine::eager(name) else { return };
     let unmapped = |child| {
         let (report, told) = run_and_report(child);
         assert_eq!(told["findings"].to_string(), "{}");

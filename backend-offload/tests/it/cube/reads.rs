@@ -9,7 +9,11 @@ use std::task::{Context, Poll, Waker};
 
 children! { "cube/reads" => read_beside }
 
-promises! { tensors_that_are_read_while_kernels_run_arrive_as_they_were }
+promises! {
+    stand_in { tensors_that_are_read_while_kernels_run_arrive_as_they_were: Every }
+    vulkan {}
+    full { tensors_that_are_read_while_kernels_run_arrive_as_they_were }
+}
 
 const ROUNDS: usize = 8;
 /// Takes longer than the copy of a tensor, where the clock is simulated.

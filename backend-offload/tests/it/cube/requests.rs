@@ -7,8 +7,15 @@ use crate::requests;
 children! { "cube/budgets" => budgets, "cube/hints" => hints }
 
 promises! {
-    a_budget_changes_while_the_program_runs,
-    hints_decide_who_leaves_first,
+    stand_in {
+        a_budget_changes_while_the_program_runs: Every,
+        hints_decide_which_tensor_is_evicted_first: One,
+    }
+    vulkan {}
+    full {
+        a_budget_changes_while_the_program_runs,
+        hints_decide_which_tensor_is_evicted_first,
+    }
 }
 
 fn budgets<T: Target>(_: &Facts) -> Facts {
@@ -24,11 +31,8 @@ fn hints<T: Target>(facts: &Facts) -> Facts {
     requests::hints::<Plain<T>>(facts, &T::device())
 }
 
-fn hints_decide_who_leaves_first(machine: &Machine) {
-    if !machine.is_first() {
-        return;
-    }
-    requests::hints_decide_who_leaves(|hint, asked| {
+fn hints_decide_which_tensor_is_evicted_first(machine: &Machine) {
+    requests::hints_decide_which_tensor_is_evicted(|hint, asked| {
         let report = machine.run(machine.child("cube/hints").with("hint", hint).with("asked", asked));
         assert_eq!(report.number("failures"), 0);
         report.number("restores")

@@ -2,11 +2,11 @@
 
 use super::{Machine, Plain, Spilling, Target, Unfused, children, install, promises};
 use crate::child::Facts;
+use crate::folders;
 use backend_offload::{Budget, OffloadConfig};
 use burn::prelude::*;
 use burn::tensor::TensorData;
 use cubecl_common::stream_id::StreamId;
-use std::path::PathBuf;
 
 children! {
     "cube/hand over" => hand_over,
@@ -15,9 +15,17 @@ children! {
 }
 
 promises! {
-    tensors_handed_over_without_waiting_keep_their_values,
-    tensors_handed_around_without_waiting_keep_their_values,
-    an_error_reaches_the_thread_that_caused_it_and_no_other,
+    stand_in {
+        tensors_handed_over_without_waiting_keep_their_values: Every,
+        tensors_handed_around_without_waiting_keep_their_values: Every,
+        an_error_reaches_the_thread_that_caused_it_and_no_other: Every,
+    }
+    vulkan {}
+    full {
+        tensors_handed_over_without_waiting_keep_their_values,
+        tensors_handed_around_without_waiting_keep_their_values,
+        an_error_reaches_the_thread_that_caused_it_and_no_other,
+    }
 }
 
 const MIB: u64 = 1 << 20;
@@ -160,19 +168,13 @@ fn behave<T: Target>(device: &T::Device) -> usize {
     (0..ROUNDS).filter(disturbed).count()
 }
 
-/// A folder whose `cubecl.toml` folds all threads onto two streams of the runtime.
-fn with_two_streams(machine: &Machine) -> PathBuf {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("two-streams-on-{machine}"));
-    std::fs::create_dir_all(&folder).expect("a folder of ours");
-    let settings = "[streaming]\nmax_streams = 2\n\n[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n";
-    std::fs::write(folder.join("cubecl.toml"), settings).expect("a file of ours");
-    folder
-}
-
 fn an_error_reaches_the_thread_that_caused_it_and_no_other(machine: &Machine) {
     let everyone = format!("{:?}", [ROUNDS, 0, ROUNDS, 0, ROUNDS, 0]);
     let report = machine.run(machine.child("cube/guilty"));
     assert_eq!(report.text("told"), everyone, "a stream for each thread");
-    let report = machine.run(machine.child("cube/guilty").directory(with_two_streams(machine)));
+    // All threads folded onto two streams of the runtime.
+    let two_streams =
+        machine.folder("two streams", &format!("[streaming]\nmax_streams = 2\n\n{}", folders::SETTINGS));
+    let report = machine.run(machine.child("cube/guilty").directory(two_streams));
     assert_eq!(report.text("told"), everyone, "threads that share a stream of the runtime");
 }

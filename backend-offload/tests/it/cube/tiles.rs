@@ -8,7 +8,11 @@ use burn::tensor::{DType, TensorPrimitive};
 
 children! { "cube/tiles" => decoded }
 
-promises! { a_matrix_of_bytes_is_decoded_by_one_launch_to_the_bits_of_the_processor }
+promises! {
+    stand_in { a_matrix_of_bytes_is_decoded_by_one_launch_to_the_bits_of_the_processor: Every }
+    vulkan {}
+    full { a_matrix_of_bytes_is_decoded_by_one_launch_to_the_bits_of_the_processor }
+}
 
 const TILE: usize = 128;
 

@@ -162,7 +162,8 @@ fn storages_overwritten_when_they_leave_and_checked_when_they_return_train_to_th
 #[test]
 fn a_recording_replays_the_very_bytes_that_were_moved() {
     let free = training("transformer", STEPS).run();
-    let file = std::env::temp_dir().join(format!("spillway-{}.trace", std::process::id()));
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("steps.trace");
     for share in [60, 30] {
         let budget = (free.number("peak") * share / 100).max(free.number("largest launch"));
         let run = training("transformer", STEPS).with("budget", budget).with("trace", file.display()).run();

@@ -108,7 +108,7 @@ fn tensors(facts: &Facts) -> Facts {
 
 #[test]
 fn a_disk_that_fails_now_and_then_is_told_and_loses_nothing() {
-    disk::whoever_is_told_nothing_has_the_right_values(&[0, 1, 2, 3, 4], |fault| {
+    disk::values_are_right_or_the_failure_is_told(&[0, 1, 2, 3, 4], |fault| {
         Child::new("router: failing disk").with("disk fault", fault).with("every", 3).run()
     });
 }

@@ -1,6 +1,7 @@
 //! Scenarios of child processes, each on a device of its own.
 
 use crate::child::Facts;
+use crate::folders;
 use crate::operations::{Operation, Value, operations};
 use crate::programs::{Size, program};
 use backend_offload::{Event, Faults, Offload, OffloadConfig, Offloadable, Oversized, Stats};
@@ -32,7 +33,7 @@ pub fn install<B: Offloadable>(facts: &Facts, device: &B::Device) {
         config = config.host_budget(budget);
     }
     if let Some(budget) = budget("disk") {
-        config = config.disk(std::env::temp_dir(), budget);
+        config = config.disk(folders::target(), budget);
     }
     if facts.find("smallest block").is_some() {
         config = config.smallest_block(facts.number("smallest block"));

@@ -23,8 +23,8 @@ fn a_budget_changes_while_the_program_runs() {
 }
 
 #[test]
-fn hints_decide_who_leaves_first() {
-    requests::hints_decide_who_leaves(|hint, asked| {
+fn hints_decide_which_tensor_is_evicted_first() {
+    requests::hints_decide_which_tensor_is_evicted(|hint, asked| {
         Child::new("router: hints").with("hint", hint).with("asked", asked).run().number("restores")
     });
 }

@@ -9,10 +9,12 @@ use web::{Echo, Limits};
 use super::client::{Answer, PATIENCE, Served, post_request, settings};
 use super::engines::Stepped;
 
-/// Times so short that a test can wait for them; nothing here depends on how much longer they take.
-fn short() -> Limits {
-    let time = Duration::from_millis(200);
-    Limits { head_time: time, body_time: time, write_time: time, drain_time: time, ..Limits::default() }
+/// Short enough for a test to wait for. A busy machine may miss it itself, between connecting and sending a request: a
+/// test limits only the time it is about, and asks again where its own request was too late.
+const SHORT: Duration = Duration::from_millis(200);
+
+fn short_heads() -> Limits {
+    Limits { head_time: SHORT, ..Limits::default() }
 }
 
 fn echo(limits: Limits) -> Served {
@@ -29,9 +31,9 @@ fn until_closed(mut stream: TcpStream) -> Vec<u8> {
 
 #[test]
 fn connections_without_a_request_are_closed() {
-    let server = echo(short());
+    let server = echo(short_heads());
     let idle: Vec<TcpStream> = (0..20).map(|_| server.connect()).collect();
-    assert_eq!(server.get("/health").status, 200);
+    still_answers(&server);
     for stream in idle {
         assert!(until_closed(stream).is_empty());
     }
@@ -39,25 +41,27 @@ fn connections_without_a_request_are_closed() {
 
 #[test]
 fn a_head_that_does_not_end_is_not_waited_for() {
-    let server = echo(short());
+    let server = echo(short_heads());
     let mut stream = server.connect();
     stream.write_all(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: ").unwrap();
     until_closed(stream);
-    assert_eq!(server.get("/health").status, 200);
+    still_answers(&server);
 }
 
 #[test]
 fn a_connection_that_is_kept_and_not_used_is_closed() {
-    let server = echo(short());
-    let mut stream = server.connect();
-    stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-    let answered = String::from_utf8(until_closed(stream)).unwrap();
-    assert!(answered.starts_with("HTTP/1.1 200"), "{answered}");
+    let server = echo(short_heads());
+    let closed_after_an_answer = (0..100).any(|_| {
+        let mut stream = server.connect();
+        stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        until_closed(stream).starts_with(b"HTTP/1.1 200")
+    });
+    assert!(closed_after_an_answer);
 }
 
 #[test]
 fn a_body_that_does_not_come_is_not_waited_for() {
-    let server = echo(short());
+    let server = echo(Limits { body_time: SHORT, ..Limits::default() });
     let mut stream = server.connect();
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                 Connection: close\r\nContent-Length: 100\r\n\r\n{\"prompt\"";
@@ -68,7 +72,7 @@ fn a_body_that_does_not_come_is_not_waited_for() {
 
 #[test]
 fn a_reader_that_takes_nothing_is_disconnected_and_frees_its_place() {
-    let limits = Limits { tokens: 1 << 20, body_bytes: 8 << 20, ..short() };
+    let limits = Limits { tokens: 1 << 20, body_bytes: 8 << 20, write_time: SHORT, ..Limits::default() };
     let server = Served::start(settings(limits), |desk| {
         // Far more than sockets buffer: each token becomes a piece of some two hundred bytes.
         Echo { slots: 1, context: 1 << 20, script: vec!["x".repeat(200_000)], ..Echo::default() }
@@ -86,7 +90,7 @@ fn a_reader_that_takes_nothing_is_disconnected_and_frees_its_place() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_before_it_is_read() {
+fn requests_beyond_a_limit_are_refused_before_they_are_read() {
     let limits = Limits { body_bytes: 1000, head_bytes: 8192, head_lines: 20, ..Limits::default() };
     let server = echo(limits);
     let long = format!("{{\"prompt\": \"{}\"}}", "a".repeat(1000));
@@ -107,7 +111,7 @@ fn what_is_too_large_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn what_is_no_json_object_in_utf8_is_refused_with_its_reason() {
+fn bodies_other_than_json_objects_in_utf8_are_refused_with_the_reason() {
     let server = echo(Limits::default());
     let deep = format!("{{\"prompt\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
     let cases: [(&[u8], &str); 8] = [
@@ -132,20 +136,20 @@ fn what_is_no_json_object_in_utf8_is_refused_with_its_reason() {
 }
 
 #[test]
-fn what_is_no_http_is_refused() {
-    let server = echo(short());
+fn bytes_that_are_not_http_are_refused() {
+    let server = echo(short_heads());
     for garbage in
         ["\r\n\r\n\0\0\0", "GET / HTTP/9.9\r\n\r\n", "GET /\u{1}\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
     {
         let status = server.send(garbage).status;
         assert!(status == 0 || (400..600).contains(&status), "{garbage:?}: {status}");
     }
-    assert_eq!(server.get("/health").status, 200);
+    still_answers(&server);
 }
 
 #[test]
 fn ten_thousand_connections_take_no_more_than_the_limit_and_go_away() {
-    let server = echo(Limits { connections: 32, ..short() });
+    let server = echo(Limits { connections: 32, ..Limits::default() });
     let mut open = Vec::new();
     for _ in 0..10_000 {
         // The ends of this test's process are bounded, too.
@@ -155,7 +159,7 @@ fn ten_thousand_connections_take_no_more_than_the_limit_and_go_away() {
         open.extend(TcpStream::connect(server.address));
     }
     drop(open);
-    server_recovers(&server);
+    still_answers(&server);
     assert!(server.metric("connections") <= 32.0);
     let beyond = server.metric("refused_connections_total") + server.metric("dismissed_connections_total");
     assert!(beyond > 1_000.0, "{beyond}");
@@ -225,8 +229,8 @@ fn is_closed(stream: &TcpStream) -> bool {
     closed
 }
 
-/// While all places have requests, connections are closed without an answer.
-fn server_recovers(server: &Served) {
+/// A connection is closed without an answer while all places have requests, and where its own request came too late.
+fn still_answers(server: &Served) {
     for _ in 0..20_000 {
         let answered = TcpStream::connect(server.address).ok().is_some_and(|mut stream| {
             let sent =

@@ -84,7 +84,7 @@ fn stop_strings_end_an_answer_and_no_part_of_one_is_sent() {
 }
 
 #[test]
-fn what_was_held_back_for_a_stop_string_that_did_not_come_is_sent_at_the_end() {
+fn text_held_back_for_a_stop_string_that_did_not_come_is_sent_at_the_end() {
     let server = Served::echo(Echo::default());
     for most in [5, 50] {
         let body =
@@ -140,7 +140,7 @@ fn a_conversation_sent_back_as_it_was_received_is_understood() {
 }
 
 #[test]
-fn what_clients_send_by_default_is_accepted_and_everything_else_refused_by_name() {
+fn parameters_that_clients_send_by_default_are_accepted_and_others_refused_by_name() {
     let server = Served::echo(Echo::default());
     let defaults = json!({
         "frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "user": "somebody", "n": 1, "stream": false,

@@ -4,6 +4,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
+#[cfg(unix)]
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::client::{Answer, PATIENCE, post_request};
 
 fn program(arguments: &[&str]) -> Command {
@@ -49,8 +52,7 @@ fn a_program_that_is_terminated_lets_its_streams_end_and_has_logged_no_text() {
     streaming.write_all(post_request("/v1/completions", &body).as_bytes()).unwrap();
     streaming.peek(&mut [0; 1]).unwrap();
 
-    let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
-    assert!(killed.success());
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let texts: String = Answer::read(&mut streaming)
         .chunks()
         .iter()

@@ -139,7 +139,7 @@ fn only_one_build_at_a_time_writes_an_index() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_before_anything_is_written() {
+fn an_index_that_cannot_be_built_is_refused_before_anything_is_written() {
     let sets = set();
     let build = sets.build("a");
     for refused in [

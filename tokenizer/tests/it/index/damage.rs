@@ -130,7 +130,7 @@ fn no_bytes_in_place_of_a_header_or_the_manifest_bring_the_opening_down() {
         prop::collection::vec(any::<u8>(), 0..12),
     ];
     let only = prop::option::weighted(0.2, prop::collection::vec(any::<u8>(), 0..200));
-    proptest!(ProptestConfig::with_cases(64), |(of in 0..3_usize, at in any::<sample::Index>(), removed in 0..24_usize, put in put, only in only)| {
+    proptest!(ProptestConfig::with_cases(suite::cases(64)), |(of in 0..3_usize, at in any::<sample::Index>(), removed in 0..24_usize, put in put, only in only)| {
         let (path, whole) = &files[of];
         let at = at.index(if of == 0 { whole.len() } else { 72 });
         let spliced = [&whole[..at], &put, &whole[(at + removed).min(whole.len())..]].concat();
@@ -142,10 +142,10 @@ fn no_bytes_in_place_of_a_header_or_the_manifest_bring_the_opening_down() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(suite::cases(12)))]
 
     #[test]
-    fn whatever_lies_behind_the_headers_no_look_up_panics_or_lies(
+    fn no_bytes_behind_the_headers_make_a_look_up_panic_or_lie(
         order in prop::collection::vec((any::<usize>(), any::<u32>()), 0..60),
         followers in prop::collection::vec((any::<usize>(), any::<u8>()), 0..60),
         all in prop::option::of(any::<u32>())

@@ -19,7 +19,7 @@ fn marked(found: &Duplicates) -> Vec<bool> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(suite::cases(12)))]
 
     #[test]
     fn documents_that_are_indexed_word_for_word_are_found_and_no_others(

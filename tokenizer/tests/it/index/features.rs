@@ -9,7 +9,7 @@ use super::{
 };
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(suite::cases(12)))]
 
     #[test]
     fn every_position_has_the_follower_of_its_longest_earlier_match(

@@ -9,7 +9,7 @@ use super::{
 };
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(suite::cases(12)))]
 
     #[test]
     fn each_token_gives_what_recomputing_from_scratch_gives(

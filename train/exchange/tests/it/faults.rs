@@ -213,7 +213,7 @@ fn of_one(seed: u64, len: usize) -> Vec<Vec<u32>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(suite::cases(300)))]
 
     #[test]
     fn survivors_of_any_faults_commit_the_sums_of_an_undisturbed_run(

@@ -34,7 +34,7 @@ fn sum_of_one(seed: u64, count: u64, len: usize) -> Vec<u32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(suite::cases(64)))]
 
     #[test]
     fn an_exact_sum_has_the_same_bits_in_every_world(

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use exchange::{Alone, Counted, Engine, Error, Exact, Exchange, Mpi, OneBit, Pairwise, Share, threads};
 use rustix::process::{Signal, getpid, kill_process};
+use suite::Need;
 
-use crate::ranks::{End, installations, not_run, report, scenario};
+use crate::ranks::{End, installations, report, scenario};
 
 const MICRO_BATCHES: u64 = 8;
 const LEN: usize = 20_011;
@@ -129,7 +130,7 @@ fn succeeded(end: &End) {
 #[test]
 fn two_and_four_ranks_over_mpi_sum_to_the_bits_of_one() {
     let alone = exact_digest(&mut Alone);
-    for mpi in installations("two_and_four_ranks_over_mpi_sum_to_the_bits_of_one") {
+    for mpi in installations() {
         for ranks in [2, 4] {
             let end = mpi.run(ranks, "sums");
             succeeded(&end);
@@ -147,14 +148,9 @@ fn two_and_four_ranks_over_mpi_sum_to_the_bits_of_one() {
 
 #[test]
 fn a_namespace_with_nothing_but_loopback_is_enough() {
-    let name = "a_namespace_with_nothing_but_loopback_is_enough";
-    let here = installations(name);
-    if here.is_empty() {
-        return;
-    }
-    let Some(mpi) = here.into_iter().find(|mpi| mpi.release < 5) else {
-        return eprintln!("NOT RUN: {name}: Open MPI 5 does not start where there is loopback alone");
-    };
+    // Release 5 does not start where there is loopback alone.
+    let release_4 = installations().into_iter().find(|mpi| mpi.release < 5);
+    let Some(mpi) = Need::Mpi.found(release_4.ok_or("Open MPI 4 is needed")) else { return };
     // Whoever is not root may be one among users of his own.
     let namespace =
         if rustix::process::geteuid().is_root() { "--net" } else { "--user --map-root-user --net" };
@@ -168,7 +164,8 @@ fn a_namespace_with_nothing_but_loopback_is_enough() {
     });
     if let Some(why) = refused.unwrap_or_else(|error| Some(error.to_string())) {
         let needs = "it needs `unshare` and `ip` (packages util-linux and iproute2) and the right to make a namespace";
-        return not_run(name, "EXCHANGE_REQUIRE_NAMESPACE", &format!("{needs}: {why}"));
+        Need::Namespace.is_met(Some(&format!("{needs}: {why}")));
+        return;
     }
     let end = mpi.run_within(2, "sums", &front, false);
     succeeded(&end);
@@ -177,7 +174,7 @@ fn a_namespace_with_nothing_but_loopback_is_enough() {
 
 #[test]
 fn an_exact_sum_sends_what_a_ring_would() {
-    for mpi in installations("an_exact_sum_sends_what_a_ring_would") {
+    for mpi in installations() {
         let end = mpi.run(4, "bytes");
         succeeded(&end);
         assert_eq!(end.reports().len(), 4, "{}", end.printed);
@@ -192,7 +189,7 @@ fn an_exact_sum_sends_what_a_ring_would() {
 #[test]
 fn parts_of_another_size_than_expected_are_refused_before_any_memory_is_written() {
     let name = "parts_of_another_size_than_expected_are_refused_before_any_memory_is_written";
-    for mpi in installations(name) {
+    for mpi in installations() {
         let end = mpi.run(2, "other sizes");
         ended(&end);
         let told = "1 all_gather: 0 bytes are expected of rank 0, which sends 6000";
@@ -205,7 +202,7 @@ fn parts_of_another_size_than_expected_are_refused_before_any_memory_is_written(
 fn a_call_that_fails_where_all_live_is_refused_by_their_vote_and_they_go_on() {
     let sum = exact_digest(&mut Alone);
     let name = "a_call_that_fails_where_all_live_is_refused_by_their_vote_and_they_go_on";
-    for mpi in installations(name).into_iter().filter(|mpi| mpi.release >= 5) {
+    for mpi in installations().into_iter().filter(|mpi| mpi.release >= 5) {
         let end = mpi.run(2, "failed call");
         succeeded(&end);
         let expected = [0, 1].map(|rank| format!("{rank} of 2: true true {sum:x}"));
@@ -216,7 +213,7 @@ fn a_call_that_fails_where_all_live_is_refused_by_their_vote_and_they_go_on() {
 #[test]
 fn a_rank_that_is_killed_ends_the_job_or_is_survived_with_the_same_bits() {
     let sum = exact_digest(&mut Alone);
-    for mpi in installations("a_rank_that_is_killed_ends_the_job_or_is_survived_with_the_same_bits") {
+    for mpi in installations() {
         for ranks in [2, 4] {
             let end = mpi.run(ranks, "killed");
             ended(&end);
@@ -233,7 +230,7 @@ fn a_rank_that_is_killed_ends_the_job_or_is_survived_with_the_same_bits() {
 
 #[test]
 fn a_frozen_rank_ends_the_job_and_is_named() {
-    for mpi in installations("a_frozen_rank_ends_the_job_and_is_named") {
+    for mpi in installations() {
         for ranks in [2, 4] {
             let end = mpi.run(ranks, "frozen");
             assert_eq!(end.success, Some(false), "release {}: {}", mpi.release, end.printed);
@@ -244,7 +241,7 @@ fn a_frozen_rank_ends_the_job_and_is_named() {
 
 #[test]
 fn without_ulfm_shrinking_is_refused_with_what_it_needs() {
-    for mpi in installations("without_ulfm_shrinking_is_refused_with_what_it_needs") {
+    for mpi in installations() {
         let end = mpi.run_mortal(2, "no shrinking");
         succeeded(&end);
         let expected = "needs Open MPI 5 under `mpirun --with-ft ulfm`; this is Open MPI";

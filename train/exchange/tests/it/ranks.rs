@@ -4,13 +4,13 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use exchange::launch;
+use suite::Need;
 
 const SCENARIO: &str = "EXCHANGE_TEST_SCENARIO";
 const LIMIT: Duration = Duration::from_mins(2);
@@ -49,9 +49,8 @@ pub struct Installation {
     unpacked: bool,
 }
 
-/// Every Open MPI that is here: that of PATH, and release 5 where it was unpacked. Where one is missing the test says so, and
-/// fails if `EXCHANGE_REQUIRE_MPI=1` or `EXCHANGE_REQUIRE_OPEN_MPI_5=1` demands it.
-pub fn installations(test: &str) -> Vec<Installation> {
+/// Every Open MPI that is here, for the calling test: that of PATH, and release 5 where it was unpacked.
+pub fn installations() -> Vec<Installation> {
     let of_path = launch::find_mpirun(&env::var_os("PATH").unwrap_or_default());
     let of_path =
         of_path.map_err(|error| error.to_string()).and_then(|mpirun| Installation::at(mpirun, false));
@@ -59,20 +58,9 @@ pub fn installations(test: &str) -> Vec<Installation> {
     let unpacked = if unpacked.is_file() {
         Installation::at(unpacked, true)
     } else {
-        Err(format!("there is no Open MPI 5 in {UNPACKED}"))
+        Err("there is no Open MPI 5 in the target folder".to_owned())
     };
-    let found = [("EXCHANGE_REQUIRE_MPI", of_path), ("EXCHANGE_REQUIRE_OPEN_MPI_5", unpacked)];
-    let here = |(variable, found): (&str, Result<Installation, String>)| {
-        found.map_err(|reason| not_run(test, variable, &reason)).ok()
-    };
-    found.into_iter().filter_map(here).collect()
-}
-
-/// Says that a test does not run, and fails where `variable` is `1`.
-pub fn not_run(test: &str, variable: &str, reason: &str) {
-    let required = env::var(variable).is_ok_and(|value| value == "1");
-    assert!(!required, "{test} has to run, but {reason}");
-    writeln!(std::io::stderr(), "NOT RUN: {test}: {reason}").expect("standard error");
+    [Need::Mpi.found(of_path), Need::Mpi5.found(unpacked)].into_iter().flatten().collect()
 }
 
 impl Installation {

@@ -11,7 +11,8 @@ use std::{
 use super::*;
 
 const STORE: &str = "SPILLWAY_TEST_STORE";
-const KILLS: u64 = 60;
+/// Set where the process is to stop in the middle of its second save, and wait for its end there.
+const STOPS: &str = "SPILLWAY_TEST_STOPS";
 
 /// So many that making, renaming and removing them take about as long as one another.
 const SMALL_FILES: u64 = 40;
@@ -22,6 +23,13 @@ fn run_directory() -> tempfile::TempDir {
 }
 
 fn write_small_files(folder: &Path, step: u64) -> anyhow::Result<()> {
+    if let Some(stopped) = std::env::var_os(STOPS).filter(|_| step == 2) {
+        fs::write(folder.join("0"), step.to_string())?;
+        fs::write(stopped, "")?;
+        loop {
+            thread::park();
+        }
+    }
     (0..SMALL_FILES).try_for_each(|file| Ok(fs::write(folder.join(file.to_string()), step.to_string())?))
 }
 
@@ -32,15 +40,20 @@ fn a_process_killed_at_any_moment_leaves_whole_checkpoints_only() {
     let promised = run.path().join("promised");
     let module = module_path!().split_once("::").expect("a module of the crate").1;
     let mut in_the_middle = 0;
-    for kill in 0..KILLS {
+    for kill in 0..suite::size().pick(15, 60, 300) {
+        // The first one comes in the middle of a save for certain.
+        let stopped = (kill == 0).then(|| run.path().join("stopped"));
         File::create(&promised).expect("a file");
         let mut child = Command::new(std::env::current_exe().expect("this test's own path"))
             .args([&format!("{module}::saves_until_it_is_killed"), "--exact", "--ignored", "--nocapture"])
             .env(STORE, run.path())
+            .envs(stopped.iter().map(|file| (STOPS, file)))
             .stdout(Stdio::null())
             .spawn()
             .expect("a child process");
-        while fs::read(&promised).expect("a file").is_empty() {
+        while fs::read(&promised).expect("a file").is_empty()
+            || stopped.as_ref().is_some_and(|file| !file.exists())
+        {
             assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
             thread::sleep(Duration::from_millis(1));
         }

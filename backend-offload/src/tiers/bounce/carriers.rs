@@ -1,0 +1,129 @@
+//! The carriers that transfer pieces beside the program: the kernel's ring, threads, or in tests a schedule.
+
+#[cfg(test)]
+use super::schedule::Schedule;
+use crate::journal::TARGET;
+use crate::tiers::aligned::Memory;
+use crate::tiers::ring::Ring;
+use crate::tiers::threads::Threads;
+use crate::tiers::transfer::Direction;
+use std::fs::File;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, Once};
+
+/// How pieces are transferred beside the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::tiers) enum Means {
+    /// By `io_uring`, or by threads where the kernel refuses it.
+    RingIfAny,
+    #[cfg(test)]
+    Threads,
+    /// At times that follow from this seed.
+    #[cfg(test)]
+    Schedule(u64),
+}
+
+/// All carriers of one disk.
+#[derive(Default)]
+pub(super) struct Carriers {
+    ring: Option<Ring>,
+    threads: Threads,
+    #[cfg(test)]
+    schedule: Option<Schedule>,
+}
+
+/// The carrier of one piece.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Carrier {
+    Ring,
+    Thread,
+    #[cfg(test)]
+    Schedule,
+}
+
+impl Carriers {
+    /// Carriers of pieces in `buffers`, which are freed after them.
+    pub(super) fn new(buffers: &Memory, means: Means) -> Self {
+        static SAID: Once = Once::new();
+        match means {
+            Means::RingIfAny => {
+                Self { ring: ring_or_word(Ring::open(buffers.whole()), &SAID), ..Self::default() }
+            }
+            #[cfg(test)]
+            Means::Threads => Self::default(),
+            #[cfg(test)]
+            Means::Schedule(seed) => Self { schedule: Some(Schedule::new(seed)), ..Self::default() },
+        }
+    }
+
+    /// Starts to move the piece in buffer `slot`. `None` if no carrier takes it.
+    ///
+    /// # Safety
+    /// The piece lies in the carriers' buffers, and nothing else touches it until it [landed](Self::landed).
+    pub(super) unsafe fn start(
+        &mut self,
+        slot: usize,
+        file: &Arc<File>,
+        direction: Direction,
+        piece: NonNull<[u8]>,
+        place: u64,
+    ) -> Option<Carrier> {
+        #[cfg(test)]
+        if let Some(schedule) = &mut self.schedule {
+            // SAFETY: as the caller promises.
+            unsafe { schedule.start(slot, file, direction, piece, place) };
+            return Some(Carrier::Schedule);
+        }
+        if let Some(ring) = &mut self.ring
+            // SAFETY: as the caller promises.
+            && unsafe { ring.start(slot, file, direction, piece, place) }
+        {
+            return Some(Carrier::Ring);
+        }
+        // SAFETY: as the caller promises.
+        unsafe { self.threads.start(slot, file, direction, piece, place) }.then_some(Carrier::Thread)
+    }
+
+    /// Whether `carrier` is done with the piece in a buffer.
+    pub(super) fn has_ended(&mut self, carrier: Carrier, slot: usize) -> bool {
+        match carrier {
+            Carrier::Ring => self.ring.as_mut().is_some_and(|ring| ring.has_ended(slot)),
+            Carrier::Thread => self.threads.has_ended(slot),
+            #[cfg(test)]
+            Carrier::Schedule => self.schedule.as_mut().is_some_and(|schedule| schedule.has_ended(slot)),
+        }
+    }
+
+    /// Waits for the piece of `len` bytes in a buffer: the number of its bytes that `carrier` moved.
+    pub(super) fn landed(&mut self, carrier: Carrier, slot: usize, len: usize) -> io::Result<usize> {
+        match carrier {
+            Carrier::Ring => self.ring.as_mut().expect("it was given the piece").landed(slot),
+            Carrier::Thread => self.threads.landed(slot).map(|()| len),
+            #[cfg(test)]
+            Carrier::Schedule => {
+                self.schedule.as_mut().expect("it was given the piece").landed(slot).map(|()| len)
+            }
+        }
+    }
+
+    pub(super) fn has_ring(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    #[cfg(test)]
+    pub(super) fn ring(&mut self) -> Option<&mut Ring> {
+        self.ring.as_mut()
+    }
+}
+
+/// The ring, or one line for all disks of the process that threads do its work.
+pub(super) fn ring_or_word(opened: io::Result<Ring>, said: &Once) -> Option<Ring> {
+    opened
+        .inspect_err(|error| {
+            said.call_once(|| {
+                tracing::warn!(target: TARGET, "no io_uring ({error}): threads read and write the disk");
+            });
+        })
+        .ok()
+}

@@ -1,0 +1,81 @@
+//! Transfers that end when a seed says, for tests that run alike on every machine, however busy it is.
+
+use super::BUFFERS;
+use crate::tiers::transfer::{Direction, move_all};
+use std::fs::File;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Transfers of one disk. A piece is moved as it starts or as it lands, and is found to have ended at one of the looks at it.
+pub(in crate::tiers) struct Schedule {
+    /// One look at a piece in so many finds it ended.
+    looks: u64,
+    state: u64,
+    pieces: [Option<Scheduled>; BUFFERS],
+}
+
+struct Scheduled {
+    job: Job,
+    moved: Option<io::Result<()>>,
+    has_ended: bool,
+}
+
+struct Job {
+    file: Arc<File>,
+    direction: Direction,
+    piece: NonNull<[u8]>,
+    place: u64,
+}
+
+// SAFETY: the sender of a piece gives it away until it landed.
+unsafe impl Send for Job {}
+
+impl Schedule {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { looks: 1 << (seed % 7), state: seed, pieces: [const { None }; BUFFERS] }
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.state =
+            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.state >> 33
+    }
+
+    /// Starts to move the piece in buffer `slot`.
+    ///
+    /// # Safety
+    /// Nothing else touches the piece until it [landed](Self::landed).
+    pub(super) unsafe fn start(
+        &mut self,
+        slot: usize,
+        file: &Arc<File>,
+        direction: Direction,
+        piece: NonNull<[u8]>,
+        place: u64,
+    ) {
+        let mut job = Job { file: file.clone(), direction, piece, place };
+        let moved = self.draw().is_multiple_of(2).then(|| job.run());
+        self.pieces[slot] = Some(Scheduled { job, moved, has_ended: false });
+    }
+
+    pub(super) fn has_ended(&mut self, slot: usize) -> bool {
+        let ends = self.draw().is_multiple_of(self.looks);
+        self.pieces[slot].as_mut().is_some_and(|piece| {
+            piece.has_ended |= ends;
+            piece.has_ended
+        })
+    }
+
+    pub(super) fn landed(&mut self, slot: usize) -> io::Result<()> {
+        let mut piece = self.pieces[slot].take().expect("the piece was started");
+        piece.moved.take().unwrap_or_else(|| piece.job.run())
+    }
+}
+
+impl Job {
+    fn run(&mut self) -> io::Result<()> {
+        // SAFETY: the piece is the schedule's until it landed.
+        move_all(&self.file, self.direction, unsafe { self.piece.as_mut() }, self.place)
+    }
+}

@@ -1,0 +1,73 @@
+//! Folders below the target directory, in which child processes run: autotune keeps its results there, since timings of
+//! a software device must not reach the cache of a GPU.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// Also plays the disk: the system's folder for temporary files is in memory on many machines.
+pub fn target() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// Settings of CubeCL.
+#[cfg(feature = "cube")]
+pub const SETTINGS: &str = "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n";
+
+/// A numbered folder that this process has to itself until it ends. The next process finds it as it was left.
+#[cfg(feature = "cube")]
+pub struct Own {
+    name: &'static str,
+    folder: OnceLock<PathBuf>,
+}
+
+#[cfg(feature = "cube")]
+impl Own {
+    pub const fn new(name: &'static str) -> Self {
+        Self { name, folder: OnceLock::new() }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.get_or_init(|| self.take())
+    }
+
+    /// A folder within, with these settings of CubeCL.
+    pub fn within(&self, name: &str, settings: &str) -> PathBuf {
+        let folder = self.path().join(name.replace(' ', "-"));
+        fs::create_dir_all(&folder).expect("a folder below the target directory");
+        fs::write(folder.join("cubecl.toml"), settings).expect("a file below the target directory");
+        folder
+    }
+
+    /// The same, without what the last process left in it.
+    #[cfg(feature = "wgpu")]
+    pub fn emptied(&self, name: &str, settings: &str) -> PathBuf {
+        if self.path().exists() {
+            fs::remove_dir_all(self.path()).expect("a folder of ours");
+        }
+        self.within(name, settings)
+    }
+
+    fn take(&self) -> PathBuf {
+        fs::create_dir_all(target()).expect("a folder below the target directory");
+        let taken = (0..).find_map(|number| {
+            let folder = target().join(format!("{}-{number}", self.name));
+            let lock =
+                File::create(folder.with_extension("lock")).expect("a file below the target directory");
+            lock.try_lock().is_ok().then(|| {
+                // Until the process ends.
+                std::mem::forget(lock);
+                folder
+            })
+        });
+        taken.expect("there are many numbers")
+    }
+}
+
+/// A folder in which nothing has been tuned, and which goes with its value.
+#[cfg(feature = "cube")]
+pub fn fresh(settings: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir_in(target()).expect("a folder below the target directory");
+    fs::write(folder.path().join("cubecl.toml"), settings).expect("a file below the target directory");
+    folder
+}

@@ -1,0 +1,198 @@
+//! `cargo xtask test`: builds the tests once, runs each binary under a time limit, and ends with what ran and what did
+//! not. Three sizes of one suite: the tests themselves ask for the size (crate `suite`), this command chooses it.
+
+mod binary;
+mod build;
+mod missing;
+
+use std::{
+    collections::hash_map::RandomState,
+    fs,
+    hash::{BuildHasher, Hasher},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use suite::Size;
+
+use crate::{
+    stand_in,
+    times::{Times, minutes},
+    workspace::{self, Workspace},
+};
+use binary::{Binary, Ran, Selection};
+use missing::Missing;
+
+/// Names the folder in which the stand-in for CUDA is laid out, so that tests do not build it themselves.
+const STAND_IN: &str = "SPILLWAY_STAND_IN";
+
+/// Seeds all random tests. `.cargo/config.toml` fixes it.
+const RANDOM_SEED: &str = "PROPTEST_RNG_SEED";
+
+#[derive(Args, Default)]
+pub(crate) struct Test {
+    /// Run more of each promise, and the tests on Vulkan: all that a change must pass
+    #[arg(long, conflicts_with = "full")]
+    gate: bool,
+    /// Run everything, with the checks that a release leaves out and random cases drawn anew; takes hours
+    #[arg(long)]
+    full: bool,
+    /// Only tests of this package; may be repeated
+    #[arg(long, short, value_name = "NAME")]
+    package: Vec<String>,
+    /// Only tests whose path contains one of these
+    filters: Vec<String>,
+}
+
+impl Test {
+    /// The suite as the gate runs it.
+    pub(crate) fn of_the_gate() -> Self {
+        Self { gate: true, ..Self::default() }
+    }
+
+    fn size(&self) -> Size {
+        match (self.gate, self.full) {
+            (_, true) => Size::Full,
+            (true, false) => Size::Gate,
+            (false, false) => Size::Quick,
+        }
+    }
+
+    pub(crate) fn run(self) -> Result<()> {
+        let mut times = Times::kept_in(Workspace::read()?.target.join("test-times.csv"));
+        let outcome = self.run_timed(&mut times);
+        print!("{}", times.dearest());
+        println!("{}", outcome?);
+        Ok(())
+    }
+
+    /// Runs the suite and returns its closing line.
+    pub(crate) fn run_timed(&self, times: &mut Times) -> Result<String> {
+        let started = Instant::now();
+        let size = self.size();
+        let target = Workspace::read()?.target;
+        let not_run = target.join("tests-not-run");
+        remove(&not_run)?;
+        let mut variables = vec![
+            (suite::SIZE, size.pick("quick", "gate", "full").to_owned()),
+            (suite::NOT_RUN, not_run.display().to_string()),
+        ];
+        if size == Size::Full {
+            let seed = RandomState::new().build_hasher().finish();
+            println!("random tests draw from {RANDOM_SEED}={seed}");
+            variables.push((RANDOM_SEED, seed.to_string()));
+        }
+        // Without it the tests say themselves what is missing.
+        if let Ok(folder) = stand_in::installation() {
+            variables.push((STAND_IN, folder.display().to_string()));
+        }
+
+        let binaries = times.measure("compile", "tests", |_| build::binaries(size, &self.package))?;
+        let mut total = Ran::default();
+        let mut failed = Vec::new();
+        for binary in &binaries {
+            for selection in binary.selections(size, &self.filters)? {
+                let ran = self.run_binary(binary, &selection, &variables, times)?;
+                if !ran.succeeded {
+                    failed.push(format!("{binary}{selection}"));
+                }
+                total.add(&ran);
+            }
+        }
+        if self.filters.is_empty() {
+            let ran = times.measure("compile", "and run documentation's examples", |_| {
+                build::documentation(size, &self.package, &variables)
+            })?;
+            if !ran.succeeded {
+                failed.push("documentation's examples".to_owned());
+            }
+            total.add(&ran);
+        }
+
+        if size == Size::Full && self.package.is_empty() {
+            for check in build::checks_of_features() {
+                times.measure("compile", &check.to_string(), |_| check.run(workspace::root()))?;
+            }
+        }
+
+        let missing = Missing::read(&fs::read_to_string(&not_run).unwrap_or_default());
+        let closing = closing_line(&total, &missing);
+        if !failed.is_empty() {
+            bail!("{closing}\nfailed: {}", failed.join(", "));
+        }
+        Ok(format!(
+            "{closing}\nthe {} suite passed in {}",
+            size.pick("quick", "gate's", "full"),
+            minutes(started.elapsed())
+        ))
+    }
+
+    fn run_binary(
+        &self,
+        binary: &Binary,
+        selection: &Selection,
+        variables: &[(&'static str, String)],
+        times: &mut Times,
+    ) -> Result<Ran> {
+        let limit = match self.size() {
+            Size::Quick => Duration::from_mins(10),
+            Size::Gate => Duration::from_mins(20),
+            Size::Full => Duration::from_hours(24),
+        };
+        println!("running {binary}{selection}");
+        let started = Instant::now();
+        let ran = binary.run(selection, variables, limit)?;
+        times.keep("tests", &format!("{binary}{selection}"), started.elapsed(), ran.succeeded)?;
+        Ok(ran)
+    }
+}
+
+fn remove(file: &Path) -> Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("{} cannot be removed", file.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How many tests ran, how many did not, and what these lacked.
+fn closing_line(total: &Ran, missing: &Missing) -> String {
+    let ran = total.passed + total.failed - missing.tests().min(total.passed);
+    let mut line = format!("ran {ran}, {} failed, did not run {}", total.failed, missing.tests());
+    if missing.tests() > 0 {
+        line += &format!(": {missing}");
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_closing_line_counts_a_test_that_lacked_something_as_not_run() {
+        let total = Ran { passed: 10, failed: 0, ignored: 2, succeeded: true };
+        let missing = Missing::read("mpi\tranks::one\nmpi\tranks::two\nvulkan\tcube::one\n");
+        assert_eq!(
+            closing_line(&total, &missing),
+            "ran 7, 0 failed, did not run 3: vulkan 1 (apt-get install libvulkan1 mesa-vulkan-drivers), \
+             mpi 2 (apt-get install openmpi-bin libopenmpi3)"
+        );
+    }
+
+    #[test]
+    fn the_closing_line_names_nothing_where_everything_ran() {
+        let total = Ran { passed: 10, failed: 1, ignored: 0, succeeded: false };
+        assert_eq!(closing_line(&total, &Missing::default()), "ran 11, 1 failed, did not run 0");
+    }
+
+    #[test]
+    fn options_choose_one_size() {
+        assert_eq!(Test::default().size(), Size::Quick);
+        assert_eq!(Test::of_the_gate().size(), Size::Gate);
+        assert_eq!(Test { full: true, ..Test::default() }.size(), Size::Full);
+    }
+}

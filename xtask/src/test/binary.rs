@@ -1,0 +1,232 @@
+//! One test binary: which of its tests belong to a size, and a run of them under a time limit.
+
+use std::{
+    fmt,
+    io::{BufRead, BufReader, Read},
+    path::PathBuf,
+    process::{Child, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use suite::Size;
+
+use crate::invocation::Invocation;
+
+/// A binary as cargo has built it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Binary {
+    pub(super) package: String,
+    /// Name of the target within the package.
+    pub(super) target: String,
+    pub(super) executable: PathBuf,
+    /// The package's folder, in which its tests run.
+    pub(super) folder: PathBuf,
+}
+
+/// Which tests of a binary one process runs.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Selection {
+    /// All but those marked `#[ignore]`, or those of them that contain one of these.
+    Unmarked(Vec<String>),
+    /// These, which are marked `#[ignore]` because they belong to a larger size.
+    Marked(Vec<String>),
+}
+
+/// How the tests of one process ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Ran {
+    pub(super) passed: usize,
+    pub(super) failed: usize,
+    pub(super) ignored: usize,
+    pub(super) succeeded: bool,
+}
+
+impl Ran {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+
+    /// Adds what a line of libtest says, if it closes a run of tests.
+    fn read(&mut self, line: &str) {
+        let Some(counts) = line.strip_prefix("test result: ").and_then(|line| line.split_once(". ")) else {
+            return;
+        };
+        for part in counts.1.split("; ") {
+            let Some((number, what)) = part.split_once(' ') else { continue };
+            let number = number.parse().unwrap_or(0);
+            match what {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" => self.ignored += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Modules whose tests are marked `#[ignore]` and belong to the gate, or to the full suite.
+fn belongs(test: &str, size: Size) -> bool {
+    let is_in = |module: &str| test.split("::").any(|part| part == module);
+    (size >= Size::Gate && is_in("gate")) || (size == Size::Full && is_in("full"))
+}
+
+impl Binary {
+    /// The runs of this binary that belong to `size`.
+    pub(super) fn selections(&self, size: Size, filters: &[String]) -> Result<Vec<Selection>> {
+        let mut selections = vec![Selection::Unmarked(filters.to_vec())];
+        if size > Size::Quick {
+            let listed = self.invocation().arguments(["--list", "--ignored"]).output(&self.folder)?;
+            let matches = |test: &str| filters.is_empty() || filters.iter().any(|part| test.contains(part));
+            let marked: Vec<String> = listed
+                .lines()
+                .filter_map(|line| line.strip_suffix(": test"))
+                .filter(|test| belongs(test, size) && matches(test))
+                .map(str::to_owned)
+                .collect();
+            if !marked.is_empty() {
+                selections.push(Selection::Marked(marked));
+            }
+        }
+        Ok(selections)
+    }
+
+    fn invocation(&self) -> Invocation {
+        Invocation::new(self.executable.to_string_lossy())
+            .environment("CARGO_MANIFEST_DIR", self.folder.to_string_lossy())
+    }
+
+    /// Runs the selected tests. What they print is shown if one fails, or at the limit, at which the process is killed.
+    pub(super) fn run(
+        &self,
+        selection: &Selection,
+        variables: &[(&'static str, String)],
+        limit: Duration,
+    ) -> Result<Ran> {
+        let invocation = match selection {
+            Selection::Unmarked(filters) => self.invocation().arguments(filters.clone()),
+            Selection::Marked(tests) => {
+                self.invocation().arguments(["--ignored", "--exact"]).arguments(tests.clone())
+            }
+        };
+        let invocation = variables
+            .iter()
+            .fold(invocation, |invocation, (name, value)| invocation.environment(name, value));
+        let child = invocation
+            .command(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("{} could not be started", self.executable.display()))?;
+        watch(child, limit)
+    }
+}
+
+/// Reads what a test process prints until it ends or the limit is reached.
+pub(super) fn watch(mut child: Child, limit: Duration) -> Result<Ran> {
+    let started = Instant::now();
+    let lines = reader(child.stdout.take().context("its output is piped")?);
+    let (mut ran, mut printed) = (Ran::default(), String::new());
+    loop {
+        let left = limit.saturating_sub(started.elapsed());
+        match lines.recv_timeout(left) {
+            Ok(line) => {
+                ran.read(&line);
+                if line.starts_with("test result: ") {
+                    println!("{line}");
+                }
+                printed += &(line + "\n");
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                child.kill()?;
+                printed += &format!("killed: not done after {} s\n", limit.as_secs());
+                break;
+            }
+        }
+    }
+    ran.succeeded = child.wait()?.success();
+    if !ran.succeeded {
+        println!("{printed}");
+    }
+    Ok(ran)
+}
+
+/// Lines of `output`, until the process closes it. One that left children behind may keep it open: the limit ends that.
+fn reader(output: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+            if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+impl fmt::Display for Binary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.package, self.target)
+    }
+}
+
+impl fmt::Display for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unmarked(_) => Ok(()),
+            Self::Marked(tests) => write!(f, " ({} of larger sizes)", tests.len()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn results_of_all_runs_in_a_process_are_added_up() {
+        let mut ran = Ran::default();
+        ran.read("test a::b ... ok");
+        ran.read(
+            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.0s",
+        );
+        ran.read("test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out");
+        assert_eq!(ran, Ran { passed: 5, failed: 1, ignored: 1, succeeded: false });
+    }
+
+    #[test]
+    fn marked_tests_run_in_the_size_that_their_module_names() {
+        let sizes = [Size::Quick, Size::Gate, Size::Full];
+        assert_eq!(sizes.map(|size| belongs("cube::hidden::gate::mlp", size)), [false, true, true]);
+        assert_eq!(sizes.map(|size| belongs("cube::hidden::full::tied", size)), [false, false, true]);
+        assert_eq!(sizes.map(|size| belongs("child::runs_the_gate", size)), [false; 3]);
+    }
+
+    #[cfg(unix)]
+    fn shell(script: &str) -> Child {
+        Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_process_that_hangs_is_killed_at_the_limit_and_has_failed() {
+        let started = Instant::now();
+        let hanging = "echo 'test result: ok. 1 passed; 0 failed'; exec sleep 60";
+        let ran = watch(shell(hanging), Duration::from_millis(300)).unwrap();
+        assert_eq!(ran, Ran { passed: 1, failed: 0, ignored: 0, succeeded: false });
+        assert!(started.elapsed() < Duration::from_secs(30));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_process_that_crashes_after_its_tests_has_failed() {
+        let crashing = "echo 'test result: ok. 1 passed; 0 failed'; exit 3";
+        assert!(!watch(shell(crashing), Duration::from_secs(60)).unwrap().succeeded);
+    }
+}

@@ -1,0 +1,154 @@
+//! Test binaries from cargo: what is compiled for a size, and where cargo has put it.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use suite::Size;
+
+use super::binary::{Binary, Ran, watch};
+use crate::{invocation::Invocation, workspace};
+
+/// Binaries that tests start, as benchmarks do, are not tests themselves; a crate's examples are no part of the suite.
+const TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
+
+/// Features that no default has and that have tests, with their packages: the full suite runs these once more.
+const MORE_FEATURES: [(&str, &str); 2] = [("on-vulkan", "spirv"), ("tokenizer", "parquet")];
+
+/// Compiles the tests and returns their binaries, in cargo's order.
+pub(super) fn binaries(size: Size, packages: &[String]) -> Result<Vec<Binary>> {
+    let mut binaries = compiled(&cargo_test(size, packages))?;
+    if size == Size::Full && packages.is_empty() {
+        for (package, feature) in MORE_FEATURES {
+            let test = cargo_test(size, &[package.to_owned()]).arguments(["--features", feature]);
+            for binary in compiled(&test)? {
+                binaries.push(Binary { target: format!("{} with {feature}", binary.target), ..binary });
+            }
+        }
+    }
+    Ok(binaries)
+}
+
+/// Features that the gate leaves out, since they only choose how the same kernels are compiled.
+pub(super) fn checks_of_features() -> Vec<Invocation> {
+    let check = Invocation::cargo("check --profile checked --no-default-features");
+    let of = [
+        ("backend-offload", "cube"),
+        ("backend-offload", "metal"),
+        ("backend-offload", "vulkan"),
+        ("train", "vulkan"),
+    ];
+    of.map(|(package, feature)| check.clone().arguments(["--package", package, "--features", feature]))
+        .to_vec()
+}
+
+fn compiled(test: &Invocation) -> Result<Vec<Binary>> {
+    let messages = ["--no-run", "--message-format", "json-render-diagnostics"];
+    let build = test.clone().arguments(TARGETS).arguments(messages);
+    println!("$ {build}");
+    let messages = build.output(workspace::root())?;
+    let binaries = messages.lines().map(parse).filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
+    if binaries.is_empty() {
+        bail!("`{build}` has built no test");
+    }
+    Ok(binaries)
+}
+
+/// Compiles and runs the examples in documentation.
+pub(super) fn documentation(
+    size: Size,
+    packages: &[String],
+    variables: &[(&'static str, String)],
+) -> Result<Ran> {
+    let test = cargo_test(size, packages).arguments(["--doc", "--quiet"]);
+    println!("$ {test}");
+    let test = variables.iter().fold(test, |test, (name, value)| test.environment(name, value));
+    let child = test
+        .command(workspace::root())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("`cargo` could not be started")?;
+    watch(child, Duration::from_mins(30))
+}
+
+/// The quick suite is the default members, which all share what the first command has compiled. The larger ones add the
+/// tests on Vulkan, for which Burn is compiled with a second backend.
+pub(super) fn cargo_test(size: Size, packages: &[String]) -> Invocation {
+    let test = Invocation::cargo("test");
+    let test = match size {
+        Size::Full => test.arguments(["--profile", "checked", "--no-fail-fast"]),
+        Size::Quick | Size::Gate => test.arguments(["--release", "--no-fail-fast"]),
+    };
+    match (packages, size) {
+        ([], Size::Quick) => test,
+        ([], Size::Gate | Size::Full) => test.arguments(["--workspace"]),
+        _ => test.arguments(packages.iter().flat_map(|package| ["--package".to_owned(), package.clone()])),
+    }
+}
+
+/// The binary that a message of cargo's announces, if it does.
+fn parse(message: &str) -> Result<Option<Binary>> {
+    let message: Value = serde_json::from_str(message).context("cargo printed a message that is not JSON")?;
+    let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
+    let (Some(executable), true) = (message["executable"].as_str(), is_test) else { return Ok(None) };
+    let text = |value: &Value| value.as_str().context("cargo's message lacks a name").map(str::to_owned);
+    let manifest = PathBuf::from(text(&message["manifest_path"])?);
+    let folder = manifest.parent().unwrap_or(Path::new(".")).to_owned();
+    let package = text(&message["package_id"])?;
+    Ok(Some(Binary {
+        package: name_in(&package, &folder),
+        target: text(&message["target"]["name"])?,
+        executable: executable.into(),
+        folder,
+    }))
+}
+
+/// A package's name from its identifier: `path+file:///repository/models#0.1.0`, or `…#name@0.1.0` where the folder has
+/// another name.
+fn name_in(identifier: &str, folder: &Path) -> String {
+    let named = identifier.rsplit_once('#').and_then(|(_, rest)| rest.split_once('@'));
+    let folder = folder.file_name().unwrap_or_default().to_string_lossy();
+    named.map_or_else(|| folder.into_owned(), |(name, _)| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quick_suite_compiles_what_the_first_command_has_and_the_gate_adds_vulkan() {
+        assert_eq!(cargo_test(Size::Quick, &[]).to_string(), "cargo test --release --no-fail-fast");
+        assert_eq!(
+            cargo_test(Size::Gate, &[]).to_string(),
+            "cargo test --release --no-fail-fast --workspace"
+        );
+        assert_eq!(
+            cargo_test(Size::Full, &["pager".into(), "web".into()]).to_string(),
+            "cargo test --profile checked --no-fail-fast --package pager --package web"
+        );
+    }
+
+    #[test]
+    fn messages_of_test_binaries_name_package_target_and_folder() {
+        let message = |identifier: &str, test: bool| {
+            format!(
+                r#"{{"reason": "compiler-artifact", "package_id": "{identifier}", "manifest_path": "/r/vulkan/Cargo.toml",
+                "profile": {{"test": {test}}}, "target": {{"name": "it"}}, "executable": "/t/it-1"}}"#
+            )
+        };
+        let binary = parse(&message("path+file:///r/vulkan#on-vulkan@0.1.0", true)).unwrap().unwrap();
+        assert_eq!((binary.package.as_str(), binary.target.as_str()), ("on-vulkan", "it"));
+        assert_eq!(
+            (binary.executable.as_path(), binary.folder.as_path()),
+            (Path::new("/t/it-1"), Path::new("/r/vulkan"))
+        );
+        assert_eq!(parse(&message("path+file:///r/vulkan#0.1.0", true)).unwrap().unwrap().package, "vulkan");
+        assert_eq!(parse(&message("path+file:///r/vulkan#0.1.0", false)).unwrap(), None);
+        assert_eq!(parse(r#"{"reason": "build-finished", "success": true}"#).unwrap(), None);
+    }
+}

@@ -1,0 +1,52 @@
+//! Tests that did not run, by what they lacked: the file that the crate `suite` writes, read back.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use suite::Need;
+
+#[derive(Debug, Default)]
+pub(super) struct Missing(BTreeMap<Need, BTreeSet<String>>);
+
+impl Missing {
+    /// One line for each time a test asked: the need's name, a tab, the test. A test may ask more than once.
+    pub(super) fn read(lines: &str) -> Self {
+        let mut missing = BTreeMap::<Need, BTreeSet<String>>::new();
+        for (name, test) in lines.lines().filter_map(|line| line.split_once('\t')) {
+            if let Some(need) = Need::ALL.into_iter().find(|need| need.name() == name) {
+                missing.entry(need).or_default().insert(test.to_owned());
+            }
+        }
+        Self(missing)
+    }
+
+    /// Tests that lacked something, each counted once.
+    pub(super) fn tests(&self) -> usize {
+        self.0.values().flatten().collect::<BTreeSet<_>>().len()
+    }
+}
+
+/// Each need with its number of tests and its remedy.
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, (need, tests)) in self.0.iter().enumerate() {
+            let comma = if n == 0 { "" } else { ", " };
+            write!(f, "{comma}{need} {} ({})", tests.len(), need.remedy())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_that_asks_twice_or_lacks_two_things_is_one_test() {
+        let missing = Missing::read("mpi\ta\nmpi\ta\nmpi-5\ta\nmpi\tb\n");
+        assert_eq!(missing.tests(), 2);
+        assert!(missing.to_string().starts_with("mpi 2 (apt-get install openmpi-bin"), "{missing}");
+    }
+}

@@ -1,0 +1,166 @@
+//! Rules for what cargo compiles: the commands of the README share what the first one has compiled, and nothing
+//! optimises what runs while compiling.
+//!
+//! Cargo compiles a dependency once for each set of features that the packages of one command ask of it. A dependency
+//! that asks for one more feature in the tests alone can have all of Burn compiled a second time. So the unit graphs of
+//! the commands are compared, which cargo prints without compiling anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use super::{File, Finding};
+use crate::{invocation::Invocation, workspace};
+
+const PINS: &str = "xtask/pins/Cargo.toml";
+
+/// The command that a newcomer runs first.
+const FIRST: &str = "build --release --package train";
+
+/// Commands that come after it, and reuse what it has compiled.
+const LATER: [&str; 3] =
+    ["test --release --no-run", "build --release --package serve", "build --release --package xtask"];
+
+#[derive(Deserialize)]
+struct Graph {
+    units: Vec<Unit>,
+}
+
+#[derive(Deserialize)]
+struct Unit {
+    pkg_id: String,
+    target: Target,
+    profile: Profile,
+    mode: String,
+    features: BTreeSet<String>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    kind: Vec<String>,
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    opt_level: String,
+}
+
+/// Package, target, mode and level of optimisation: units that agree in these differ in features alone. A dependency of a
+/// procedural macro is another unit than the same package in a program, and not optimised.
+type Identity<'a> = (&'a str, &'a str, &'a str, &'a str);
+
+impl Graph {
+    fn of(command: &str) -> Result<Self> {
+        // The graph is unstable, and stable cargo prints it to those who set this.
+        let graph = Invocation::cargo(command)
+            .arguments(["--unit-graph", "-Z", "unstable-options"])
+            .environment("RUSTC_BOOTSTRAP", "1")
+            .output(workspace::root())?;
+        serde_json::from_str(&graph)
+            .with_context(|| format!("`cargo {command} --unit-graph` has another form"))
+    }
+
+    /// Features of each unit that comes from a registry.
+    fn features(&self) -> BTreeMap<Identity<'_>, Vec<&BTreeSet<String>>> {
+        let mut features = BTreeMap::<_, Vec<_>>::new();
+        for unit in self.units.iter().filter(|unit| unit.pkg_id.starts_with("registry+")) {
+            let (name, level) = (unit.target.name.as_str(), unit.profile.opt_level.as_str());
+            features
+                .entry((unit.pkg_id.as_str(), name, unit.mode.as_str(), level))
+                .or_default()
+                .push(&unit.features);
+        }
+        features
+    }
+}
+
+pub(super) fn all() -> Result<Vec<Finding>> {
+    let first = Graph::of(FIRST)?;
+    let mut findings = optimised(FIRST, &first);
+    for command in LATER {
+        let later = Graph::of(command)?;
+        findings.extend(compiled_again(&first, command, &later));
+    }
+    let dev = "build --workspace";
+    findings.extend(optimised(dev, &Graph::of(dev)?));
+    Ok(findings)
+}
+
+/// Dependencies that the later command compiles with other features than the first.
+fn compiled_again(first: &Graph, command: &str, later: &Graph) -> Vec<Finding> {
+    let known = first.features();
+    let mut findings = Vec::new();
+    for (unit, asked) in later.features() {
+        let Some(compiled) = known.get(&unit) else { continue };
+        for features in asked.into_iter().filter(|features| !compiled.contains(features)) {
+            let differences = compiled[0].symmetric_difference(features).map(String::as_str);
+            let differences: Vec<&str> = differences.collect();
+            let reason = format!(
+                "`cargo {command}` compiles {} again, and what depends on it, since `cargo {FIRST}` compiles it with \
+                 other features: {} has to name `{}`",
+                unit.0.rsplit(['#', '/']).next().unwrap_or(unit.0),
+                PINS,
+                differences.join("`, `")
+            );
+            findings.push(File { path: PINS, text: "" }.finding(1, "compiled once", reason));
+        }
+    }
+    findings
+}
+
+/// Procedural macros and build scripts that are optimised: each runs once, for less time than that takes.
+fn optimised(command: &str, graph: &Graph) -> Vec<Finding> {
+    let runs_while_compiling = |unit: &&Unit| {
+        unit.target.kind.iter().any(|kind| matches!(kind.as_str(), "proc-macro" | "custom-build"))
+            && unit.mode == "build"
+            && unit.profile.opt_level != "0"
+    };
+    let finding = |unit: &Unit| {
+        let reason = format!("`cargo {command}` optimises {}, which runs while compiling", unit.pkg_id);
+        File { path: "Cargo.toml", text: "" }.finding(1, "compiled once", reason)
+    };
+    graph.units.iter().filter(runs_while_compiling).map(finding).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn graph(units: &[(&str, &str, &str, &[&str])]) -> Graph {
+        let unit = |(package, kind, level, features): &(&str, &str, &str, &[&str])| Unit {
+            pkg_id: format!("registry+x#{package}@1.0.0"),
+            target: Target { kind: vec![(*kind).to_owned()], name: (*package).to_owned() },
+            profile: Profile { opt_level: (*level).to_owned() },
+            mode: "build".to_owned(),
+            features: features.iter().map(|feature| (*feature).to_owned()).collect(),
+        };
+        Graph { units: units.iter().map(unit).collect() }
+    }
+
+    #[test]
+    fn a_dependency_with_one_more_feature_in_a_later_command_is_named_with_its_feature() {
+        let first = graph(&[("bytes", "lib", "3", &["std"])]);
+        let later = graph(&[("bytes", "lib", "3", &["std", "serde"]), ("tokio", "lib", "3", &[])]);
+        let findings = compiled_again(&first, "test", &later);
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        let reason = &findings[0].reason;
+        assert!(reason.contains("bytes@1.0.0") && reason.ends_with("has to name `serde`"), "{reason}");
+    }
+
+    #[test]
+    fn equal_features_and_dependencies_of_macros_are_no_finding() {
+        let first = graph(&[("regex", "lib", "3", &["std"]), ("syn", "lib", "0", &["full"])]);
+        let later = graph(&[("regex", "lib", "3", &["std"]), ("regex", "lib", "0", &["unicode"])]);
+        assert_eq!(compiled_again(&first, "test", &later), []);
+    }
+
+    #[test]
+    fn an_optimised_macro_is_a_finding_and_an_optimised_library_is_none() {
+        let units = graph(&[("serde_derive", "proc-macro", "2", &[]), ("serde", "lib", "2", &[])]);
+        let findings = optimised("build", &units);
+        assert_eq!(findings.len(), 1);
+        assert!(findings[0].reason.contains("serde_derive"));
+    }
+}
