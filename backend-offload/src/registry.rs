@@ -60,6 +60,8 @@ impl Settings {
 pub struct DeviceFacts {
     /// The device's name, for messages.
     pub name: String,
+    /// The hardware's name as its driver has it, where the driver can be asked.
+    pub model: Option<String>,
     /// `None` where the device cannot be asked.
     pub memory: Option<DeviceMemory>,
     /// Budget when neither configuration nor environment names one.
@@ -335,6 +337,7 @@ mod tests {
     fn facts(memory: Option<DeviceMemory>) -> DeviceFacts {
         DeviceFacts {
             name: "a device".to_owned(),
+            model: None,
             memory,
             default_budget: Budget::Unlimited,
             lacking: None,

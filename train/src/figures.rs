@@ -40,3 +40,33 @@ pub(crate) fn si(value: f64, unit: &str) -> String {
     let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
     format!("{value:.digits$} {prefix}{unit}")
 }
+
+/// The date (UTC) of a moment in seconds since 1970.
+pub(crate) fn date(seconds: u64) -> String {
+    // Years begin with March, so that a leap day ends one; all eras of 400 years are alike.
+    let days = seconds / 86_400 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = 400 * era + year + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        let days = |days: u64| date(days * 86_400 + 86_399);
+        assert_eq!(
+            [0, 58, 59, 364, 365].map(days),
+            ["1970-01-01", "1970-02-28", "1970-03-01", "1970-12-31", "1971-01-01"]
+        );
+        assert_eq!([11_016, 11_017, 20_783].map(days), ["2000-02-29", "2000-03-01", "2026-11-26"]);
+        assert_eq!([47_540, 47_541].map(days), ["2100-02-28", "2100-03-01"]);
+    }
+}

@@ -1,4 +1,7 @@
-//! The machine, measured once before a run: link, arithmetic, memory and disk.
+//! The machine as a run finds it: memory and disk, and the speeds of link, arithmetic and disk, which are measured once and kept.
+
+mod kept;
+mod key;
 
 use std::{path::Path, time::Instant};
 
@@ -14,12 +17,12 @@ use runs::config::{Config, DiskPart};
 use runs::device::Place;
 
 use crate::plan::Machine;
+use crate::training::computes_nothing;
+use kept::Speeds;
+use key::{Key, Work};
 
-/// Sides of the square matrices that are multiplied, and bytes copied there and back, where memory allows. A small product
-/// cannot occupy a fast GPU, and a large one takes minutes on a slow device: a larger side is only tried where the one before
-/// it is done in no time.
-const ON_A_GPU: (&[usize], usize) = (&[256, 1024, 4096], 64 << 20);
-const ON_THE_CPU: (&[usize], usize) = (&[384, 1024], 0);
+pub(crate) use kept::Measuring;
+
 /// Long enough for one wait not to count, and for a clock to be exact.
 const MEASURED: f64 = 0.05;
 /// Products queued before the one wait, at most.
@@ -27,46 +30,55 @@ const QUEUED: f64 = 64.0;
 /// Measurements of each side: other programs disturb some of them.
 const ATTEMPTS: usize = 5;
 
-/// Asks the operating system, and the device by a short product and a short copy. The run is shared by `ranks`, of whom
-/// `ranks_here` share this host.
+/// Asks the operating system and the device. Speeds are measured by short products and copies, or known from an earlier start. The
+/// run is shared by `ranks`, of whom `ranks_here` share this host.
 pub(crate) fn survey<I: Offloadable>(
     device: &I::Device,
     place: &Place,
     config: &Config,
     run: &Path,
     [ranks, ranks_here]: [usize; 2],
+    measuring: Measuring,
 ) -> anyhow::Result<Machine> {
-    let room = place.budget.unwrap_or(u64::MAX);
-    let (sides, copied) = if place.shares_host { ON_THE_CPU } else { ON_A_GPU };
-    let most = ((room / 32) as f64).sqrt() as usize;
-    let mut sides: Vec<usize> = sides.iter().map(|side| (*side).min(most).max(16)).collect();
-    sides.dedup();
-    let copied = (copied as u64).min(room / 4) as usize;
-    let link_bytes_per_second =
-        if place.shares_host { Some(host_copy()) } else { link::<Offload<I>>(device, copied) };
-    let flops_per_second = arithmetic::<Offload<I>>(device, &sides, config.model.compute);
     let budgets = budgets::<I>(device, place, ranks);
     let disk_budget = match budgets.disk_budget {
         0 => disk_to_take(config, ranks_here)?,
         taken => taken,
     };
+    let work = Work::of(place, config);
+    let measured = || measured::<I>(device, place, config, &work);
+    let (speeds, measurement) = if computes_nothing() {
+        // Products that compute nothing take no time.
+        (Speeds::default(), None)
+    } else {
+        kept::speeds(kept::file().as_deref(), Key::of(place, work.clone()), measuring, measured)
+    };
+    Ok(Machine {
+        device: place.name.clone(),
+        device_total: place.memory.map(|memory| memory.total),
+        device_free: place.memory.map(|memory| memory.free),
+        link_bytes_per_second: speeds.link_bytes_per_second,
+        flops_per_second: speeds.flops_per_second,
+        host_free: available_host_memory().map(|free| free / ranks_here as u64),
+        disk_budget,
+        disk_bytes_per_second: speeds.disk_bytes_per_second,
+        disk_free: free_disk(run),
+        measurement,
+        ..budgets
+    })
+}
+
+/// Measures the device, the link to it and the disk.
+fn measured<I: Offloadable>(device: &I::Device, place: &Place, config: &Config, work: &Work) -> Speeds {
+    let link_bytes_per_second =
+        if place.shares_host { Some(host_copy()) } else { link::<Offload<I>>(device, work.copied) };
+    let flops_per_second = arithmetic::<Offload<I>>(device, &work.sides, work.compute);
     // A measurement that did not fit is no number, and no error for the run to trip over.
     let _told = Offload::<I>::sync(device);
     // The run's own peaks are what its plan is compared with, and what was taken here is nobody's any more.
     trim::<I>(device);
     reset_peaks::<I>(device);
-    Ok(Machine {
-        device: place.name.clone(),
-        device_total: place.memory.map(|memory| memory.total),
-        device_free: place.memory.map(|memory| memory.free),
-        link_bytes_per_second,
-        flops_per_second,
-        host_free: available_host_memory().map(|free| free / ranks_here as u64),
-        disk_budget,
-        disk_bytes_per_second: disk_speeds(config),
-        disk_free: free_disk(run),
-        ..budgets
-    })
+    Speeds { flops_per_second, link_bytes_per_second, disk_bytes_per_second: disk_speeds(config) }
 }
 
 /// The machine as far as its budgets tell: what decides where a run's state is, and the same whenever it is asked.

@@ -68,7 +68,7 @@ pub(crate) struct Summary {
     saves: u64,
     saves_waited_seconds: f64,
     largest_launch: u64,
-    /// Bytes per second and direction that this process measured before its first step, for the plan.
+    /// Bytes per second and direction of the link, as the plan has them: measured before the first step, or by an earlier start.
     pub(crate) link_bytes_per_second: Option<f64>,
     device_budget: Option<u64>,
     pub(crate) quiz: Option<QuizScore>,

@@ -50,6 +50,7 @@ impl InnerRuntime for WgpuRuntime {
     fn facts(device: &WgpuDevice) -> Result<DeviceFacts, OffloadError> {
         Ok(DeviceFacts {
             name: format!("the wgpu device {device:?}"),
+            model: None,
             memory: None,
             default_budget: Budget::Unlimited,
             lacking: None,

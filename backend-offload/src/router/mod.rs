@@ -205,5 +205,12 @@ fn key<D: 'static, T: DeviceOps>(device: &T) -> DeviceKey {
 
 fn facts<B: SharedStorage>(device: &B::Device) -> DeviceFacts {
     let name = format!("the CPU (simulated device {} of {})", device.id().index_id, B::name(device));
-    DeviceFacts { name, memory: None, default_budget: Budget::Unlimited, lacking: None, simulated: true }
+    DeviceFacts {
+        name,
+        model: None,
+        memory: None,
+        default_budget: Budget::Unlimited,
+        lacking: None,
+        simulated: true,
+    }
 }

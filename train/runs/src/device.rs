@@ -31,6 +31,8 @@ pub struct Place {
     pub name: String,
     /// The runtime and the memory in all, equal on devices of a kind.
     pub kind: String,
+    /// The hardware's name, where its driver tells it.
+    pub model: Option<String>,
     /// Device memory in all and free, where the runtime can tell.
     pub memory: Option<DeviceMemory>,
     /// Bytes that tensors may take on the device; `None` is no limit.
@@ -187,7 +189,14 @@ fn open<I: Offloadable, W: Work>(
     let budget = stats::<I>(device).device.budget;
     let total = facts.memory.map(|memory| format!(" with {}", Bytes(memory.total)));
     let kind = format!("{runtime}{}", total.unwrap_or_default());
-    let place = Place { name: facts.name, kind, memory: facts.memory, budget, shares_host: runtime == CPU };
+    let place = Place {
+        name: facts.name,
+        kind,
+        model: facts.model,
+        memory: facts.memory,
+        budget,
+        shares_host: runtime == CPU,
+    };
     work.on::<I>(device, &place)
 }
 

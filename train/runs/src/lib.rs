@@ -11,7 +11,7 @@ mod indexes;
 pub mod pages;
 mod pretrained;
 mod speaker;
-mod threads;
+pub mod threads;
 mod trained;
 pub mod weights;
 

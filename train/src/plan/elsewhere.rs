@@ -77,6 +77,7 @@ impl Elsewhere {
             disk_budget: disk(config)?,
             disk_bytes_per_second: self.disk.map(|speed| [speed; 2]),
             disk_free: None,
+            measurement: None,
             other_ranks: 0,
         })
     }

@@ -1,6 +1,10 @@
 //! The machine as a plan knows it: plain numbers, each `None` where it could not be asked.
 
+use std::fmt;
+
 use serde::Serialize;
+
+use crate::figures::date;
 
 /// The machine a run is planned for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -25,10 +29,31 @@ pub(crate) struct Machine {
     pub(crate) disk_budget: u64,
     /// Speeds at which blocks are written to that disk and read from it.
     pub(crate) disk_bytes_per_second: Option<[f64; 2]>,
+    /// The measurement that speeds come from; `None` where they were described, or not measured.
+    pub(crate) measurement: Option<Measurement>,
     /// Free space where the run directory will be.
     pub(crate) disk_free: Option<u64>,
     /// Other processes that share a step's micro-batches, each with a device like this one.
     pub(crate) other_ranks: usize,
+}
+
+/// A measurement of a machine's speeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Measurement {
+    /// Seconds since 1970.
+    pub(crate) at: u64,
+    /// Whether an earlier start of the program made it.
+    pub(crate) kept: bool,
+}
+
+impl fmt::Display for Measurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kept {
+            write!(f, "measured on {} and kept; `train plan --measure` measures again", date(self.at))
+        } else {
+            f.write_str("measured just now")
+        }
+    }
 }
 
 impl Machine {

@@ -24,7 +24,7 @@ mod tests;
 
 pub(crate) use choice::placed;
 pub(crate) use elsewhere::Elsewhere;
-pub(crate) use machine::Machine;
+pub(crate) use machine::{Machine, Measurement};
 pub(crate) use measured::Measured;
 pub(crate) use sinking::StatesOnDisk;
 

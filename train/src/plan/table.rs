@@ -141,6 +141,7 @@ impl Plan {
                 ),
             ));
         }
+        lines.extend(machine.measurement.map(|measurement| ("speeds", measurement.to_string())));
         lines.extend(self.disk_tier());
         lines.extend(self.replayed.map(|replayed| {
             let peak = Bytes(replayed.peak);

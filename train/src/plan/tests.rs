@@ -36,6 +36,7 @@ fn card(budget: u64) -> Machine {
         disk_free: Some(500 * GIB),
         disk_budget: 0,
         disk_bytes_per_second: None,
+        measurement: None,
         shares_host: false,
         other_ranks: 0,
     }
@@ -347,6 +348,45 @@ fn the_table_tells_a_newcomer_what_will_happen() {
     host memory     0 B
     disk            30.00 MiB for 4 checkpoints of 7.50 MiB
     ");
+}
+
+#[test]
+fn a_plan_says_whether_its_speeds_were_measured_just_now_or_kept() {
+    let told = |measurement| plan("gpt-1.5b", &[], &Machine { measurement, ..card(8 * GIB) }).to_string();
+    let at = 1_700_000_000;
+    assert!(told(Some(Measurement { at, kept: false })).contains("\nspeeds          measured just now\n"));
+    let kept = "\nspeeds          measured on 2023-11-14 and kept; `train plan --measure` measures again\n";
+    assert!(told(Some(Measurement { at, kept: true })).contains(kept));
+    assert!(!told(None).contains("\nspeeds "));
+}
+
+/// Numbers depend on the place in their last digits, and speeds on whatever else a machine did when they were measured.
+#[test]
+fn measured_speeds_decide_times_and_nothing_that_numbers_depend_on() {
+    let set = ["memory.optimizer=auto", "train.recompute=1", "memory.disk=/", "memory.disk_budget=160GiB"];
+    let set = set.map(str::to_owned);
+    for preset in ["toy", "gpt-124m", "gpt-1.5b", "gpt-7b"] {
+        let config = Config::load(preset, &set).expect("a preset");
+        let footprint = Footprint::of(&config.model).expect("it was checked");
+        for gib in [1, 8, 20] {
+            let decided = |speed: Option<f64>| {
+                let machine = Machine {
+                    link_bytes_per_second: speed,
+                    flops_per_second: speed,
+                    disk_bytes_per_second: speed.map(|speed| [speed; 2]),
+                    disk_budget: 160 * GIB,
+                    ..card(gib * GIB)
+                };
+                let config = placed(&config, &footprint, &machine);
+                let plan = Plan::new(&config, &footprint, &machine);
+                (config.to_json(), plan.states_on_disk, plan.refusals)
+            };
+            let unknown = decided(None);
+            for speed in [1e3, 1e9, 1e15] {
+                assert_eq!(decided(Some(speed)), unknown, "{preset} in {gib} GiB at {speed}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -140,8 +140,8 @@ impl<I: Offloadable> Run<I> {
         if !std::mem::replace(&mut self.is_outdone, true) {
             let [reached, shown] = [reached, shown].map(|speed| si(speed, "FLOP/s"));
             self.say(&format!(
-                "step {step} reached {reached}, and products before the run no more than {shown}, probably beside other \
-                 work: mfu is of the most that was reached"
+                "step {step} reached {reached}, and products no more than {shown} when they were measured, probably beside \
+                 other work: mfu is of the most that was reached; `train plan --measure` measures again"
             ));
         }
     }

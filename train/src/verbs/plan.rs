@@ -11,7 +11,7 @@ use runs::directory::DEFAULT;
 
 use super::{ConfigArgs, run::refuse};
 use crate::data::{Data, TrainingWindows};
-use crate::machine;
+use crate::machine::{Measuring, survey};
 use crate::plan::{Elsewhere, Epoch, Machine, Plan, placed};
 use crate::rehearsal;
 
@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// bytes over the link, to and from the disk, and times are then what the pager does, and no estimate.
     #[arg(long, conflicts_with = "ranks")]
     replay: bool,
+    /// Measure the speeds of this machine anew and keep them, where those of an earlier start would be taken.
+    #[arg(long, conflicts_with = "on")]
+    measure: bool,
     /// Print the plan as JSON.
     #[arg(long)]
     json: bool,
@@ -47,12 +50,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         return show(&config, &machine, args.replay, args.json);
     }
     let setup = Setup::from(&config).among(0, ranks).without_disk();
-    device::with(args.device, &setup, Planning { config, ranks, replay: args.replay, json: args.json })
+    let measuring = if args.measure { Measuring::Always } else { Measuring::IfUnknown };
+    let planning = Planning { config, ranks, measuring, replay: args.replay, json: args.json };
+    device::with(args.device, &setup, planning)
 }
 
 struct Planning {
     config: Config,
     ranks: usize,
+    measuring: Measuring,
     replay: bool,
     json: bool,
 }
@@ -61,7 +67,8 @@ impl Work for Planning {
     type Output = ();
 
     fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<()> {
-        let machine = machine::survey::<I>(device, place, &self.config, Path::new("."), [self.ranks; 2])?;
+        let Self { config, ranks, measuring, .. } = &self;
+        let machine = survey::<I>(device, place, config, Path::new("."), [*ranks; 2], *measuring)?;
         show(&self.config, &machine, self.replay, self.json)
     }
 }

@@ -19,11 +19,12 @@ use runs::directory::{Beginning, Resume, RunDirectory};
 use super::ConfigArgs;
 use super::plan::epoch;
 use crate::exit::Ending;
+use crate::interrupt;
+use crate::machine::{Measuring, survey};
 use crate::optimizer::check_eight_bits;
 use crate::plan::{self, Plan};
 use crate::ranks::{self, RankArgs, Ranks};
 use crate::training::computes_nothing;
-use crate::{interrupt, machine};
 use attempt::Part;
 use losses::Losses;
 
@@ -164,7 +165,8 @@ fn plan_of<I: Offloadable>(
     shared: [usize; 2],
 ) -> anyhow::Result<(Plan, Option<f64>)> {
     let footprint = Footprint::of(&directory.config.model)?;
-    let machine = machine::survey::<I>(device, place, &directory.config, &directory.path, shared)?;
+    let RunDirectory { config, path, .. } = &*directory;
+    let machine = survey::<I>(device, place, config, path, shared, Measuring::IfUnknown)?;
     directory.config = plan::placed(&directory.config, &footprint, &machine);
     // With another run's weights comes its vocabulary, which is not there yet.
     let data = if directory.pretrained.is_none() { epoch(&directory.config)? } else { None };

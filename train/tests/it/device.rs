@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 
 use assert_cmd::Command;
 
-use crate::program::{PROGRAM, assert_code, assert_success, stderr};
+use crate::program::{CACHE, PROGRAM, assert_code, assert_success, stderr};
 use crate::tiny::Tiny;
 
 /// Any library under the name of NVIDIA's driver; neither compiler nor headers.
@@ -21,7 +21,10 @@ fn with_a_driver_alone(tiny: &Tiny, device: &str) -> std::process::Output {
         symlink(library, libraries.join("libcuda.so.1")).expect("linking");
     }
     let mut command = Command::new(PROGRAM);
-    command.args(["plan", "--config", "tiny.json", "--device", device]).current_dir(tiny.path());
+    command
+        .args(["plan", "--config", "tiny.json", "--device", device])
+        .current_dir(tiny.path())
+        .envs([CACHE]);
     command.env("LD_LIBRARY_PATH", &libraries).env("CUDA_PATH", &libraries).env("CUDA_HOME", &libraries);
     command.output().expect("the program starts")
 }

@@ -5,14 +5,17 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::program::{PROGRAM, assert_code, assert_success, can_mount, last_words, stderr, with_own_mounts};
+use crate::program::{
+    CACHE, PROGRAM, assert_code, assert_success, can_mount, last_words, stderr, with_own_mounts,
+};
 use crate::tiny::Tiny;
 
 const FRESH: &str = "--config tiny.json --device cpu --out run";
 const MORE: &str = "--device cpu --resume run --set train.steps=6";
 
 fn shell(tiny: &Tiny, script: &str) -> Output {
-    Command::new("sh").args(["-c", script]).current_dir(tiny.path()).output().expect("a shell")
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).current_dir(tiny.path()).envs([CACHE]).output().expect("a shell")
 }
 
 #[test]

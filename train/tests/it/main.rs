@@ -50,6 +50,8 @@ mod rarely;
 mod resume;
 #[cfg(unix)]
 mod signals;
+#[cfg(unix)]
+mod speeds;
 mod stand_in;
 #[cfg(target_os = "linux")]
 mod survivors;

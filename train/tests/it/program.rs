@@ -8,6 +8,9 @@ use suite::Need;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_train");
 
+/// The cache folder of starts in tests: one of them measures the machine, and the user's own folder is left alone.
+pub(crate) const CACHE: (&str, &str) = ("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
+
 /// A program that takes longer hangs.
 pub(crate) const LIMIT: Duration = Duration::from_mins(5);
 
@@ -17,7 +20,7 @@ pub(crate) fn train(folder: &Path, arguments: &[impl AsRef<OsStr>]) -> Output {
 
 pub(crate) fn train_with_input(folder: &Path, arguments: &[impl AsRef<OsStr>], input: &str) -> Output {
     let mut command = Command::new(PROGRAM);
-    command.args(arguments).current_dir(folder).write_stdin(input).timeout(LIMIT);
+    command.args(arguments).current_dir(folder).envs([CACHE]).write_stdin(input).timeout(LIMIT);
     command.output().expect("the program starts")
 }
 
@@ -76,7 +79,7 @@ pub(crate) fn json(output: &Output) -> Value {
 #[cfg(unix)]
 pub(crate) fn with_own_mounts(folder: &Path, script: &str) -> std::process::Command {
     let mut shell = std::process::Command::new("unshare");
-    shell.args(["--map-root-user", "--mount", "sh", "-c", script, "sh"]).current_dir(folder);
+    shell.args(["--map-root-user", "--mount", "sh", "-c", script, "sh"]).current_dir(folder).envs([CACHE]);
     shell
 }
 

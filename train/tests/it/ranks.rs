@@ -11,7 +11,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use suite::Need;
 
-use crate::program::{LIMIT, PROGRAM, assert_code, assert_success, json, last_words, processes_in, stderr};
+use crate::program::{
+    CACHE, LIMIT, PROGRAM, assert_code, assert_success, json, last_words, processes_in, stderr,
+};
 use crate::tiny::{TIGHT, Tiny, bits};
 
 /// Four micro-batches with targets that count and others that do not.
@@ -53,7 +55,8 @@ impl Tiny {
         // Files, because a pipe stays open as long as any process that has inherited it.
         let mut printed = [(), ()].map(|()| tempfile::tempfile().expect("a file"));
         let [stdout, stderr] = printed.each_ref().map(|file| file.try_clone().expect("the file once more"));
-        let command = command.current_dir(self.path()).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        command.current_dir(self.path()).envs([CACHE]);
+        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         let status = end_of(&mut command.spawn().expect("it starts"));
         let [stdout, stderr] = printed.each_mut().map(|file| {
             let mut bytes = Vec::new();
@@ -123,7 +126,7 @@ impl Tiny {
     /// Starts a command in the background; its output goes to `out.log`.
     pub(crate) fn start(&self, command: &mut Command, out: &str) -> Child {
         let log = fs::File::create(self.join(&format!("{out}.log"))).expect("a file");
-        command.stdout(Stdio::null()).stderr(log).spawn().expect("the program starts")
+        command.envs([CACHE]).stdout(Stdio::null()).stderr(log).spawn().expect("the program starts")
     }
 
     pub(crate) fn said(&self, out: &str) -> String {

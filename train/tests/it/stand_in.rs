@@ -12,7 +12,7 @@ use serde_json::Value;
 use suite::{Need, Size};
 
 use crate::plan::{SHAPES, assert_as_planned};
-use crate::program::{PROGRAM, assert_success, json};
+use crate::program::{CACHE, PROGRAM, assert_success, json};
 use crate::tiny::{Tiny, bits};
 
 /// The folder that plays a CUDA installation, for the calling test. `cargo xtask test` has built it and says where it is;
@@ -101,6 +101,7 @@ impl StandIn {
             .args(["--config", "tiny.json", "--device", "cuda", "--json", "--out", out])
             .args(settings.iter().flat_map(|setting| ["--set", setting]))
             .current_dir(tiny.path())
+            .envs([CACHE])
             .env("CUDA_PATH", installation)
             .env("LD_LIBRARY_PATH", installation.join("lib"))
             .env("STAND_IN_CACHE", installation.join("kernels"))

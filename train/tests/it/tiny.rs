@@ -9,7 +9,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::program::{PROGRAM, assert_success, json, stdout, train};
+use crate::program::{CACHE, PROGRAM, assert_success, json, stdout, train};
 
 /// Under 64 KiB nothing is ever moved, so matrices are as large as that and larger. The working set is about 4 MiB.
 const DESCRIPTION: &str = r#"{
@@ -87,7 +87,7 @@ impl Tiny {
     /// Training in `out`, ready to be started in the background.
     pub(crate) fn command(&self, out: &str, settings: &[&str]) -> Command {
         let mut command = Command::new(PROGRAM);
-        command.args(training(out, settings)).current_dir(self.path());
+        command.args(training(out, settings)).current_dir(self.path()).envs([CACHE]);
         command
     }
 

@@ -117,6 +117,7 @@ impl InnerRuntime for CudaRuntime {
         }
         Ok(DeviceFacts {
             name,
+            model: found.model,
             memory: Some(found.memory),
             default_budget: Budget::Share(0.9),
             lacking,
@@ -184,6 +185,7 @@ fn without_tensor_cores(root: &Path) -> Option<String> {
 }
 
 struct Found {
+    model: Option<String>,
     memory: DeviceMemory,
     tensor_cores: bool,
 }
@@ -197,7 +199,11 @@ fn found(index: usize) -> Result<Found, result::DriverError> {
     let major = unsafe { result::device::get_attribute(device, MAJOR) }?;
     let _context = Visit::begin(device)?;
     let (free, total) = result::mem_get_info()?;
-    Ok(Found { memory: DeviceMemory { free: free as u64, total: total as u64 }, tensor_cores: major >= 7 })
+    Ok(Found {
+        model: result::device::get_name(device).ok(),
+        memory: DeviceMemory { free: free as u64, total: total as u64 },
+        tensor_cores: major >= 7,
+    })
 }
 
 /// The device's context made this thread's for a while: the driver tells free memory in no other way. Nothing stays
@@ -278,6 +284,7 @@ mod tests {
         let memory = Some(DeviceMemory { free: 6 * GIB, total: 8 * GIB });
         let facts = DeviceFacts {
             name: String::new(),
+            model: None,
             memory,
             default_budget: Budget::Share(0.9),
             lacking: None,

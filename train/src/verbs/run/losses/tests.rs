@@ -61,6 +61,7 @@ impl Runs {
         let place = Place {
             name: "threads".to_owned(),
             kind: "the CPU".to_owned(),
+            model: None,
             memory: None,
             budget: None,
             shares_host: true,
