@@ -15,24 +15,29 @@ const THE_DOG: [u32; 20] = [
     3290,
 ];
 
-#[test]
-fn the_published_gpt_2_completes_a_known_prompt() {
-    let directory = std::env::var_os("GPT2_DIR").ok_or("GPT2_DIR is not set");
-    let Some(directory) = Need::Gpt2.found(directory) else { return };
-    let model: Gpt<Cpu> =
-        weights::load_pretrained(Path::new(&directory), &DEVICE).expect("a GPT-2 directory");
-    let prompts = vec![THE_DOG[..2].to_vec()];
-    let request = Request { sampling: Sampling::greedy(), ..Request::new(&prompts, 18) };
-    let completion = generate(&model, &request, |_| ControlFlow::Continue(())).expect("a valid request");
-    assert_eq!(completion[0].tokens, THE_DOG[2..]);
+mod full {
+    use super::*;
 
-    let ids = |range: std::ops::Range<usize>| {
-        let ids: Vec<i32> = THE_DOG[range].iter().map(|id| *id as i32).collect();
-        Tensor::<Cpu, 2, Int>::from_data(TensorData::new(ids, [1, 19]), &DEVICE)
-    };
-    let batch = Batch { inputs: ids(0..19).into(), targets: ids(1..20), mask: None };
-    let perplexity = numbers(&model.loss(batch, &PassOptions::default(), &Plain::default()))[0].exp();
-    // No figure is published for this text. Greedy text is likely by construction; a model with one tensor out of
-    // place is above a hundred.
-    assert!((1.0..15.0).contains(&perplexity), "perplexity {perplexity:.2} on its own greedy text");
+    #[test]
+    #[ignore = "full: needs the published weights"]
+    fn the_published_gpt_2_completes_a_known_prompt() {
+        let directory = std::env::var_os("GPT2_DIR").ok_or("GPT2_DIR is not set");
+        let Some(directory) = Need::Gpt2.found(directory) else { return };
+        let model: Gpt<Cpu> =
+            weights::load_pretrained(Path::new(&directory), &DEVICE).expect("a GPT-2 directory");
+        let prompts = vec![THE_DOG[..2].to_vec()];
+        let request = Request { sampling: Sampling::greedy(), ..Request::new(&prompts, 18) };
+        let completion = generate(&model, &request, |_| ControlFlow::Continue(())).expect("a valid request");
+        assert_eq!(completion[0].tokens, THE_DOG[2..]);
+
+        let ids = |range: std::ops::Range<usize>| {
+            let ids: Vec<i32> = THE_DOG[range].iter().map(|id| *id as i32).collect();
+            Tensor::<Cpu, 2, Int>::from_data(TensorData::new(ids, [1, 19]), &DEVICE)
+        };
+        let batch = Batch { inputs: ids(0..19).into(), targets: ids(1..20), mask: None };
+        let perplexity = numbers(&model.loss(batch, &PassOptions::default(), &Plain::default()))[0].exp();
+        // No figure is published for this text. Greedy text is likely by construction; a model with one tensor out of
+        // place is above a hundred.
+        assert!((1.0..15.0).contains(&perplexity), "perplexity {perplexity:.2} on its own greedy text");
+    }
 }
