@@ -25,7 +25,7 @@ const NEWLINE: &str = "\u{1f}";
 
 /// A child that takes longer hangs. In the full suite many trust nothing, or share the machine with other suites.
 fn patience() -> Duration {
-    suite::size().pick(Duration::from_mins(3), Duration::from_mins(3), Duration::from_mins(25))
+    suite::size().pick(Duration::from_mins(8), Duration::from_mins(8), Duration::from_mins(25))
 }
 
 /// Something a child process can do.

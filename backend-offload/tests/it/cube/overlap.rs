@@ -10,26 +10,32 @@ fn transformer(machine: &Machine) -> Child {
     child.environment("STAND_IN_KERNEL_US", 20).environment("STAND_IN_BANDWIDTH", "4e9")
 }
 
-#[test]
-fn copies_take_less_of_a_step_beside_it_and_give_the_same_bits() {
-    let Some(machine) = Machine::eager("copies_take_less_of_a_step_beside_it_and_give_the_same_bits") else {
-        return;
-    };
-    let unlimited = machine.run(transformer(&machine));
-    let budget = unlimited.number("device peak") / 4;
-    let run = |child: Child| -> (Report, f64) {
-        let (report, told) = run_and_report(child.with("budget", budget));
-        assert_eq!(told["findings"].to_string(), "{}");
-        assert_eq!(report.text("fingerprint"), unlimited.text("fingerprint"));
-        (report, told["simulated_ms"].as_f64().expect("milliseconds"))
-    };
-    // The first run of all tunes; its time is not compared.
-    run(transformer(&machine));
-    let (beside, overlapped) = run(transformer(&machine));
-    let (in_line, serial) = run(transformer(&machine).environment("OFFLOAD_OVERLAP", 0));
-    println!("{overlapped} ms, in line {serial} ms");
-    assert!(beside.number("brought ahead") > 0 && in_line.number("brought ahead") == 0);
-    assert!(overlapped < 0.9 * serial, "{overlapped} ms, in line {serial} ms");
+mod gate {
+    use super::*;
+
+    #[test]
+    #[ignore = "gate: trains for minutes"]
+    fn copies_take_less_of_a_step_beside_it_and_give_the_same_bits() {
+        let Some(machine) = Machine::eager("copies_take_less_of_a_step_beside_it_and_give_the_same_bits")
+        else {
+            return;
+        };
+        let unlimited = machine.run(transformer(&machine));
+        let budget = unlimited.number("device peak") / 4;
+        let run = |child: Child| -> (Report, f64) {
+            let (report, told) = run_and_report(child.with("budget", budget));
+            assert_eq!(told["findings"].to_string(), "{}");
+            assert_eq!(report.text("fingerprint"), unlimited.text("fingerprint"));
+            (report, told["simulated_ms"].as_f64().expect("milliseconds"))
+        };
+        // The first run of all tunes; its time is not compared.
+        run(transformer(&machine));
+        let (beside, overlapped) = run(transformer(&machine));
+        let (in_line, serial) = run(transformer(&machine).environment("OFFLOAD_OVERLAP", 0));
+        println!("{overlapped} ms, in line {serial} ms");
+        assert!(beside.number("brought ahead") > 0 && in_line.number("brought ahead") == 0);
+        assert!(overlapped < 0.9 * serial, "{overlapped} ms, in line {serial} ms");
+    }
 }
 
 fn reads(machine: &Machine) -> Child {

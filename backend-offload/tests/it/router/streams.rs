@@ -18,7 +18,7 @@ const PROGRAMS: [&str; 4] = ["mlp", "conv", "transformer", "tied transformer"];
 const NOT_DECISIONS: &[&str] = &["fingerprint", "peak found", "predicted"];
 
 fn record(policy: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/router-{policy}.txt"))
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("golden/router-{policy}.txt"))
 }
 
 /// One paragraph a program and budget, one fact a line.
