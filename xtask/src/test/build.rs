@@ -13,8 +13,8 @@ use suite::Size;
 use super::binary::{Binary, Ran, watch};
 use crate::{invocation::Invocation, workspace};
 
-/// Binaries that tests start, as benchmarks do, are not tests themselves; a crate's examples are no part of the suite.
-const TARGETS: [&str; 3] = ["--lib", "--bins", "--tests"];
+/// All targets but those whose manifest says `test = false`. A crate's examples are no part of the suite.
+const TARGETS: &str = "--tests";
 
 /// Features that no default has and that have tests, with their packages: the full suite runs these once more.
 const MORE_FEATURES: [(&str, &str); 2] = [("on-vulkan", "spirv"), ("tokenizer", "parquet")];
@@ -48,7 +48,7 @@ pub(super) fn checks_of_features() -> Vec<Invocation> {
 
 fn compiled(test: &Invocation) -> Result<Vec<Binary>> {
     let messages = ["--no-run", "--message-format", "json-render-diagnostics"];
-    let build = test.clone().arguments(TARGETS).arguments(messages);
+    let build = test.clone().arguments([TARGETS]).arguments(messages);
     println!("$ {build}");
     let messages = build.output(workspace::root())?;
     let binaries = messages.lines().map(parse).filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
