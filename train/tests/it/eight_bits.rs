@@ -122,7 +122,7 @@ fn a_step_moves_little_more_than_three_bytes_per_parameter() {
 }
 
 #[test]
-fn what_eight_bits_cannot_be_combined_with_is_refused() {
+fn settings_that_exclude_eight_bits_are_refused() {
     let tiny = Tiny::new();
     for (settings, words) in [
         (&[INT8][..], "set `memory.optimizer` to \"host\""),

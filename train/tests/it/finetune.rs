@@ -112,7 +112,7 @@ fn shards_are_read_with_the_vocabulary_they_were_cut_with() {
 }
 
 #[test]
-fn what_the_weights_decide_cannot_be_changed_and_a_refused_start_leaves_nothing() {
+fn settings_that_the_weights_decide_cannot_be_changed_and_a_refused_start_leaves_nothing() {
     let tiny = pretrained();
     let refusals = [
         ("model.n_layer=2", "cannot change what"),

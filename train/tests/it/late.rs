@@ -111,7 +111,7 @@ fn a_rank_that_fails_while_sums_are_under_way_ends_all() {
 }
 
 #[test]
-fn what_waits_for_other_ranks_in_every_step_is_refused_beside_late_sums() {
+fn settings_that_wait_for_other_ranks_are_refused_beside_late_sums() {
     let tiny = Tiny::new();
     let output = tiny.attempt("run", &[LATE, "memory.shard=true", "memory.optimizer=host"]);
     assert_code(&output, 2);

@@ -159,7 +159,7 @@ fn a_plan_in_words_writes_nothing() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_before_it_begins() {
+fn a_run_that_cannot_work_is_refused_before_it_begins() {
     let tiny = Tiny::new();
     let absurd = ["--config", "gpt-7b", "--set", "model.n_layer=4000", "--device", "cpu"];
     for verb in ["plan", "run"] {

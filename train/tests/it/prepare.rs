@@ -58,7 +58,7 @@ mod unix {
         time::{Duration, Instant},
     };
 
-    use crate::program::{PROGRAM, failure, write_text};
+    use crate::program::{LIMIT, PROGRAM, failure, write_text};
 
     /// `ulimit -f` counts in blocks of 512 or 1024 bytes; without the trap the signal would end the program.
     fn prepare_with_file_limit(folder: &Path, blocks: u32) -> std::process::Output {
@@ -95,7 +95,8 @@ mod unix {
             .expect("the program starts");
         let begun = Instant::now();
         let partial = folder.path().join("set.partial");
-        while !partial.exists() && begun.elapsed() < Duration::from_secs(20) {
+        while !partial.exists() {
+            assert!(begun.elapsed() < LIMIT, "it writes nothing");
             thread::sleep(Duration::from_millis(5));
         }
         crate::ranks::signal(rustix::process::Signal::INT, child.id());

@@ -26,18 +26,20 @@ pub(crate) fn on(ranks: &str) -> [&str; 4] {
 
 /// Whether Open MPI is here, for the calling test.
 pub(crate) fn has_mpi() -> bool {
-    let found = Command::new("mpirun").arg("--version").output().is_ok();
-    Need::Mpi.is_met((!found).then_some("there is no mpirun"))
+    Need::Mpi.found(release()).is_some()
 }
 
 /// Whether a loss ends the run: release 4 of Open MPI is here, under which no rank survives another.
 fn losses_end_runs() -> bool {
-    if !has_mpi() {
-        return false;
-    }
-    let version = Command::new("mpirun").arg("--version").output().expect("mpirun runs").stdout;
-    let release = exchange::launch::release(&String::from_utf8_lossy(&version)).expect("Open MPI");
-    Need::Mpi.is_met((release >= 5).then_some("ranks survive under Open MPI 5, and release 4 is needed"))
+    let survived =
+        |release| if release < 5 { Ok(release) } else { Err("release 4 of Open MPI is needed".to_owned()) };
+    Need::Mpi.found(release().and_then(survived)).is_some()
+}
+
+/// The release of the Open MPI whose `mpirun` is in PATH.
+fn release() -> Result<u32, String> {
+    let version = Command::new("mpirun").arg("--version").output().map_err(|_| "there is no mpirun")?;
+    exchange::launch::release(&String::from_utf8_lossy(&version.stdout)).map_err(|error| error.to_string())
 }
 
 impl Tiny {
@@ -469,7 +471,8 @@ fn a_run_whose_ranks_are_killed_again_and_again_ends_as_if_they_had_not_been() {
     let (kills, mut seed) =
         (setting("TRAIN_RANK_KILLS", suite::size().pick(1, 2, 50)), setting("TRAIN_KILLS_SEED", 1));
     let tiny = Tiny::new();
-    let steps = format!("train.steps={}", 40 * (kills + 1));
+    // Many more than the last kill waits for: it has to come before the run's end.
+    let steps = format!("train.steps={}", 40 * kills + 200);
     let settings = [&SHARED[..], &[&steps, "checkpoint.every=2"]].concat();
     let whole = bits(&tiny.run("whole", &settings));
     let restarts = (kills + 1).to_string();
@@ -527,7 +530,7 @@ fn a_frozen_rank_is_ended_and_the_run_restarts_to_the_bits_of_one_that_nobody_di
         return;
     }
     let tiny = Tiny::new();
-    let settings = [&SHARED[..], &["train.steps=60", "checkpoint.every=5"]].concat();
+    let settings = [&SHARED[..], &["train.steps=300", "checkpoint.every=5"]].concat();
     let whole = bits(&tiny.run("whole", &settings));
     let mut command = tiny.command("run", &settings);
     let mut child =
@@ -584,7 +587,7 @@ fn sigint_to_the_launcher_stops_all_ranks_with_a_checkpoint() {
 
 /// Its ranks end at different moments, and a launcher returns the code of the first.
 #[test]
-fn what_rank_0_refuses_is_bad_input_and_leaves_nothing() {
+fn a_refusal_by_rank_0_is_bad_input_and_leaves_nothing() {
     if !has_mpi() {
         return;
     }
@@ -604,28 +607,28 @@ fn a_run_that_went_on_from_a_named_checkpoint_is_restarted_from_its_own() {
         return;
     }
     let tiny = Tiny::new();
-    let steps = "train.steps=200";
+    let steps = "train.steps=400";
     let whole = bits(&tiny.run("whole", &[&SHARED[..], &[steps]].concat()));
     tiny.run_on("2", "run", &[&SHARED[..], &["train.steps=20", "checkpoint.every=10"]].concat());
     let mut command = Command::new(PROGRAM);
     command.current_dir(tiny.path());
     command.args(["--resume", "run/checkpoints/step-00000010", "--device", "cpu"]).args(on("2"));
-    command.args(["--restarts", "2"]).args(set(&[steps, "checkpoint.every=40"]));
+    command.args(["--restarts", "2"]).args(set(&[steps, "checkpoint.every=150"]));
     let mut child = tiny.start(&mut command, "run");
-    // The first has a start at step 0 and one at step 10.
-    for (starts, step) in [(2, 11), (3, 41)] {
-        let begun = || tiny.journal("run").matches(r#"{"kind":"start""#).count() == starts;
-        let far = || begun() && tiny.steps_taken("run") >= step;
-        tiny.wait_until("run", far, "the ranks did not get that far");
-        signal(Signal::KILL, tiny.ranks()[1]);
-    }
+    // The first has a start at step 0 and one at step 10, and saves long after its next step.
+    let begun = |starts| tiny.journal("run").matches(r#"{"kind":"start""#).count() == starts;
+    tiny.wait_until("run", || begun(2) && tiny.steps_taken("run") >= 11, "the ranks did not get that far");
+    signal(Signal::KILL, tiny.ranks()[1]);
+    let saved = tiny.join("run/checkpoints/step-00000150");
+    tiny.wait_until("run", || begun(3) && saved.exists(), "the restarted ranks saved nothing");
+    signal(Signal::KILL, tiny.ranks()[1]);
     let code = tiny.ended(&mut child, "run");
     let said = tiny.said("run");
     assert_eq!(code, Some(0), "{said}");
     let begun: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("resuming after step ")).collect();
     assert_eq!(begun.len(), 3, "{said}");
     assert!(
-        begun[0].starts_with("10 ") && begun[1].starts_with("10 ") && begun[2].starts_with("40 "),
+        begun[0].starts_with("10 ") && begun[1].starts_with("10 ") && begun[2].starts_with("150 "),
         "{begun:?}"
     );
     assert_eq!(tiny.bits_of("run"), whole);
@@ -657,7 +660,7 @@ fn a_process_that_nobody_launched_loads_no_mpi_and_a_launched_one_does() {
         let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("it runs");
         maps.contains("libmpi.so")
     };
-    let mut alone = tiny.command("alone", &[&SHARED[..], &["train.steps=400"]].concat());
+    let mut alone = tiny.command("alone", &[&SHARED[..], &["train.steps=4000"]].concat());
     let mut alone = tiny.start(&mut alone, "alone");
     tiny.wait_until("alone", || tiny.steps_taken("alone") > 0, "no step was taken");
     assert!(!loads(alone.id()));

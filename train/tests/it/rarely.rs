@@ -115,7 +115,7 @@ fn a_run_that_diverges_apart_ends_with_common_weights() {
 }
 
 #[test]
-fn what_local_steps_cannot_do_is_refused_by_name() {
+fn settings_that_exclude_local_steps_are_refused_by_name() {
     let tiny = Tiny::new();
     let refused = |settings: &[&str], ranks: &str| {
         let output = tiny.attempt_on(ranks, "run", &[&RARELY[..], settings].concat());

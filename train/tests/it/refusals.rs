@@ -22,7 +22,7 @@ fn set<'a>(settings: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn configurations() {
+fn configurations_that_cannot_work_are_refused_with_the_reason() {
     let tiny = Tiny::new();
     fs::write(tiny.join("torn.json"), "{\"model\": {\"n_layer\": 1,}}").expect("writing");
     let cases: [(&str, &[&str]); 10] = [
@@ -54,7 +54,7 @@ fn configurations() {
 }
 
 #[test]
-fn devices() {
+fn unknown_devices_are_refused_with_the_known_ones() {
     let tiny = Tiny::new();
     insta::assert_snapshot!("unknown_device", refused(&tiny, &["--device", "nonsense"]));
     insta::assert_snapshot!("device_without_a_number", refused(&tiny, &["plan", "--device", "cuda:first"]));
@@ -67,8 +67,7 @@ fn devices() {
 #[cfg(feature = "cuda")]
 #[test]
 fn a_missing_driver_is_named() {
-    if backend_offload::cuda_driver_found() {
-        println!("skipped: there is a driver");
+    if !suite::Need::NoCuda.is_met(backend_offload::cuda_driver_found().then_some("there is a driver")) {
         return;
     }
     let tiny = Tiny::new();
@@ -79,7 +78,7 @@ fn a_missing_driver_is_named() {
 }
 
 #[test]
-fn directories_and_checkpoints() {
+fn missing_and_occupied_folders_are_refused_with_the_way_out() {
     let tiny = Tiny::trained(&["train.steps=1"]);
     let text = ["--config", "tiny.json", "--set", "data.source=text", "--set", "data.path=absent.txt"];
     fs::create_dir(tiny.join("empty")).expect("making");
@@ -108,7 +107,7 @@ fn directories_and_checkpoints() {
 }
 
 #[test]
-fn what_is_asked_of_a_model() {
+fn requests_that_a_model_cannot_answer_are_refused() {
     let tiny = Tiny::trained(&["train.steps=1"]);
     let long = "What is 3 plus 4? ".repeat(5);
     let endless = ["sample", "--from", "run", "--device", "cpu", "--max-new-tokens", "18446744073709551615"];
@@ -126,7 +125,7 @@ fn what_is_asked_of_a_model() {
 }
 
 #[test]
-fn published_folders_that_are_none() {
+fn broken_published_folders_are_refused_and_leave_nothing() {
     let tiny = Tiny::trained(&GPT2);
     let export = ["export", "--from", "run", "--device", "cpu", "--out", "published"];
     crate::program::assert_success(&tiny.train(&export));

@@ -50,7 +50,9 @@ enum Goes {
     AsResumed,
 }
 
-/// Runs of 40 steps.
+/// So many steps that a kill after at most 32 of them comes long before the end.
+const STEPS: &str = "train.steps=200";
+
 const KINDS: [(Goes, &[&str]); 5] = [
     (Goes::OnAtOnce, &["checkpoint.every=30"]),
     (Goes::OnFromCheckpoint, &["checkpoint.every=5", "memory.optimizer=host", "memory.shard=true"]),
@@ -76,7 +78,7 @@ fn survivors_end_with_the_bits_of_a_run_that_lost_nobody() {
         let (goes, settings) = KINDS[kind];
         let (rank, step) = (1 + (kind + turn) % 2, 3 + (seed >> 33) % 30);
         let run = format!("run-{kill}");
-        let settings = [&["train.steps=40"], settings].concat();
+        let settings = [&[STEPS], settings].concat();
         let mut child = tiny.start_survivors("3", &run, &settings, &[]);
         // Steps are the clock: how fast the machine is does not matter.
         tiny.wait_for_step(&run, step);
@@ -127,7 +129,7 @@ fn ranks_that_are_lost_one_after_the_other_leave_the_last_one_with_the_bits_of_o
         return;
     }
     let tiny = Tiny::new();
-    let settings = ["train.steps=60", "checkpoint.every=0"];
+    let settings = [STEPS, "checkpoint.every=0"];
     let whole = bits(&tiny.run("whole", &[&SHARED[..], &settings].concat()));
     let mut child = tiny.start_survivors("3", "run", &settings, &[]);
     tiny.wait_for_step("run", 5);
@@ -150,11 +152,10 @@ fn without_rank_0_the_run_ends_and_is_restarted_from_its_checkpoint() {
         return;
     }
     let tiny = Tiny::new();
-    let settings = ["train.steps=40", "checkpoint.every=2"];
+    let settings = [STEPS, "checkpoint.every=5"];
     let whole = bits(&tiny.run("whole", &[&SHARED[..], &settings].concat()));
     let mut child = tiny.start_survivors("3", "run", &settings, &["--restarts", "1"]);
-    tiny.wait_for_step("run", 5);
-    signal(Signal::KILL, tiny.ranks()[0]);
+    signal(Signal::KILL, tiny.processes("run")[0]);
     assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.said("run"));
     let said = tiny.said("run");
     assert!(said.contains("rank 0 is gone") && said.contains("resumes from its last checkpoint"), "{said}");
@@ -168,11 +169,10 @@ fn a_frozen_rank_is_no_loss_to_survive_and_ends_the_run_which_is_restarted() {
         return;
     }
     let tiny = Tiny::new();
-    let settings = ["train.steps=60", "checkpoint.every=5"];
+    let settings = [STEPS, "checkpoint.every=5"];
     let whole = bits(&tiny.run("whole", &[&SHARED[..], &settings].concat()));
     let mut child = tiny.start_survivors("3", "run", &settings, &["--restarts", "1", "--rank-timeout", "15"]);
-    tiny.wait_for_step("run", 8);
-    let frozen = tiny.ranks()[1];
+    let frozen = tiny.processes("run")[1];
     signal(Signal::STOP, frozen);
     assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.said("run"));
     let said = tiny.said("run");

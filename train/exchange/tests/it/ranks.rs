@@ -4,6 +4,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -51,19 +52,26 @@ pub struct Installation {
 
 /// Every Open MPI that is here, for the calling test: that of PATH, and release 5 where it was unpacked.
 pub fn installations() -> Vec<Installation> {
-    let of_path = launch::find_mpirun(&env::var_os("PATH").unwrap_or_default());
-    let of_path =
-        of_path.map_err(|error| error.to_string()).and_then(|mpirun| Installation::at(mpirun, false));
-    let unpacked = PathBuf::from(UNPACKED).join("bin/mpirun");
-    let unpacked = if unpacked.is_file() {
-        Installation::at(unpacked, true)
-    } else {
-        Err("there is no Open MPI 5 in the target folder".to_owned())
-    };
-    [Need::Mpi.found(of_path), Need::Mpi5.found(unpacked)].into_iter().flatten().collect()
+    let here = [Need::Mpi.found(Installation::of_path()), Need::Mpi5.found(Installation::unpacked())];
+    here.into_iter().flatten().collect()
 }
 
 impl Installation {
+    /// The one of PATH, of whatever release.
+    pub fn of_path() -> Result<Self, String> {
+        let mpirun = launch::find_mpirun(&env::var_os("PATH").unwrap_or_default());
+        mpirun.map_err(|error| error.to_string()).and_then(|mpirun| Self::at(mpirun, false))
+    }
+
+    /// Release 5, where it was unpacked.
+    pub fn unpacked() -> Result<Self, String> {
+        let mpirun = PathBuf::from(UNPACKED).join("bin/mpirun");
+        if !mpirun.is_file() {
+            return Err("there is no Open MPI 5 in the target folder".to_owned());
+        }
+        Self::at(mpirun, true)
+    }
+
     fn at(mpirun: PathBuf, unpacked: bool) -> Result<Self, String> {
         let mut found = Self { mpirun, release: 0, unpacked };
         let output = found.command(found.mpirun.as_os_str()).arg("--version").output().expect("mpirun runs");
