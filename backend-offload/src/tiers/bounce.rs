@@ -141,15 +141,15 @@ impl Bounce {
         let bytes = self.memory.part(slot, part.len);
         #[cfg(any(test, feature = "test-util"))]
         let fault = if beside { self.fault(direction) } else { None };
-        let way = if !beside {
-            Way::Landed(self.run(slot, &part, direction))
-        // SAFETY: the buffer is touched again only when its piece landed, which `drop` waits for at the latest.
-        } else if let Some(carrier) =
+        let carrier = if beside {
+            // SAFETY: the buffer is touched again only when its piece landed, which `drop` waits for at the latest.
             unsafe { self.carriers.start(slot, &self.file, direction, bytes, part.place) }
-        {
-            Way::By(carrier)
         } else {
-            Way::Landed(self.run(slot, &part, direction))
+            None
+        };
+        let way = match carrier {
+            Some(carrier) => Way::By(carrier),
+            None => Way::Landed(self.run(slot, &part, direction)),
         };
         self.begun += 1;
         if !matches!((direction, &way), (Direction::Write, Way::Landed(Ok(())))) {

@@ -50,6 +50,7 @@ impl Facts {
     }
 
     /// These facts and others.
+    #[cfg(feature = "router")]
     #[must_use]
     pub fn and(mut self, others: Self) -> Self {
         self.0.extend(others.0);

@@ -18,7 +18,8 @@ pub const SETTINGS: &str = "[autotune]\ncache = \"local\"\nlevel = \"minimal\"\n
 #[cfg(feature = "cube")]
 pub struct Own {
     name: &'static str,
-    folder: OnceLock<PathBuf>,
+    /// And its lock, which the process holds until it ends.
+    folder: OnceLock<(PathBuf, File)>,
 }
 
 #[cfg(feature = "cube")]
@@ -28,7 +29,7 @@ impl Own {
     }
 
     pub fn path(&self) -> &Path {
-        self.folder.get_or_init(|| self.take())
+        &self.folder.get_or_init(|| self.take()).0
     }
 
     /// A folder within, with these settings of CubeCL.
@@ -48,17 +49,13 @@ impl Own {
         self.within(name, settings)
     }
 
-    fn take(&self) -> PathBuf {
+    fn take(&self) -> (PathBuf, File) {
         fs::create_dir_all(target()).expect("a folder below the target directory");
         let taken = (0..).find_map(|number| {
             let folder = target().join(format!("{}-{number}", self.name));
             let lock =
                 File::create(folder.with_extension("lock")).expect("a file below the target directory");
-            lock.try_lock().is_ok().then(|| {
-                // Until the process ends.
-                std::mem::forget(lock);
-                folder
-            })
+            lock.try_lock().is_ok().then_some((folder, lock))
         });
         taken.expect("there are many numbers")
     }

@@ -5,9 +5,6 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::env;
-use std::process::Command;
-use std::thread;
 
 struct Counting;
 
@@ -59,29 +56,6 @@ pub(crate) fn bytes<T>(work: impl Fn() -> T + Send + Sync) -> (usize, usize) {
         drop(result);
         ((PEAK.get() - before) as usize, held.max(0) as usize)
     })
-}
-
-/// Set in a process that runs one test.
-const ALONE: &str = "MODELS_TEST_ALONE";
-
-/// Whether this process runs the calling test and no other. If it does not, it has a second one run the test, and the caller
-/// returns: after each backward pass Burn sweeps the tapes of all threads, and so frees here what another test allocated.
-pub(crate) fn is_alone() -> bool {
-    // A run with one thread has no name for it, and runs one test at a time.
-    let name = thread::current().name().filter(|name| *name != "main").map(str::to_owned);
-    let (None, Some(name)) = (env::var_os(ALONE), name) else { return true };
-    let run = Command::new(env::current_exe().expect("this test's own path"))
-        .args([name.as_str(), "--exact", "--include-ignored"])
-        .env(ALONE, "1")
-        .output()
-        .expect("a second process");
-    let printed = String::from_utf8_lossy(&run.stdout);
-    assert!(
-        run.status.success() && printed.contains(" 1 passed"),
-        "{printed}{}",
-        String::from_utf8_lossy(&run.stderr)
-    );
-    false
 }
 
 /// Bytes that this thread has allocated and not freed.

@@ -1,5 +1,6 @@
 //! Promises of this crate, tested in one binary.
 
+mod alone;
 mod config;
 mod continuous;
 mod counting;

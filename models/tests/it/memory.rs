@@ -10,7 +10,8 @@ use models::dropout::DropoutKey;
 use models::{Chunks, Compute, Decoder, Footprint, GptConfig, Kernels, Lean, PassOptions, Plain, recompute};
 use models::{NormKind, Positions};
 
-use crate::counting::{bytes, is_alone};
+use crate::alone::is_alone;
+use crate::counting::bytes;
 use crate::fixtures::{Cpu, Tape, batch, model, normal, shrunk, tokens, unusual};
 
 fn attention_peak<K: Kernels<Tape>>(time: usize, kernels: &K) -> usize {

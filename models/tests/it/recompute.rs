@@ -8,7 +8,8 @@ use models::{Batch, Chunks, Compute, GptConfig, Lean, PassOptions, recompute};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use crate::counting::{is_alone, live};
+use crate::alone::is_alone;
+use crate::counting::live;
 use crate::fixtures::{Cpu, Tape, assert_gradients_agree, batch, distance, model, numbers, shrunk, unusual};
 
 const KERNELS: Lean = Lean(Chunks::of(4, 5));

@@ -35,6 +35,7 @@ pub(crate) enum Measuring {
 /// Speeds of a machine, each `None` where it was not measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(clippy::struct_field_names, reason = "the unit belongs to the names in the file")]
 pub(super) struct Speeds {
     pub(super) flops_per_second: Option<f64>,
     pub(super) link_bytes_per_second: Option<f64>,

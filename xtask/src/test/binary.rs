@@ -1,7 +1,7 @@
 //! One test binary: which of its tests belong to a size, and a run of them under a time limit.
 
 use std::{
-    fmt,
+    fmt::{self, Write as _},
     io::{BufRead, BufReader, Read},
     path::PathBuf,
     process::{Child, Stdio},
@@ -144,7 +144,7 @@ pub(super) fn watch(mut child: Child, limit: Duration) -> Result<Ran> {
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 child.kill()?;
-                printed += &format!("killed: not done after {} s\n", limit.as_secs());
+                writeln!(printed, "killed: not done after {} s", limit.as_secs())?;
                 break;
             }
         }
@@ -227,6 +227,6 @@ mod tests {
     #[test]
     fn a_process_that_crashes_after_its_tests_has_failed() {
         let crashing = "echo 'test result: ok. 1 passed; 0 failed'; exit 3";
-        assert!(!watch(shell(crashing), Duration::from_secs(60)).unwrap().succeeded);
+        assert!(!watch(shell(crashing), Duration::from_mins(1)).unwrap().succeeded);
     }
 }

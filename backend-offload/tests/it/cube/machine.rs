@@ -96,7 +96,8 @@ impl Machine {
         let found = Need::Vulkan.found(found.as_ref().ok_or("this machine has no Vulkan device"));
         let paranoia = suite::size().pick(&[false][..], &[false], &[false, true]);
         let machine = |folder: &PathBuf| {
-            paranoia.iter().map(|paranoid| Self::Vulkan { folder: folder.clone(), paranoid: *paranoid })
+            let folder = folder.clone();
+            paranoia.iter().map(move |paranoid| Self::Vulkan { folder: folder.clone(), paranoid: *paranoid })
         };
         found.into_iter().flat_map(machine).collect()
     }

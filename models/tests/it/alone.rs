@@ -1,0 +1,28 @@
+//! Tests that measure memory, each in a process that runs no other.
+
+use std::env;
+use std::process::Command;
+use std::thread;
+
+/// Set in a process that runs one test.
+const ALONE: &str = "MODELS_TEST_ALONE";
+
+/// Whether this process runs the calling test and no other. If it does not, it has a second one run the test, and the caller
+/// returns: after each backward pass Burn sweeps the tapes of all threads, and so frees here what another test allocated.
+pub(crate) fn is_alone() -> bool {
+    // A run with one thread has no name for it, and runs one test at a time.
+    let name = thread::current().name().filter(|name| *name != "main").map(str::to_owned);
+    let (None, Some(name)) = (env::var_os(ALONE), name) else { return true };
+    let run = Command::new(env::current_exe().expect("this test's own path"))
+        .args([name.as_str(), "--exact", "--include-ignored"])
+        .env(ALONE, "1")
+        .output()
+        .expect("a second process");
+    let printed = String::from_utf8_lossy(&run.stdout);
+    assert!(
+        run.status.success() && printed.contains(" 1 passed"),
+        "{printed}{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+    false
+}
