@@ -54,11 +54,11 @@ const SEEDS: &str = "SPILLWAY_SEEDS";
 pub enum Schedules {
     /// All that the size has time for: eager and a seed, then lazy too, then all seeds.
     Every,
-    /// Of a promise with many processes: eager, then a seed too, then all.
+    /// For a promise with many processes: eager, then a seed too, then all.
     Few,
-    /// Of a promise that takes minutes: eager, and all in the full suite.
+    /// For a promise that takes minutes: eager, and all in the full suite.
     OneOrEvery,
-    /// Of a promise that the order of queued work does not touch: eager.
+    /// For a promise that the order of queued work does not touch: eager.
     One,
 }
 
