@@ -105,6 +105,8 @@ impl Mpi {
         let abort = self.library.abort();
         Watchdog::start(self.waiting(), limit, move |overdue| {
             eprintln!("error: {overdue}; ending this run");
+            // Where all ranks call at once, `mpirun` of release 5 may hang. The first call ends the others' processes.
+            std::thread::sleep(Duration::from_millis(500) * overdue.rank.min(20) as u32);
             abort.end_the_job();
         })
     }

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_on_the_host_is_replayed_to_the_disk_and_has_no_time_without_its_speed() {
+    fn a_replay_spills_to_the_disk_and_has_no_time_without_the_disks_speed() {
         let machine = Machine {
             device_budget: Some(13 * MIB),
             host_budget: Some(13 * MIB),

@@ -56,7 +56,7 @@ fn held<'p>(plan: &'p Plan, what: &str) -> &'p Held {
 }
 
 #[test]
-fn what_the_host_has_no_room_for_sinks_where_there_is_a_disk() {
+fn bytes_without_room_on_the_host_spill_to_the_disk() {
     let host = Machine { host_free: Some(24 * GIB), host_budget: Some(20 * GIB), ..card(8 * GIB) };
     let without = plan("gpt-1.5b", &[], &host);
     assert!(without.refusals()[0].contains("of host memory are needed"), "{without}");
@@ -245,7 +245,7 @@ fn spilling_everything_costs_24_bytes_in_and_16_out_per_parameter() {
 }
 
 #[test]
-fn what_returns_most_often_stays_longest() {
+fn bytes_that_a_step_needs_most_often_leave_the_device_last() {
     // So large that a backward pass takes more than an update.
     let set = ["train.accumulate=1", "train.micro_batch=16"];
     let one_round = |budget| plan("gpt-1.5b", &set, &card(budget));
@@ -414,7 +414,7 @@ fn predictions_stand_beside_what_was_measured() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_with_what_to_change() {
+fn a_plan_that_cannot_work_is_refused_with_the_way_out() {
     let refused =
         |name: &str, set: &[&str], machine: Machine| plan(name, set, &machine).refusals().join("\n");
     assert_snapshot!(refused("gpt-124m", &[], card(64 << 20)), @"the device budget of 64.00 MiB is below what one operation needs, at least 294.75 MiB; raise `memory.device_budget` above 601.50 MiB, lower `train.micro_batch` or `train.sequence`, or take a smaller model or vocabulary");

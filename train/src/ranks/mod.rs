@@ -338,7 +338,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn whatever_is_told_while_sums_are_under_way_waits_for_them() {
+    fn broadcasts_wait_for_late_sums_that_are_under_way() {
         let settings = RanksSection { exchange: ExchangeKind::Late, ..RanksSection::default() };
         let heard = on_each(2, |ranks| {
             ranks.exchange_by(&settings);

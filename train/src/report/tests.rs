@@ -273,7 +273,7 @@ fn repeated_steps_are_drawn_once() {
 }
 
 #[test]
-fn what_a_model_says_stays_text() {
+fn generated_text_is_escaped_in_the_report() {
     let hostile =
         "</pre><script>alert(1)</script><img src=x onerror=\"alert('2')\"> & \u{0} \u{1b}[31m ]]> <!-- 🌊";
     let sample = json!({"kind": "sample", "step": 1, "prompt": hostile, "text": hostile});

@@ -14,15 +14,15 @@ const ACTIVATIONS: &str = "memory.activations=int8";
 #[test]
 fn a_tight_budget_changes_no_bit() {
     let cases: [&[&str]; 5] = [
-        &[INT8, GRADIENTS],
         &[FP8, GRADIENTS, ACTIVATIONS, TWO, "train.recompute=1", "train.accumulate=3"],
+        &[INT8, GRADIENTS],
         &[INT8, NARROW, "memory.optimizer_state=bf16"],
         &[GRADIENTS, NARROW, "memory.optimizer_state=compact"],
         &[INT8, GRADIENTS, NARROW, TWO, "memory.device_blocks=1"],
     ];
     let tiny = Tiny::new();
-    for (n, settings) in cases.into_iter().enumerate() {
-        let settings = [&[HOST], settings].concat();
+    for (n, settings) in cases[..suite::size().pick(2, 5, 5)].iter().enumerate() {
+        let settings = [&[HOST], *settings].concat();
         tiny.spills_to_the_same_bits(&n.to_string(), "memory.device_budget=800KiB", &settings);
     }
 }
@@ -33,14 +33,15 @@ fn eight_bits_learn_as_sixteen_do() {
     let settings = [HOST, NARROW, TWO, "train.recompute=1", "train.steps=60"];
     let last = |run: &str| *tiny.losses(run).last().expect("a step was taken");
     let sixteen = tiny.run("sixteen", &settings);
-    for (run, eight) in [
-        ("int8", &[INT8][..]),
+    let cases: [(&str, &[&str]); 5] = [
+        ("all", &[INT8, GRADIENTS, ACTIVATIONS]),
+        ("int8", &[INT8]),
         ("fp8", &[FP8]),
         ("gradients", &[GRADIENTS]),
         ("activations", &[ACTIVATIONS]),
-        ("all", &[INT8, GRADIENTS, ACTIVATIONS]),
-    ] {
-        let told = tiny.run(run, &[&settings[..], eight].concat());
+    ];
+    for (run, eight) in &cases[..suite::size().pick(1, 5, 5)] {
+        let told = tiny.run(run, &[&settings[..], *eight].concat());
         assert_ne!(bits(&told), bits(&sixteen), "{run} rounds nothing");
         let (exact, narrow) = (last("sixteen"), last(run));
         assert!((exact - narrow).abs() < 0.05 * exact, "{run}: {narrow} where {exact} is of sixteen bits");
@@ -50,7 +51,7 @@ fn eight_bits_learn_as_sixteen_do() {
 #[test]
 fn a_run_resumes_from_its_checkpoint_to_the_same_bits() {
     let tiny = Tiny::new();
-    for state in ["f32", "bf16"] {
+    for state in &["bf16", "f32"][..suite::size().pick(1, 2, 2)] {
         let format = format!("memory.optimizer_state={state}");
         tiny.goes_on_to_the_same_bits(state, &[HOST, NARROW, TIGHT, INT8, GRADIENTS, &format]);
     }
@@ -91,8 +92,8 @@ const ROWS: u64 = 4 * 15 * 512;
 fn a_step_moves_little_more_than_three_bytes_per_parameter() {
     let tiny = Tiny::new();
     let streamed = MATRICES * 33 / 32 + 2 * EMBEDDING;
-    for stream in [INT8, FP8] {
-        let settings = [&WIDE[..], &[stream]].concat();
+    for stream in &[INT8, FP8][..suite::size().pick(1, 2, 2)] {
+        let settings = [&WIDE[..], &[*stream]].concat();
         let [tight, roomy] = [format!("{stream}-tight"), format!("{stream}-roomy")];
         let told = tiny.run(&tight, &[&settings[..], &["memory.device_budget=14MiB"]].concat());
         let parameters = told["parameters"].as_u64().expect("a number");

@@ -21,15 +21,15 @@ fn final_loss(tiny: &Tiny, out: &str) -> f64 {
 #[test]
 fn in_f32_the_host_steps_to_the_devices_bits() {
     let cases: [&[&str]; 5] = [
-        &[],
         &[TWO, "train.recompute=1", "train.accumulate=2"],
-        &["train.optimizer=sgd", "train.lr=0.1", "train.accumulate=2"],
         &["train.optimizer=muon", TWO],
+        &["train.optimizer=sgd", "train.lr=0.1", "train.accumulate=2"],
         &["model.resid_pdrop=0.2", "train.accumulate=3"],
+        &[],
     ];
     let tiny = Tiny::new();
-    for (n, settings) in cases.into_iter().enumerate() {
-        let settings = [settings, &[UNCLIPPED, "train.steps=8"]].concat();
+    for (n, settings) in cases[..suite::size().pick(2, 5, 5)].iter().enumerate() {
+        let settings = [*settings, &[UNCLIPPED, "train.steps=8"]].concat();
         let device = tiny.run(&format!("device-{n}"), &settings);
         let host = tiny.run(&format!("host-{n}"), &[&settings[..], &[HOST]].concat());
         assert_eq!(bits(&host), bits(&device), "{settings:?}");
@@ -38,53 +38,22 @@ fn in_f32_the_host_steps_to_the_devices_bits() {
     }
 }
 
-/// With clipping, last digits differ and part. Narrow states round more, and with products in bf16 the device has no f32 of a matrix.
-#[test]
-fn over_200_steps_the_host_stays_as_near_to_the_device_as_its_state_is_wide() {
-    let tiny = Tiny::new();
-    let clipped = [
-        "train.steps=200",
-        "train.grad_clip=0.1",
-        "train.lr=0.001",
-        "train.micro_batch=1",
-        "eval.questions=[]",
-    ];
-    // What both compute in, what the host alone is told, and how far losses may be apart. The embedding comes by rows.
-    let wide: [(&[&str], f64); 2] = [(&[], 1e-4), (&["memory.device_blocks=1"], 1e-4)];
-    let narrow: [(&[&str], f64); 2] =
-        [(&["memory.optimizer_state=bf16"], 2e-2), (&["memory.optimizer_state=compact"], 5e-2)];
-    for (computed, cases) in [("model.compute=f32", wide), (NARROW, narrow)] {
-        let both = [&clipped[..], &[computed]].concat();
-        tiny.run(computed, &both);
-        let device = tiny.losses(computed);
-        assert!(device[199] < 0.8 * device[0], "{} after {}", device[199], device[0]);
-        for (n, (of_host, near)) in cases.into_iter().enumerate() {
-            let on_host = format!("{computed}-{n}");
-            tiny.run(&on_host, &[&both[..], &[HOST], of_host].concat());
-            let losses = tiny.losses(&on_host);
-            let apart = device.iter().zip(&losses).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-            println!("{computed} {of_host:?}: {apart}");
-            assert!(apart < near, "{computed} {of_host:?}: losses are {apart} apart");
-        }
-    }
-}
-
 #[test]
 fn a_tight_budget_changes_no_bit_of_any_format() {
     const BUDGET: &str = "memory.device_budget=600KiB";
     let cases: [&[&str]; 7] = [
+        &[NARROW, "memory.optimizer_state=compact", TWO, "train.recompute=1", "train.accumulate=2"],
+        &["train.optimizer=sgd", NARROW, "memory.optimizer_state=bf16", "train.accumulate=2"],
         &[],
         &[NARROW],
-        &["train.optimizer=sgd", NARROW, "memory.optimizer_state=bf16", "train.accumulate=2"],
         &[NARROW, "memory.optimizer_state=bf16", "train.accumulate=2"],
         &[NARROW, "memory.optimizer_state=compact"],
-        &[NARROW, "memory.optimizer_state=compact", TWO, "train.recompute=1", "train.accumulate=2"],
         // Muon's own step, on the device, needs more.
         &["train.optimizer=muon", NARROW, "memory.optimizer_state=bf16", "memory.device_budget=800KiB"],
     ];
     let tiny = Tiny::new();
-    for (n, settings) in cases.into_iter().enumerate() {
-        tiny.spills_to_the_same_bits(&n.to_string(), BUDGET, &[&[HOST], settings].concat());
+    for (n, settings) in cases[..suite::size().pick(3, 7, 7)].iter().enumerate() {
+        tiny.spills_to_the_same_bits(&n.to_string(), BUDGET, &[&[HOST], *settings].concat());
     }
 }
 
@@ -93,7 +62,7 @@ fn narrower_formats_learn_as_the_exact_one_does() {
     let tiny = Tiny::new();
     let settings = [HOST, NARROW, "train.steps=60"];
     tiny.run("exact", &settings);
-    for format in ["bf16", "compact"] {
+    for format in &["compact", "bf16"][..suite::size().pick(1, 2, 2)] {
         let state = format!("memory.optimizer_state={format}");
         tiny.run(format, &[&settings[..], &[&state]].concat());
         let (exact, narrow) = (final_loss(&tiny, "exact"), final_loss(&tiny, format));
@@ -105,18 +74,19 @@ fn narrower_formats_learn_as_the_exact_one_does() {
 #[test]
 fn a_run_resumes_from_its_checkpoint_to_the_same_bits_in_every_format() {
     let tiny = Tiny::new();
-    for state in ["f32", "bf16", "compact"] {
-        let format = format!("memory.optimizer_state={state}");
-        tiny.goes_on_to_the_same_bits(state, &[HOST, NARROW, TIGHT, &format]);
+    let cases = [["adamw", "compact"], ["sgd", "bf16"], ["adamw", "f32"], ["adamw", "bf16"]];
+    for [optimizer, state] in &cases[..suite::size().pick(1, 4, 4)] {
+        let (rule, format) =
+            (format!("train.optimizer={optimizer}"), format!("memory.optimizer_state={state}"));
+        let name = format!("{optimizer}-{state}");
+        tiny.goes_on_to_the_same_bits(&name, &[HOST, NARROW, TIGHT, &rule, &format]);
     }
-    let velocity = [HOST, NARROW, TIGHT, "train.optimizer=sgd", "memory.optimizer_state=bf16"];
-    tiny.goes_on_to_the_same_bits("velocity", &velocity);
 }
 
 #[test]
 fn a_run_moves_between_device_and_host_when_it_is_resumed() {
     let tiny = Tiny::new();
-    for optimizer in ["adamw", "sgd"] {
+    for optimizer in &["adamw", "sgd"][..suite::size().pick(1, 2, 2)] {
         let rule = format!("train.optimizer={optimizer}");
         let [whole, run] = ["whole", "run"].map(|run| format!("{run}-{optimizer}"));
         let whole = tiny.run(&whole, &[UNCLIPPED, &rule, "train.steps=9"]);
@@ -392,16 +362,16 @@ fn a_run_lives_in_the_host_memory_that_its_plan_counts() {
     ];
     let tied: &[&str] = &["model.tie_word_embeddings=true", "memory.device_budget=12MiB", "train.steps=2"];
     let cases = [
-        ("f32", few),
         ("compact", few),
-        ("f32", roomy),
         ("bf16", roomy),
-        ("compact", roomy),
         ("compact", tied),
-        ("f32", many),
         ("compact", many),
+        ("f32", few),
+        ("f32", roomy),
+        ("compact", roomy),
+        ("f32", many),
     ];
-    for (format, tokens) in cases {
+    for &(format, tokens) in &cases[..suite::size().pick(1, 4, 8)] {
         let state = format!("memory.optimizer_state={format}");
         let settings = [&WIDE[..], &[&state], tokens].concat();
         let of_plan = ["plan", "--config", "tiny.json", "--device", "cpu", "--json"].into_iter();
@@ -415,5 +385,41 @@ fn a_run_lives_in_the_host_memory_that_its_plan_counts() {
         let within = tiny.run(&name, &[&settings[..], &[&host]].concat());
         println!("{name}: {} of {least} bytes, {all} in all", within["peak_host_bytes"]);
         assert_eq!(bits(&within), bits(&tiny.run(&format!("{name}-roomy"), &settings)), "{settings:?}");
+    }
+}
+
+mod gate {
+    use super::*;
+
+    /// With clipping, last digits differ and part. Narrow states round more, and with products in bf16 the device has no f32 of a matrix.
+    #[test]
+    #[ignore = "gate: compares learning over 200 steps"]
+    fn over_200_steps_the_host_stays_as_near_to_the_device_as_its_state_is_wide() {
+        let tiny = Tiny::new();
+        let clipped = [
+            "train.steps=200",
+            "train.grad_clip=0.1",
+            "train.lr=0.001",
+            "train.micro_batch=1",
+            "eval.questions=[]",
+        ];
+        // What both compute in, what the host alone is told, and how far losses may be apart. The embedding comes by rows.
+        let wide: [(&[&str], f64); 2] = [(&[], 1e-4), (&["memory.device_blocks=1"], 1e-4)];
+        let narrow: [(&[&str], f64); 2] =
+            [(&["memory.optimizer_state=compact"], 5e-2), (&["memory.optimizer_state=bf16"], 2e-2)];
+        for (computed, cases) in [("model.compute=f32", wide), (NARROW, narrow)] {
+            let both = [&clipped[..], &[computed]].concat();
+            tiny.run(computed, &both);
+            let device = tiny.losses(computed);
+            assert!(device[199] < 0.8 * device[0], "{} after {}", device[199], device[0]);
+            for (n, (of_host, near)) in cases[..suite::size().pick(1, 1, 2)].iter().enumerate() {
+                let on_host = format!("{computed}-{n}");
+                tiny.run(&on_host, &[&both[..], &[HOST], *of_host].concat());
+                let losses = tiny.losses(&on_host);
+                let apart = device.iter().zip(&losses).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                println!("{computed} {of_host:?}: {apart}");
+                assert!(apart < *near, "{computed} {of_host:?}: losses are {apart} apart");
+            }
+        }
     }
 }

@@ -162,26 +162,32 @@ fn without_rank_0_the_run_ends_and_is_restarted_from_its_checkpoint() {
     assert_eq!(tiny.bits_of("run"), whole);
 }
 
-/// Survivors are told of a rank that is gone, and of a frozen one by nobody: its run ends as under release 4.
-#[test]
-fn a_frozen_rank_is_no_loss_to_survive_and_ends_the_run_which_is_restarted() {
-    if !has_open_mpi_5() {
-        return;
+mod gate {
+    use super::*;
+
+    /// Survivors are told of a rank that is gone, and of a frozen one by nobody: its run ends as under release 4.
+    #[test]
+    #[ignore = "gate: waits for a time limit"]
+    fn a_frozen_rank_is_no_loss_to_survive_and_ends_the_run_which_is_restarted() {
+        if !has_open_mpi_5() {
+            return;
+        }
+        let tiny = Tiny::new();
+        let settings = [STEPS, "checkpoint.every=5"];
+        let whole = bits(&tiny.run("whole", &[&SHARED[..], &settings].concat()));
+        let mut child =
+            tiny.start_survivors("3", "run", &settings, &["--restarts", "1", "--rank-timeout", "15"]);
+        let frozen = tiny.processes("run")[1];
+        signal(Signal::STOP, frozen);
+        assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.said("run"));
+        let said = tiny.said("run");
+        // Where another rank waits for the frozen one, both are missing; within the library's own vote nobody sees who is.
+        let missing = ["rank 1 did not arrive", "ranks [0, 1] did not arrive", "ranks [1, 2] did not arrive"];
+        let names_it = missing.iter().any(|words| said.contains(words));
+        assert!(names_it || said.contains("has been in commit for"), "{said}");
+        assert!(said.contains("resumes from its last checkpoint"), "{said}");
+        assert!(tiny.records("run", "lost").is_empty(), "{said}");
+        assert!(!processes_in(tiny.path()).contains(&frozen), "it is still there");
+        assert_eq!(tiny.bits_of("run"), whole);
     }
-    let tiny = Tiny::new();
-    let settings = [STEPS, "checkpoint.every=5"];
-    let whole = bits(&tiny.run("whole", &[&SHARED[..], &settings].concat()));
-    let mut child = tiny.start_survivors("3", "run", &settings, &["--restarts", "1", "--rank-timeout", "15"]);
-    let frozen = tiny.processes("run")[1];
-    signal(Signal::STOP, frozen);
-    assert_eq!(tiny.ended(&mut child, "run"), Some(0), "{}", tiny.said("run"));
-    let said = tiny.said("run");
-    // Where another rank waits for the frozen one, both are missing; within the library's own vote nobody sees who is.
-    let missing = ["rank 1 did not arrive", "ranks [0, 1] did not arrive", "ranks [1, 2] did not arrive"];
-    let names_it = missing.iter().any(|words| said.contains(words));
-    assert!(names_it || said.contains("has been in commit for"), "{said}");
-    assert!(said.contains("resumes from its last checkpoint"), "{said}");
-    assert!(tiny.records("run", "lost").is_empty(), "{said}");
-    assert!(!processes_in(tiny.path()).contains(&frozen), "it is still there");
-    assert_eq!(tiny.bits_of("run"), whole);
 }

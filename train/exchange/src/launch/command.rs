@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_start_is_refused_with_the_way_out() {
+    fn a_job_that_cannot_start_is_refused_with_the_way_out() {
         let refused = |job: &Job| {
             job.command("mpirun".into(), OsStr::new("train"), &[]).expect_err("refused").to_string()
         };

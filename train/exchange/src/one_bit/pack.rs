@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_the_mean_magnitude_with_each_sign() {
+    fn one_bit_sends_the_mean_magnitude_with_each_sign() {
         let mut owing = [0.0; 4];
         let sent = sent(&[1.0, -2.0, 3.0, -6.0], &[0.0; 4], &mut owing);
         assert_eq!(

@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_last_stays_whatever_its_step() {
+    fn the_checkpoint_saved_last_stays_whatever_its_step() {
         // A run that went back to step 100 and saved step 200 again.
         assert_eq!(Rule::default().superfluous(&[200, 900, 800]), [900, 800]);
     }

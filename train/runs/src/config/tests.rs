@@ -126,7 +126,7 @@ fn problems_of_overrides_say_where_they_come_from() {
 }
 
 #[test]
-fn what_cannot_be_read_at_all_is_said_with_its_place() {
+fn unreadable_configurations_are_refused_with_their_place() {
     let error = |text: &str| {
         let error = Config::from_text(text, "run.json", &[]).expect_err("this must be refused");
         let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();

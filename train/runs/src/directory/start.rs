@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_start_left_is_not_mixed_into_the_next_run() {
+    fn files_of_a_killed_start_are_not_mixed_into_the_next_run() {
         let folder = tempfile::tempdir().expect("a folder");
         prepare(folder.path());
         fs::write(folder.path().join(LOCK), "").expect("writing");

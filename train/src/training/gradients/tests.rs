@@ -96,7 +96,7 @@ fn ranks_that_step_apart_have_the_gradients_of_their_own_micro_batches() {
 /// The last of four micro-batches, which is rank 1's, has weights of its targets that are too large: its loss is finite and the
 /// squares of its gradients are not, or neither is a number.
 #[test]
-fn what_is_no_number_on_one_rank_is_withheld_by_all_and_leaves_no_trace() {
+fn nan_or_infinity_on_one_rank_skips_the_step_on_all_and_leaves_no_trace() {
     let kinds = [
         (ExchangeKind::Exact, false),
         (ExchangeKind::Exact, true),

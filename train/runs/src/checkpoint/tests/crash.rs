@@ -116,7 +116,7 @@ fn a_checkpoint_being_replaced_counts_until_the_other_is_in_place() {
 }
 
 #[test]
-fn what_is_called_partial_is_never_taken_and_soon_gone() {
+fn a_partial_checkpoint_is_never_used_and_soon_removed() {
     let (_run, checkpoints) = store();
     let path = save(&checkpoints, 1).path;
     let partial = checkpoints.folder.join("step-00000002.partial");

@@ -143,7 +143,7 @@ mod full_disk {
     }
 
     #[test]
-    fn wherever_in_a_save_the_disk_becomes_full_the_store_stays_as_it_was() {
+    fn a_disk_that_fills_up_anywhere_in_a_save_leaves_the_store_as_it_was() {
         let run = tempfile::tempdir().expect("a folder");
         let mount = format!("mount -t tmpfs -o size=256k tmpfs '{}'", run.path().display());
         let private = || {

@@ -59,7 +59,7 @@ fn store() -> (tempfile::TempDir, Checkpoints) {
 }
 
 #[test]
-fn what_was_saved_is_found_as_the_latest_by_step_and_by_path() {
+fn a_saved_checkpoint_is_found_as_the_latest_by_step_and_by_path() {
     let (_run, checkpoints) = store();
     let saved = [250, 500].map(|step| save(&checkpoints, step));
     assert_eq!(saved[1].bytes, FILES.iter().map(|(_, bytes)| *bytes as u64).sum::<u64>());
@@ -123,7 +123,7 @@ fn pruning_spares_the_latest_the_best_and_every_nth() {
 }
 
 #[test]
-fn what_was_saved_last_is_the_latest_though_its_step_is_lower() {
+fn the_checkpoint_saved_last_is_the_latest_though_its_step_is_lower() {
     let (_run, checkpoints) = store();
     for step in [100, 200, 300, 150] {
         save(&checkpoints, step);

@@ -159,7 +159,7 @@ fn ranks_with_something_of_their_own_go_on_as_if_they_had_been_started_to_resume
 }
 
 #[test]
-fn nobody_goes_on_without_rank_0_or_where_nobody_is_gone() {
+fn a_run_ends_where_rank_0_is_gone_or_a_call_failed_without_a_loss() {
     let runs = Runs::new();
     for (out, rank, fault, told) in [
         ("led", 0, Fault::Die, "rank 0 is gone"),
