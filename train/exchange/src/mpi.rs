@@ -20,6 +20,7 @@ mod library;
 mod transfer;
 
 use std::ffi::c_int;
+use std::io::Write;
 use std::time::Duration;
 
 use crate::engine::{Engine, count_parts, gathered, keep_own};
@@ -104,7 +105,8 @@ impl Mpi {
     pub fn watchdog(&self, limit: Duration) -> Watchdog {
         let abort = self.library.abort();
         Watchdog::start(self.waiting(), limit, move |overdue| {
-            eprintln!("error: {overdue}; ending this run");
+            // Written at once, since `mpirun` mixes the output of all ranks.
+            _ = std::io::stderr().write_all(format!("error: {overdue}; ending this run\n").as_bytes());
             // Where all ranks call at once, `mpirun` of release 5 may hang. The first call ends the others' processes.
             std::thread::sleep(Duration::from_millis(500) * overdue.rank.min(20) as u32);
             abort.end_the_job();
