@@ -110,19 +110,23 @@ fn a_run_that_diverges_apart_ends_with_common_weights() {
 #[test]
 fn settings_that_exclude_local_steps_are_refused_by_name() {
     let tiny = Tiny::new();
-    let refused = |settings: &[&str], ranks: &str| {
-        let output = tiny.attempt_on(ranks, "run", &[&RARELY[..], settings].concat());
-        assert_code(&output, 2);
-        stderr(&output)
-    };
-    let said = refused(&["memory.shard=true", "memory.optimizer=host", "ranks.local_steps=0"], "1");
+    let settings = [RARELY[0], "memory.shard=true", "memory.optimizer=host", "ranks.local_steps=0"];
+    let output = tiny.attempt("run", &settings);
+    assert_code(&output, 2);
+    let said = stderr(&output);
     for named in ["`memory.shard` divides", "`memory.optimizer` = \"host\"", "`ranks.local_steps` = 0"] {
         assert!(said.contains(named), "{said}");
     }
-    if has_mpi() {
-        let said = refused(&["train.accumulate=1"], "2");
-        assert!(said.contains("every rank needs one"), "{said}");
+}
+
+#[test]
+fn local_steps_are_refused_where_a_rank_has_no_micro_batch() {
+    if !has_mpi() {
+        return;
     }
+    let output = Tiny::new().attempt_on("2", "run", &[&RARELY[..], &["train.accumulate=1"]].concat());
+    assert_code(&output, 2);
+    assert!(stderr(&output).contains("every rank needs one"), "{}", stderr(&output));
 }
 
 mod gate {
