@@ -260,6 +260,25 @@ fn no_text_becomes_a_control_token_as_a_whole_piece() {
 }
 
 #[test]
+fn a_token_that_no_merge_makes_is_found_as_a_whole_piece_only_where_merges_are_ignored() {
+    let mut json = trained();
+    let vocabulary = json["model"]["vocab"].as_object().expect("a table");
+    let id = vocabulary.len() + json["added_tokens"].as_array().expect("a list").len();
+    json["model"]["vocab"]["qzq"] = json!(id);
+    for (ignored, tokens) in [(true, 1), (false, 3)] {
+        json["model"]["ignore_merges"] = json!(ignored);
+        let tokenizer = Tokenizer::from_json(json.to_string().as_bytes()).expect("it is well-formed");
+        assert_eq!(tokenizer.kind(), "byte-level BPE");
+        let ids = tokenizer.encode("qzq").expect("text encodes");
+        assert_eq!(
+            (ids.len(), ids.contains(&u32::try_from(id).expect("few tokens"))),
+            (tokens, ignored),
+            "{ids:?}"
+        );
+    }
+}
+
+#[test]
 fn merges_txt_is_read_line_by_line_within_limits() {
     let load = |merges: &[u8]| {
         let folder = tempfile::tempdir().expect("a folder");
