@@ -72,8 +72,8 @@ impl Test {
     pub(crate) fn run_timed(&self, times: &mut Times) -> Result<String> {
         let started = Instant::now();
         let size = self.size();
-        let target = Workspace::read()?.target;
-        let not_run = target.join("tests-not-run");
+        let workspace = Workspace::read()?;
+        let not_run = workspace.target.join("tests-not-run");
         remove(&not_run)?;
         let mut variables = vec![
             (suite::SIZE, size.pick("quick", "gate", "full").to_owned()),
@@ -101,9 +101,12 @@ impl Test {
                 total.add(&ran);
             }
         }
-        if self.filters.is_empty() {
+        // Cargo takes it for an error where no package that is named has a library.
+        let documented = documented(&workspace, &self.package)?;
+        let is_documented = self.package.is_empty() || !documented.is_empty();
+        if self.filters.is_empty() && is_documented {
             let ran = times.measure("compile", "and run documentation's examples", |_| {
-                build::documentation(size, &self.package, &variables)
+                build::documentation(size, &documented, &variables)
             })?;
             if !ran.succeeded {
                 failed.push("documentation's examples".to_owned());
@@ -149,6 +152,15 @@ impl Test {
     }
 }
 
+/// Selects the packages whose documentation has examples to test.
+fn documented(workspace: &Workspace, packages: &[String]) -> Result<Vec<String>> {
+    let tested = |name: &str| workspace.member(name).map(|member| member.tests_documentation);
+    packages
+        .iter()
+        .filter_map(|name| tested(name).map(|tested| tested.then(|| name.clone())).transpose())
+        .collect()
+}
+
 fn remove(file: &Path) -> Result<()> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -184,6 +196,17 @@ mod tests {
     fn the_closing_line_names_nothing_where_everything_ran() {
         let total = Ran { passed: 10, failed: 1, ignored: 0, succeeded: false };
         assert_eq!(closing_line(&total, &Missing::default()), "ran 11, 1 failed, did not run 0");
+    }
+
+    #[test]
+    fn documentation_of_a_package_without_a_library_is_not_asked_for() {
+        let workspace = Workspace::read().unwrap();
+        let of = |packages: &[&str]| {
+            documented(&workspace, &packages.iter().copied().map(str::to_owned).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&["train"]).unwrap(), [""; 0]);
+        assert_eq!(of(&["train", "models"]).unwrap(), ["models"]);
+        assert_eq!(of(&["trian"]).unwrap_err().to_string(), "the workspace has no member `trian`");
     }
 
     #[test]

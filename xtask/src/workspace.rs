@@ -19,6 +19,8 @@ pub(crate) struct Member {
     pub(crate) manifest: String,
     pub(crate) features: Vec<String>,
     pub(crate) dependencies: Vec<Dependency>,
+    /// Whether examples in its documentation are tests.
+    pub(crate) tests_documentation: bool,
 }
 
 #[derive(Debug)]
@@ -68,11 +70,13 @@ impl Member {
         let manifest = manifest.strip_prefix(root).context("a member lies outside of the repository")?;
         let features = package["features"].as_object().context("a package without features")?;
         let dependencies = package["dependencies"].as_array().context("a package without dependencies")?;
+        let targets = package["targets"].as_array().context("a package without targets")?;
         Ok(Self {
             name: text(package, "name")?,
             manifest: manifest.to_string_lossy().replace('\\', "/"),
             features: features.keys().cloned().collect(),
             dependencies: dependencies.iter().map(Dependency::parse).collect::<Result<_>>()?,
+            tests_documentation: targets.iter().any(|target| target["doctest"] == true),
         })
     }
 }
@@ -96,11 +100,13 @@ mod tests {
     fn members_carry_features_and_kinds_of_dependencies() {
         let metadata = r#"{"target_directory": "/t", "packages": [{
             "name": "a", "manifest_path": "/r/a/Cargo.toml", "features": {"default": [], "x": ["dep:c"]},
-            "dependencies": [{"name": "b", "kind": null}, {"name": "c", "kind": "dev"}]}]}"#;
+            "dependencies": [{"name": "b", "kind": null}, {"name": "c", "kind": "dev"}],
+            "targets": [{"doctest": false}, {"doctest": true}]}]}"#;
         let workspace = Workspace::parse(metadata, Path::new("/r")).unwrap();
         let member = workspace.member("a").unwrap();
         assert_eq!((member.manifest.as_str(), member.features.len()), ("a/Cargo.toml", 2));
         assert_eq!(member.dependencies.iter().map(|d| d.dev).collect::<Vec<_>>(), [false, true]);
+        assert!(member.tests_documentation);
     }
 
     #[test]
