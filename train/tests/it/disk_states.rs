@@ -52,7 +52,7 @@ fn states_on_the_disk_give_the_bits_of_states_in_memory_in_every_format() {
     ];
     let tiny = Tiny::new();
     fs::create_dir(tiny.join("drive")).expect("a folder");
-    for (n, &(bytes, settings)) in cases[..suite::size().pick(2, 6, 6)].iter().enumerate() {
+    for (n, &(bytes, settings)) in suite::first(2, &cases).iter().enumerate() {
         let settings = [settings, &[HOST, TWO]].concat();
         let host = short(&tiny, &settings, bytes);
         let roomy = tiny.run(&format!("roomy-{n}"), &[&settings[..], &DISK].concat());

@@ -28,7 +28,7 @@ fn in_f32_the_host_steps_to_the_devices_bits() {
         &[],
     ];
     let tiny = Tiny::new();
-    for (n, settings) in cases[..suite::size().pick(2, 5, 5)].iter().enumerate() {
+    for (n, settings) in suite::first(2, &cases).iter().enumerate() {
         let settings = [*settings, &[UNCLIPPED, "train.steps=8"]].concat();
         let device = tiny.run(&format!("device-{n}"), &settings);
         let host = tiny.run(&format!("host-{n}"), &[&settings[..], &[HOST]].concat());
@@ -52,7 +52,7 @@ fn a_tight_budget_changes_no_bit_of_any_format() {
         &["train.optimizer=muon", NARROW, "memory.optimizer_state=bf16", "memory.device_budget=800KiB"],
     ];
     let tiny = Tiny::new();
-    for (n, settings) in cases[..suite::size().pick(3, 7, 7)].iter().enumerate() {
+    for (n, settings) in suite::first(3, &cases).iter().enumerate() {
         tiny.spills_to_the_same_bits(&n.to_string(), BUDGET, &[&[HOST], *settings].concat());
     }
 }
@@ -62,7 +62,7 @@ fn narrower_formats_learn_as_the_exact_one_does() {
     let tiny = Tiny::new();
     let settings = [HOST, NARROW, "train.steps=60"];
     tiny.run("exact", &settings);
-    for format in &["compact", "bf16"][..suite::size().pick(1, 2, 2)] {
+    for format in suite::first(1, &["compact", "bf16"]) {
         let state = format!("memory.optimizer_state={format}");
         tiny.run(format, &[&settings[..], &[&state]].concat());
         let (exact, narrow) = (final_loss(&tiny, "exact"), final_loss(&tiny, format));
@@ -75,7 +75,7 @@ fn narrower_formats_learn_as_the_exact_one_does() {
 fn a_run_resumes_from_its_checkpoint_to_the_same_bits_in_every_format() {
     let tiny = Tiny::new();
     let cases = [["adamw", "compact"], ["sgd", "bf16"], ["adamw", "f32"], ["adamw", "bf16"]];
-    for [optimizer, state] in &cases[..suite::size().pick(1, 4, 4)] {
+    for [optimizer, state] in suite::first(1, &cases) {
         let (rule, format) =
             (format!("train.optimizer={optimizer}"), format!("memory.optimizer_state={state}"));
         let name = format!("{optimizer}-{state}");
@@ -86,7 +86,7 @@ fn a_run_resumes_from_its_checkpoint_to_the_same_bits_in_every_format() {
 #[test]
 fn a_run_moves_between_device_and_host_when_it_is_resumed() {
     let tiny = Tiny::new();
-    for optimizer in &["adamw", "sgd"][..suite::size().pick(1, 2, 2)] {
+    for optimizer in suite::first(1, &["adamw", "sgd"]) {
         let rule = format!("train.optimizer={optimizer}");
         let [whole, run] = ["whole", "run"].map(|run| format!("{run}-{optimizer}"));
         let whole = tiny.run(&whole, &[UNCLIPPED, &rule, "train.steps=9"]);

@@ -83,7 +83,7 @@ fn a_replayed_plan_says_the_bytes_that_a_run_moves() {
         (&["train.optimizer=muon", deep], &["2MiB", "4MiB", "unlimited"]),
         (&[adamw, wide, deep, host, "train.recompute=1"], &["2MiB", "4MiB"]),
     ];
-    for (n, (shape, budgets)) in cases[..suite::size().pick(1, 4, 4)].iter().enumerate() {
+    for (n, (shape, budgets)) in suite::first(1, &cases).iter().enumerate() {
         for budget in *budgets {
             let limit = format!("memory.device_budget={budget}");
             let settings = [*shape, &["train.steps=6", &limit][..]].concat();

@@ -244,7 +244,7 @@ fn ranks_end_with_the_bits_of_one_process() {
         ),
     ];
     let tiny = Tiny::new();
-    for (n, (settings, worlds)) in cases[..suite::size().pick(2, 8, 8)].iter().enumerate() {
+    for (n, (settings, worlds)) in suite::first(2, &cases).iter().enumerate() {
         let settings = [&SHARED, *settings].concat();
         let one = tiny.run(&format!("one-{n}"), &settings);
         let tried = suite::size().pick(1, if n == 0 { 2 } else { 1 }, 2).min(worlds.len());
@@ -359,7 +359,7 @@ fn divided_moments_change_no_bit_and_take_a_share_of_the_bytes() {
     let tiny = Tiny::new();
     let saving = ["memory.shard=true", "checkpoint.every=2"];
     let moments = |run: &str| tiny.records(run, "moments")[0]["bytes"].as_u64().expect("a number");
-    for (n, optimizer) in ["adamw", "muon"][..suite::size().pick(1, 2, 2)].iter().enumerate() {
+    for (n, optimizer) in suite::first(1, &["adamw", "muon"]).iter().enumerate() {
         let optimizer = format!("train.optimizer={optimizer}");
         let settings = [&SHARED[..], &[&optimizer, TIGHT, "model.n_layer=2"]].concat();
         let whole = tiny.run(&format!("whole-{n}"), &[&settings[..], &["train.steps=6"]].concat());
@@ -393,7 +393,7 @@ fn divided_states_on_the_host_change_no_bit_and_take_a_share_of_the_bytes() {
         ("bf16", &["model.compute=bf16", "train.optimizer=muon"]),
         ("compact", &["model.compute=bf16", TIGHT]),
     ];
-    for (n, (state, more)) in cases[..suite::size().pick(1, 3, 3)].iter().enumerate() {
+    for (n, (state, more)) in suite::first(1, &cases).iter().enumerate() {
         let state = format!("memory.optimizer_state={state}");
         let settings = [&SHARED[..], &["memory.optimizer=host", &state], *more].concat();
         let whole = tiny.run(&format!("whole-{n}"), &[&settings[..], &["train.steps=6"]].concat());
@@ -531,7 +531,7 @@ fn one_rank_that_is_asked_to_stop_stops_all_with_a_checkpoint() {
         return;
     }
     let tiny = Tiny::new();
-    for exchange in &["exact", "late", "rarely"][..suite::size().pick(1, 3, 3)] {
+    for exchange in suite::first(1, &["exact", "late", "rarely"]) {
         let (by, local) = (format!("ranks.exchange={exchange}"), "ranks.local_steps=4");
         let mut child = tiny.start_on("2", exchange, &["--set", &by, "--set", local]);
         let processes = tiny.processes(exchange);
@@ -548,7 +548,7 @@ fn sigint_to_the_launcher_stops_all_ranks_with_a_checkpoint() {
         return;
     }
     let tiny = Tiny::new();
-    for ranks in &["2", "1"][..suite::size().pick(1, 2, 2)] {
+    for ranks in suite::first(1, &["2", "1"]) {
         let run = format!("of-{ranks}");
         let mut child = tiny.start_on(ranks, &run, &["--rank-timeout", "900"]);
         tiny.processes(&run);

@@ -7,4 +7,4 @@ mod need;
 mod size;
 
 pub use need::{NOT_RUN, Need, REQUIRE};
-pub use size::{SIZE, Size, cases, size};
+pub use size::{SIZE, Size, cases, first, size};

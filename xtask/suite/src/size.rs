@@ -25,6 +25,10 @@ impl Size {
             Self::Full => full,
         }
     }
+
+    fn first<T>(self, quick: usize, all: &[T]) -> &[T] {
+        &all[..self.pick(quick, all.len(), all.len())]
+    }
 }
 
 impl FromStr for Size {
@@ -56,6 +60,14 @@ pub fn cases(usual: u32) -> u32 {
     size().pick(usual, usual, usual * 10)
 }
 
+/// The first `quick` cases in the quick suite, and all of them in the larger ones.
+///
+/// # Panics
+/// If there are fewer.
+pub fn first<T>(quick: usize, all: &[T]) -> &[T] {
+    size().first(quick, all)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,5 +80,11 @@ mod tests {
             "nightly".parse::<Size>(),
             Err("SPILLWAY_TESTS is `nightly`; it may be `quick`, `gate` or `full`".to_owned())
         );
+    }
+
+    #[test]
+    fn the_quick_suite_takes_the_first_cases_and_the_larger_ones_take_all() {
+        let taken = [Size::Quick, Size::Gate, Size::Full].map(|size| size.first(1, &["a", "b", "c"]).len());
+        assert_eq!(taken, [1, 3, 3]);
     }
 }
