@@ -82,8 +82,7 @@ fn adapted(machine: &Machine, child: Child) -> Child {
     if machine.is_vulkan() {
         return child;
     }
-    let flags = "-O0 -march=native -ffp-contract=off";
-    child.with("left out", "no elements").environment("STAND_IN_CXXFLAGS", flags)
+    child.with("left out", "no elements").environment("STAND_IN_CXXFLAGS", "-O0")
 }
 
 fn everything_managed(machine: &Machine, threads: usize, budget: &str) -> Child {
