@@ -39,6 +39,7 @@
 pub mod activation;
 pub mod attention;
 mod config;
+mod continuing;
 mod continuous;
 mod decode;
 pub mod dropout;
@@ -68,6 +69,7 @@ mod vocabulary;
 pub mod weights;
 
 pub use config::{Activation, Family, GptConfig, NormKind, Positions, REQUIRED_KEYS, nearest_key};
+pub use continuing::Continuing;
 pub use continuous::{Chosen, Continuation, Continuous, Likelihood};
 pub use decode::{Decoder, DecoderFull};
 pub use error::ConfigError;

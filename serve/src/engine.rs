@@ -2,52 +2,31 @@
 
 use std::sync::Arc;
 
-use burn::tensor::backend::Backend;
-use models::{Chosen, Continuation, Continuous};
-use models::{GenerateError, Gpt, Lookup};
+use models::{Chosen, Continuation, Continuing, GenerateError};
 use tokenizer::Tokenizer;
 use web::{Ask, Counters, Desk, Engine, EngineError, Key, Likelihood, Model, Sampling, Token};
 
 use crate::words::Words;
 
-/// How answers share the model.
-#[derive(Debug, Clone, Copy)]
-pub struct Batching {
-    /// Answers at once.
-    pub slots: usize,
-    /// Tokens of prompts read between two tokens of the answers under way.
-    pub prompt_piece: usize,
-}
-
-impl Default for Batching {
-    fn default() -> Self {
-        Self { slots: 16, prompt_piece: 256 }
-    }
-}
-
 /// Has a model answer at a desk until the server ends.
-pub fn answer<B: Backend>(
+pub fn answer(
     desk: Desk,
-    gpt: &Gpt<B>,
+    batch: &mut dyn Continuing,
+    slots: usize,
     tokenizer: Tokenizer,
     model: Model,
     counters: Counters,
-    batching: Batching,
-    lookup: Option<Arc<dyn Lookup>>,
 ) {
-    // One context's worth per slot under way, and as much for what has ended.
-    let keep = batching.slots.saturating_mul(gpt.config().n_positions);
-    let batch = Continuous::new(gpt, batching.prompt_piece, keep).looking_up(lookup);
-    let mut engine = Batched { slots: batching.slots, batch };
+    let mut engine = Batched { slots, batch };
     desk.answer(model, Arc::new(Words::new(tokenizer)), counters, &mut engine);
 }
 
-struct Batched<'m, B: Backend> {
+struct Batched<'b> {
     slots: usize,
-    batch: Continuous<'m, B>,
+    batch: &'b mut dyn Continuing,
 }
 
-impl<B: Backend> Engine for Batched<'_, B> {
+impl Engine for Batched<'_> {
     fn slots(&self) -> usize {
         self.slots
     }
@@ -91,7 +70,7 @@ fn failed(error: &GenerateError) -> EngineError {
 mod tests {
     use burn::backend::Flex;
     use burn::backend::flex::FlexDevice;
-    use models::{GptConfig, presets};
+    use models::{Continuous, Gpt, GptConfig, presets};
 
     use super::*;
 
@@ -108,7 +87,8 @@ mod tests {
             ..presets::preset("nanochat").unwrap()
         };
         let gpt = Gpt::<Flex>::new(&small, 3, &FlexDevice).unwrap();
-        let mut engine = Batched { slots: 2, batch: Continuous::new(&gpt, 4, 100) };
+        let mut batch = Continuous::new(&gpt, 4, 100);
+        let mut engine = Batched { slots: 2, batch: &mut batch };
         let sampling = Sampling {
             temperature: 0.0,
             top_k: None,

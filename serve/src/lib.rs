@@ -6,5 +6,5 @@ mod newest;
 mod toy;
 mod words;
 
-pub use engine::{Batching, answer};
+pub use engine::answer;
 pub use model::{Asked, serve};

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use runs::checkpoint::Which;
 use runs::device::DeviceChoice;
-use serve::{Asked, Batching};
+use serve::Asked;
+use train::answering::Batching;
 use web::{EchoArgs, ServerArgs};
 
 #[derive(Parser)]

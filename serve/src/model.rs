@@ -1,18 +1,17 @@
 //! Loads a run from the disk and serves it on the inference thread.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use anyhow::Context;
-use backend_offload::{Offload, Offloadable, stats};
-use models::Lookup;
+use backend_offload::Stats;
 use runs::checkpoint::Which;
-use runs::device::{self, DeviceChoice, Place, Setup, Work};
+use runs::device::DeviceChoice;
 use runs::{Trained, Wanted};
+use train::answering::{self, Batching, Loaded};
 use web::{Counter, Counters, Desk, Model};
 
-use crate::engine::{Batching, answer};
+use crate::engine::answer;
 use crate::newest::newest;
 use crate::toy;
 
@@ -50,38 +49,18 @@ pub fn serve(desk: Desk, asked: Asked) -> anyhow::Result<()> {
     // `/health` tells it to anybody: the name, and not where it lies.
     desk.doing(&format!("reading {}", name_of(&from)));
     let trained = Trained::open(Wanted { from: Some(&from), which, config: None, set: &set })?;
-    let setup = Setup::from(&trained.config).without_disk();
-    device::with(device, &setup, Answering { desk, trained, from, batching })
-}
-
-struct Answering {
-    desk: Desk,
-    trained: Trained,
-    from: PathBuf,
-    batching: Batching,
-}
-
-impl Work for Answering {
-    type Output = ();
-
-    fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<()> {
-        let Self { desk, trained, from, batching } = self;
-        let gpt = trained.weights::<Offload<I>>(device)?;
-        let checkpoint = &trained.checkpoint.path;
-        let written = checkpoint.metadata().and_then(|data| data.modified());
-        let written = written.with_context(|| format!("looking at {}", checkpoint.display()))?;
-        let model = Model {
-            id: name_of(&from),
-            created: written.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-            context: gpt.config().n_positions,
-            vocabulary: gpt.config().vocab_size,
-        };
-        tracing::info!("{} answers on {}, as `{}`", checkpoint.display(), place.name, model.id);
-        let indexes = trained.indexes(|told| tracing::warn!("{told}"));
-        let lookup = indexes.map(|indexes| Arc::new(indexes) as Arc<dyn Lookup>);
-        answer(desk, &gpt, trained.tokenizer, model, counters::<I>(device), batching, lookup);
+    let checkpoint = trained.checkpoint.path.clone();
+    let written = checkpoint.metadata().and_then(|data| data.modified());
+    let written = written.with_context(|| format!("looking at {}", checkpoint.display()))?;
+    let created = written.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let answer = Box::new(move |Loaded { batch, tokenizer, config, device, stats }: Loaded<'_>| {
+        let id = name_of(&from);
+        tracing::info!("{} answers on {device}, as `{id}`", checkpoint.display());
+        let model = Model { id, created, context: config.n_positions, vocabulary: config.vocab_size };
+        answer(desk, batch, batching.slots, tokenizer, model, counters(stats));
         Ok(())
-    }
+    });
+    answering::load(trained, device, batching, answer)
 }
 
 /// A run is called as its directory is; a checkpoint as itself.
@@ -91,10 +70,9 @@ fn name_of(path: &Path) -> String {
 }
 
 /// How much spills, for whoever watches.
-fn counters<I: Offloadable>(device: &I::Device) -> Counters {
-    let device = device.clone();
+fn counters(stats: Box<dyn Fn() -> Stats + Send + Sync>) -> Counters {
     Box::new(move || {
-        let stats = stats::<I>(&device);
+        let stats = stats();
         let count = |name, help, total, value: u64| Counter { name, help, total, value: value as f64 };
         vec![
             count("device_bytes", "Bytes of tensors on the device.", false, stats.device.in_use),

@@ -113,7 +113,7 @@ fn trainer(desk: &Desk) -> anyhow::Result<Option<PathBuf>> {
     if let (false, Some(cargo), Some(manifest)) =
         (beside.exists(), env::var_os("CARGO"), env::var_os("CARGO_MANIFEST_DIR"))
     {
-        tell(desk, "building the trainer, which takes some minutes the first time");
+        tell(desk, "building the trainer");
         let mut cargo = Command::new(cargo);
         cargo.args(["build", "-p", "train"]).current_dir(manifest);
         if own.parent().and_then(Path::file_name).is_some_and(|profile| profile == "release") {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use models::random::Random;
 use models::{Gpt, Overflow, Request, Sampling, Stop, generate};
 use serde_json::{Value, json};
-use serve::Batching;
 use tokenizer::{Message, Role};
+use train::answering::Batching;
 use web::Limits;
 
 use crate::client::{Answer, Served, post_request, settings, streamed_text};

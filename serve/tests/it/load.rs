@@ -6,7 +6,7 @@ use backend_offload::stats;
 use burn::backend::Flex;
 use burn::backend::flex::FlexDevice;
 use serde_json::json;
-use serve::Batching;
+use train::answering::Batching;
 use web::Limits;
 
 use crate::client::settings;

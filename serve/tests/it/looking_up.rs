@@ -8,9 +8,9 @@ use models::{Lookup, Matching, Request, Sampling, generate};
 use runs::Indexes;
 use runs::config::IndexEntry;
 use serde_json::json;
-use serve::Batching;
 use tempfile::TempDir;
 use tokenizer::{Corpora, IndexBuild, Matcher, Message, OnBadRecord, Preparation, Role, Split, SplitRule};
+use train::answering::Batching;
 use web::Limits;
 
 use crate::client::settings;

@@ -10,8 +10,9 @@ use burn::tensor::{Tensor, TensorData};
 use models::Family;
 use models::random::Random;
 use models::{Gpt, GptConfig, Lookup, Matching, presets};
-use serve::{Batching, answer};
+use serve::answer;
 use tokenizer::Tokenizer;
+use train::answering::Batching;
 use web::{Desk, Model, Settings};
 
 use crate::client::Served;
@@ -91,5 +92,6 @@ fn work(desk: Desk, batching: Batching, lookup: Arc<dyn Lookup>) {
         context: config().n_positions,
         vocabulary: config().vocab_size,
     };
-    answer(desk, &model, tokenizer(), told, Box::new(Vec::new), batching, Some(lookup));
+    let mut batch = batching.batch(&model, Some(lookup));
+    answer(desk, &mut batch, batching.slots, tokenizer(), told, Box::new(Vec::new));
 }

@@ -51,10 +51,15 @@ const ARROWS: [Arrows; 20] = [
     Arrows {
         from: "serve-units",
         to: &[],
-        tests_to: &["backend-offload", "models", "runs", "tokenizer", "web"],
+        tests_to: &["backend-offload", "models", "runs", "tokenizer", "train", "web"],
     },
     Arrows { from: "web", to: &[], tests_to: &[] },
-    Arrows { from: "serve", to: &["backend-offload", "models", "runs", "tokenizer", "web"], tests_to: &[] },
+    // Whose library has compiled models for all devices.
+    Arrows {
+        from: "serve",
+        to: &["backend-offload", "models", "runs", "tokenizer", "train", "web"],
+        tests_to: &[],
+    },
     Arrows {
         from: "examples",
         to: &["backend-offload", "host-optim", "models", "tokenizer", "train"],

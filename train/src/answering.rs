@@ -1,0 +1,79 @@
+//! Trained models for programs that answer many requests at once, such as the crate `serve`.
+
+use std::sync::Arc;
+
+use backend_offload::{Offload, Offloadable, Stats, stats};
+use burn::tensor::backend::Backend;
+use models::{Continuing, Continuous, Gpt, GptConfig, Lookup};
+use runs::Trained;
+use runs::device::{self, DeviceChoice, Place, Setup, Work};
+use tokenizer::Tokenizer;
+
+/// How answers share the model.
+#[derive(Debug, Clone, Copy)]
+pub struct Batching {
+    /// Answers at once.
+    pub slots: usize,
+    /// Tokens of prompts read between two tokens of the answers under way.
+    pub prompt_piece: usize,
+}
+
+impl Default for Batching {
+    fn default() -> Self {
+        Self { slots: 16, prompt_piece: 256 }
+    }
+}
+
+impl Batching {
+    /// An empty batch of `gpt`.
+    pub fn batch<B: Backend>(self, gpt: &Gpt<B>, lookup: Option<Arc<dyn Lookup>>) -> Continuous<'_, B> {
+        // One context's worth per slot under way, and as much for what has ended.
+        let keep = self.slots.saturating_mul(gpt.config().n_positions);
+        Continuous::new(gpt, self.prompt_piece, keep).looking_up(lookup)
+    }
+}
+
+/// A model whose weights are on a device.
+pub struct Loaded<'a> {
+    /// Continues texts.
+    pub batch: &'a mut dyn Continuing,
+    /// Its vocabulary.
+    pub tokenizer: Tokenizer,
+    /// The model's dimensions.
+    pub config: &'a GptConfig,
+    /// The device's name.
+    pub device: &'a str,
+    /// Reads what has spilled so far.
+    pub stats: Box<dyn Fn() -> Stats + Send + Sync>,
+}
+
+/// What a program does with a [`Loaded`] model. It is no type parameter: the model would be compiled again for each.
+pub type Use<'a> = Box<dyn FnOnce(Loaded<'_>) -> anyhow::Result<()> + 'a>;
+
+/// Loads a checkpoint's weights to `device` and calls `then` with the model.
+pub fn load(trained: Trained, device: DeviceChoice, batching: Batching, then: Use<'_>) -> anyhow::Result<()> {
+    let setup = Setup::from(&trained.config).without_disk();
+    device::with(device, &setup, Loading { trained, batching, then })
+}
+
+struct Loading<'a> {
+    trained: Trained,
+    batching: Batching,
+    then: Use<'a>,
+}
+
+impl Work for Loading<'_> {
+    type Output = ();
+
+    fn on<I: Offloadable>(self, device: &I::Device, place: &Place) -> anyhow::Result<()> {
+        let Self { trained, batching, then } = self;
+        let gpt = trained.weights::<Offload<I>>(device)?;
+        let indexes = trained.indexes(|told| tracing::warn!("{told}"));
+        let lookup = indexes.map(|indexes| Arc::new(indexes) as Arc<dyn Lookup>);
+        let mut batch = batching.batch(&gpt, lookup);
+        let owned = device.clone();
+        let stats = Box::new(move || stats::<I>(&owned));
+        let tokenizer = trained.tokenizer;
+        then(Loaded { batch: &mut batch, tokenizer, config: gpt.config(), device: &place.name, stats })
+    }
+}

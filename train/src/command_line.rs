@@ -1,0 +1,109 @@
+//! The command line: one verb, one file in `verbs/`. Without a verb it trains.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+
+use crate::exit::{self, Ending};
+use crate::interrupt;
+use crate::verbs::{
+    chat, eval, export, import, index, inspect, plan as planning, prepare, run, sample, tokenizer_train,
+};
+
+/// Train language models bigger than your GPU.
+///
+/// Without a verb it trains: `train --config gpt-124m.json`. Exit codes: 0 done, 2 bad input, 3 interrupted with a
+/// checkpoint saved, 4 diverged, 1 anything else.
+#[derive(Debug, Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(flatten)]
+    run: run::Args,
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Train, or resume a run.
+    Run(run::Args),
+    /// Print what a run would need and take.
+    Plan(planning::Args),
+    /// Evaluate a checkpoint on the validation data.
+    Eval(eval::Args),
+    /// Continue a text.
+    Sample(sample::Args),
+    /// Talk with a model.
+    Chat(chat::Args),
+    /// Begin a run with published weights.
+    Import(import::Args),
+    /// Export a checkpoint for other programs.
+    Export(export::Args),
+    /// Print what a run directory or a checkpoint holds, and whether it is undamaged.
+    Inspect(inspect::Args),
+    /// Turn text into token shards that training reads at any position.
+    Prepare(prepare::Args),
+    /// Make a tokenizer.
+    #[command(subcommand)]
+    Tokenizer(TokenizerVerb),
+    /// Index a set by longest matches.
+    #[command(subcommand)]
+    Index(IndexVerb),
+}
+
+#[derive(Debug, Subcommand)]
+enum IndexVerb {
+    /// Build the index of a prepared set.
+    Build(index::Build),
+    /// Print what an index holds, whether it is undamaged, and which validation documents are in it.
+    Inspect(index::Inspect),
+}
+
+#[derive(Debug, Subcommand)]
+enum TokenizerVerb {
+    /// Learn a vocabulary from text.
+    Train(tokenizer_train::Args),
+}
+
+/// Reads the command line and does what it says.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    logging();
+    interrupt::survive_file_limits();
+    let done = match cli.verb.unwrap_or(Verb::Run(cli.run)) {
+        Verb::Run(args) => run::run(&args),
+        Verb::Plan(args) => planning::run(&args).map(done),
+        Verb::Eval(args) => eval::run(&args).map(done),
+        Verb::Sample(args) => sample::run(&args).map(done),
+        Verb::Chat(args) => chat::run(&args).map(done),
+        Verb::Import(args) => import::run(&args).map(done),
+        Verb::Export(args) => export::run(&args).map(done),
+        Verb::Inspect(args) => inspect::run(&args).map(done),
+        Verb::Prepare(args) => prepare::run(&args).map(done),
+        Verb::Tokenizer(TokenizerVerb::Train(args)) => tokenizer_train::run(&args).map(done),
+        Verb::Index(IndexVerb::Build(args)) => index::build(&args).map(done),
+        Verb::Index(IndexVerb::Inspect(args)) => index::inspect(&args).map(done),
+    };
+    match done {
+        Ok(ending) => ending.code(),
+        Err(error) => {
+            eprintln!("train: {error:#}");
+            exit::code_of(&error)
+        }
+    }
+}
+
+/// Warnings of the libraries on standard error, or what `RUST_LOG` asks for.
+fn logging() {
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
+    let coloured = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(coloured);
+    log.with_writer(std::io::stderr).init();
+}
+
+fn done((): ()) -> Ending {
+    Ending::Done
+}

@@ -1,0 +1,23 @@
+//! The trainer as a library: its command line, and [`answering`], by which other programs run what it has trained.
+//!
+//! Both are compiled here for every runtime. A program that calls them compiles none of Burn again.
+
+pub mod answering;
+mod command_line;
+mod data;
+mod exit;
+mod figures;
+mod interrupt;
+mod journal;
+mod machine;
+mod optimizer;
+mod plan;
+mod progress;
+mod ranks;
+mod rehearsal;
+mod report;
+mod summary;
+mod training;
+mod verbs;
+
+pub use command_line::main;
