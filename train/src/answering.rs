@@ -47,7 +47,7 @@ pub struct Loaded<'a> {
     pub stats: Box<dyn Fn() -> Stats + Send + Sync>,
 }
 
-/// What a program does with a [`Loaded`] model. It is no type parameter: the model would be compiled again for each.
+/// A caller's use of a [`Loaded`] model. As a type parameter it would compile the model again for each caller.
 pub type Use<'a> = Box<dyn FnOnce(Loaded<'_>) -> anyhow::Result<()> + 'a>;
 
 /// Loads a checkpoint's weights to `device` and calls `then` with the model.
