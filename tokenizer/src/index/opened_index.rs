@@ -1,4 +1,4 @@
-//! A finished index over its mapped files: look-ups of any context, and what was found for its own positions.
+//! A finished index over mapped files: looks up any context, and reads the matches of the split's own positions.
 
 use std::{
     ops::Range,
@@ -9,17 +9,17 @@ use memmap2::Mmap;
 
 use super::{
     IndexManifest, IndexProblem,
+    build_folder::{FOLLOWERS, ORDER},
     files::{self, Header, Kind},
     follower::Follower,
     manifest::IndexPlan,
     minima,
     search::Order,
     text::{Context, Text},
-    workshop::{FOLLOWERS, ORDER},
 };
 use crate::{data::shard::Manifest, error::Error, fingerprint::Fingerprint, regular};
 
-/// The index of one split, with the shards it was built from.
+/// The index of one split, with its shards.
 #[derive(Debug)]
 pub struct Index {
     folder: PathBuf,
@@ -31,14 +31,14 @@ pub struct Index {
 }
 
 impl Index {
-    /// Opens the index in `folder`, which has to be of the set in `set`. Sizes, headers and the set's checksums are
-    /// compared here; [`verify`](Self::verify) reads everything. A file that is damaged behind its header gives no
-    /// match, or one that is not the longest, but never one that is none.
+    /// Opens the index in `folder` of the set in `set`. Compares sizes, headers and the set's checksums;
+    /// [`verify`](Self::verify) reads everything. Damage behind a header can hide or shorten a match, but never makes
+    /// up a false one.
     pub fn open(folder: impl AsRef<Path>, set: impl AsRef<Path>) -> Result<Self, Error> {
         let folder = folder.as_ref();
         let manifest = IndexManifest::read(folder)?;
         let (text, set) = Text::open(set.as_ref(), manifest.split)?;
-        let plan = IndexPlan::of(&set, manifest.split);
+        let plan = IndexPlan::new(&set, manifest.split);
         plan.check(folder, &manifest)?;
         let entries = manifest.tokens.saturating_sub(1);
         let in_tree = minima::levels(entries).last().map_or(0, |level| level.end);
@@ -49,17 +49,17 @@ impl Index {
         Ok(Self { folder: folder.to_owned(), manifest, set, text, order, followers })
     }
 
-    /// The manifest: what the index was built from.
+    /// The inputs and checksums of the index.
     pub fn manifest(&self) -> &IndexManifest {
         &self.manifest
     }
 
-    /// Bytes of its files beside the shards.
+    /// Bytes of the index's files, without the shards.
     pub fn bytes(&self) -> u64 {
         (self.order.bytes().len() + self.followers.len()) as u64
     }
 
-    /// Reads every byte of the index and its shards and compares it with the checksums.
+    /// Reads every byte of the index and its shards, and compares checksums.
     pub fn verify(&self) -> Result<(), Error> {
         self.text.verify(&self.set, self.manifest.split)?;
         let files = [
@@ -77,7 +77,7 @@ impl Index {
         &self.text
     }
 
-    /// The longest match of `context`, the first position of the text that has it, and the id behind that.
+    /// Length, first position and follower of the longest match of `context`.
     pub(super) fn longest(&self, context: &Context) -> Option<(usize, u64, u32)> {
         let (length, at) = self.order.longest(&self.text, context)?;
         let next =
@@ -85,7 +85,7 @@ impl Index {
         Some((length, at.into(), next))
     }
 
-    /// For each of `positions`, its longest match among the positions before it.
+    /// For each position, its longest match among earlier positions.
     pub(super) fn followers(&self, positions: Range<u64>) -> Result<Vec<Follower>, Error> {
         let tokens = self.manifest.tokens;
         let (start, end) = (positions.start.min(tokens), positions.end.min(tokens));
@@ -99,7 +99,6 @@ impl Index {
     }
 }
 
-/// Maps a finished file whose header is the one that was written.
 fn map(path: &Path, kind: Kind, entries: u64, mark: [u8; 8], expected: Fingerprint) -> Result<Mmap, Error> {
     let short = |found| match found {
         0 => Err(Error::index(path, IndexProblem::NoHeader { found })),

@@ -1,4 +1,4 @@
-//! The folder in which an index is built. It keeps finished pieces when a build stops, and becomes the index at the end.
+//! The folder in which an index is built. It keeps finished pieces if a build stops, and becomes the index at the end.
 
 use std::{
     fs::{self, File},
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     IndexManifest,
-    files::{Kind, Reading, Writing},
+    files::{EntryReader, EntryWriter, Kind},
     manifest::{self, IndexPlan},
 };
 use crate::{error::Error, lock};
@@ -22,14 +22,14 @@ pub(super) const FOLLOWERS: &str = "followers.bin";
 
 /// `OUT.partial`, locked.
 #[derive(Debug)]
-pub(super) struct Workshop {
+pub(super) struct BuildFolder {
     out: PathBuf,
     folder: PathBuf,
     mark: [u8; 8],
     _lock: File,
 }
 
-/// The build that pieces in the folder belong to; pieces of another build are discarded.
+/// The build of the folder's pieces; pieces of another build are discarded.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pieces {
@@ -37,7 +37,8 @@ struct Pieces {
     chunk_tokens: u64,
 }
 
-/// The finished index in `out`, if it is the planned one. Anything else there is an error that says what.
+/// The manifest of the planned index in `out`; `None` if the folder is absent or empty. Fails if it holds anything
+/// else.
 pub(super) fn finished(out: &Path, plan: &IndexPlan) -> Result<Option<IndexManifest>, Error> {
     let mut entries = match fs::read_dir(out) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -55,48 +56,46 @@ pub(super) fn finished(out: &Path, plan: &IndexPlan) -> Result<Option<IndexManif
     Ok(Some(made))
 }
 
-impl Workshop {
-    /// Locks the folder, and clears it unless its pieces are of this index in chunks of this size.
+impl BuildFolder {
+    /// Locks the folder. Clears it unless its pieces are of this index in chunks of this size.
     pub(super) fn begin(out: &Path, plan: &IndexPlan, chunk_tokens: u64) -> Result<Self, Error> {
         let folder = durable::aside(out);
         fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
         let reason = "another run is building this index right now; wait for it, or choose another --out";
         let lock = lock::exclusive(&folder.join(LOCK), reason)?;
-        let shop = Self { out: out.to_owned(), folder, mark: plan.mark(), _lock: lock };
-        let (pieces, path) = (Pieces { index: plan.clone(), chunk_tokens }, shop.folder.join(PLAN));
+        let begun = Self { out: out.to_owned(), folder, mark: plan.mark(), _lock: lock };
+        let (pieces, path) = (Pieces { index: plan.clone(), chunk_tokens }, begun.folder.join(PLAN));
         let left: Option<Pieces> = fs::read(&path).ok().and_then(|json| serde_json::from_slice(&json).ok());
         if left.as_ref() != Some(&pieces) {
-            shop.clear(|_| false)?;
+            begun.clear(|_| false)?;
             let json = serde_json::to_vec(&pieces).expect("strings and numbers always serialise");
             durable::write(&path, &json).map_err(Error::write(&path))?;
         }
-        Ok(shop)
+        Ok(begun)
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// The piece `name` of `entries` entries: the one that is there, if all its bytes are those written, or else what
-    /// `fill` writes. Says whether it was there.
+    /// Reuses the piece `name` if it verifies, otherwise writes it with `fill`. The flag is `true` for a reused piece.
     pub(super) fn piece(
         &self,
         name: &str,
         kind: Kind,
         entries: u64,
-        fill: impl FnOnce(&mut Writing) -> Result<(), Error>,
-    ) -> Result<(Reading, bool), Error> {
+        fill: impl FnOnce(&mut EntryWriter) -> Result<(), Error>,
+    ) -> Result<(EntryReader, bool), Error> {
         let path = self.path(name);
-        // Whatever is wrong with a piece, writing it again is the answer.
-        if let Ok(reading) = Reading::verified(&path, kind, entries, self.mark) {
+        if let Ok(reading) = EntryReader::open_verified(&path, kind, entries, self.mark) {
             return Ok((reading, true));
         }
-        let mut writing = Writing::create(&path, kind)?;
+        let mut writing = EntryWriter::create(&path, kind)?;
         fill(&mut writing)?;
         Ok((writing.finish_piece(self.mark)?, false))
     }
 
-    /// Removes the pieces, writes the manifest last and gives the folder its name.
+    /// Removes the pieces, writes the manifest last, then renames the folder.
     pub(super) fn publish(self, manifest: &IndexManifest) -> Result<(), Error> {
         let path = self.path(manifest::NAME);
         self.clear(|name| [ORDER, FOLLOWERS].contains(&name))?;
