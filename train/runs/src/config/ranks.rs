@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 pub struct RanksSection {
     /// How gradients are summed.
     pub exchange: ExchangeKind,
-    /// First steps of the run whose sums are exact (`one_bit`).
+    /// Number of first steps with exact sums (`one_bit`).
     pub warm_up: u64,
     /// Steps that each process takes on its own before all average their weights (`rarely`).
     pub local_steps: u64,
-    /// Learning rate of the outer step, from the last common weights towards the average; 1 goes to the average (`rarely`).
+    /// Rate of the outer step from the last common weights to the average; 1 takes the average (`rarely`).
     pub outer_rate: f64,
     /// Nesterov momentum of the outer step (`rarely`).
     pub outer_momentum: f64,
@@ -22,13 +22,13 @@ pub struct RanksSection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExchangeKind {
-    /// In f32, to the bits of one process.
+    /// In f32, bit-identical to one process.
     Exact,
-    /// A sign per element and a scale for each 2048, with error feedback: about a 31st of the bytes, and other numbers.
+    /// A sign per element and a scale per 2048, with error feedback: a 31st of the bytes, other numbers.
     OneBit,
-    /// No gradients at all: every process steps by its own, and all average their weights every `local_steps` steps.
+    /// No gradients: every process steps alone, and all average their weights every `local_steps` steps.
     Rarely,
-    /// Exact sums, of the step before: each is made while the next step computes, and waited for at its end.
+    /// Exact sums, one step late: each is computed during the next step.
     Late,
 }
 

@@ -1,10 +1,9 @@
-//! Settings that an exchange between ranks does not go with.
+//! Settings that are incompatible with an exchange between ranks.
 
 use super::Refusals;
 use crate::config::{Config, ExchangeKind, PlacementKind};
 
 impl Refusals {
-    /// Refuses settings that an exchange does not go with.
     pub(super) fn ranks(&mut self, config: &Config) {
         match config.ranks.exchange {
             ExchangeKind::Exact => {}

@@ -10,21 +10,23 @@ use crate::queue::Queue;
 use crate::scheduler::Scheduler;
 use crate::state::{Ready, Status};
 
-/// The inference thread's side of a server. Until [`Desk::answer`] the server reports that it is loading; once this is
-/// dropped it answers nothing any more.
-pub struct Desk {
+/// The inference thread's handle to its server.
+///
+/// The server reports that it is loading until [`InferenceWorker::answer`]. Dropping the worker ends all waiting
+/// requests with an error.
+pub struct InferenceWorker {
     pub(crate) status: watch::Sender<Status>,
     pub(crate) queue: Arc<Queue>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
-impl Desk {
-    /// Tells the page what is being done before there is a model.
-    pub fn doing(&self, what: &str) {
+impl InferenceWorker {
+    /// Publishes the current step of loading, which `/health` and the page show.
+    pub fn report_progress(&self, what: &str) {
         self.status.send_replace(Status::Loading(what.to_owned()));
     }
 
-    /// Whether the server was asked to end, so that what takes long can be given up.
+    /// Whether the server is stopping, so that long work can be abandoned.
     pub fn is_closing(&self) -> bool {
         self.queue.is_closed()
     }
@@ -43,10 +45,9 @@ impl Desk {
     }
 }
 
-impl Drop for Desk {
+impl Drop for InferenceWorker {
     fn drop(&mut self) {
         self.status.send_replace(Status::Ended);
-        // Whoever waits hears that nothing will come.
         self.queue.close();
         self.queue.clear();
     }

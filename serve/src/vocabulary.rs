@@ -5,19 +5,19 @@ use std::collections::HashSet;
 use tokenizer::{DecodeStream, Message, Role, Tokenizer};
 use web::{Decoder, EncodeError, Vocabulary};
 
-pub(crate) struct Words {
+pub(crate) struct TokenizerVocabulary {
     tokenizer: Tokenizer,
     ends: HashSet<u32>,
 }
 
-impl Words {
+impl TokenizerVocabulary {
     pub(crate) fn new(tokenizer: Tokenizer) -> Self {
         let ends = runs::ends(&tokenizer).into_iter().collect();
         Self { tokenizer, ends }
     }
 }
 
-impl Vocabulary for Words {
+impl Vocabulary for TokenizerVocabulary {
     fn encode(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
         runs::opening(&self.tokenizer, text).map_err(|error| EncodeError(format!("{error:#}")))
     }
@@ -52,7 +52,7 @@ struct Stream<'t> {
 }
 
 impl Decoder for Stream<'_> {
-    /// An embedding can be larger than its vocabulary; what lies beyond has no words.
+    /// An embedding may be larger than its vocabulary: ids beyond have no text.
     fn push(&mut self, token: u32) -> String {
         let known = token < self.tokenizer.vocab_size();
         let text = self.stream.as_mut().filter(|_| known).map(|stream| stream.push(token));

@@ -1,4 +1,4 @@
-//! Text from a trained model: continued, shown as it comes, ended where it should end.
+//! Text generation with a trained model: in batches or streamed, up to an end token or a stop string.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -9,32 +9,32 @@ use burn::tensor::backend::Backend;
 use models::{Completion, Gpt, Lookup, Overflow, Request, Sampling, Stop, generate};
 use tokenizer::Tokenizer;
 
-/// Texts that are continued together. More take more memory and no less time.
+/// Texts continued in one batch. Larger batches take more memory and save no time.
 pub const TEXTS_AT_ONCE: usize = 32;
 
-/// A model with its vocabulary, and how it is asked.
-pub struct Speaker<'a, B: Backend> {
-    /// The network.
+/// A model with its vocabulary and the settings of generation.
+pub struct TextGenerator<'a, B: Backend> {
+    /// The model.
     pub gpt: &'a Gpt<B>,
     /// Its vocabulary.
     pub tokenizer: &'a Tokenizer,
-    /// How the next token is chosen.
+    /// Parameters of token sampling.
     pub sampling: Sampling,
-    /// Tokens of one text at most.
+    /// Maximum number of new tokens per text.
     pub max_new_tokens: usize,
-    /// Strings that end a text, which then lacks them.
+    /// Strings that end a text and are not part of it.
     pub stop: &'a [String],
-    /// Texts that a model with `longest_match` looks its own up in.
+    /// Indexed texts for a model with `longest_match`.
     pub lookup: Option<&'a dyn Lookup>,
 }
 
-impl<B: Backend> Speaker<'_, B> {
-    /// The ids of a text to continue. One without text begins as a document does.
+impl<B: Backend> TextGenerator<'_, B> {
+    /// Ids of a text to continue, by the function [`opening`].
     pub fn opening(&self, text: &str) -> anyhow::Result<Vec<u32>> {
         opening(self.tokenizer, text)
     }
 
-    /// Continues `prompts`, showing the pieces of the first as they come.
+    /// Continues `prompts`, and passes new tokens of the first to `show`.
     pub fn speak(
         &self,
         prompts: &[Vec<u32>],
@@ -56,7 +56,7 @@ impl<B: Backend> Speaker<'_, B> {
         Ok(completions)
     }
 
-    /// Writes the continuation of a prompt to `out` as it is generated, until `silenced`; returns the text.
+    /// Streams a continuation to `out` until `silenced` is set. Returns the text.
     pub fn stream_to(
         &self,
         prompt: &[Vec<u32>],
@@ -80,12 +80,14 @@ impl<B: Backend> Speaker<'_, B> {
             let ends = failure.is_some() || silenced.load(Ordering::Relaxed);
             if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
+
         let completions = self.speak(prompt, show)?;
         if let Some(failure) = failure {
             return Err(failure);
         }
+
         let mut rest = stream.finish()?;
-        // A stop string may begin within a token, the beginning of which is still to be said.
+        // A stop string may begin within a token, whose first bytes are not written yet.
         let whole = completions.first().and_then(|completion| completion.text.as_deref());
         if let Some(left) = whole.and_then(|whole| whole.strip_prefix(said.as_str())) {
             left.clone_into(&mut rest);
@@ -94,12 +96,12 @@ impl<B: Backend> Speaker<'_, B> {
         Ok(said + &rest)
     }
 
-    /// The text of a completion, which ends before a stop string.
+    /// Text of a completion, up to a stop string.
     pub fn text(&self, completion: &Completion) -> anyhow::Result<String> {
         completion.text.clone().map_or_else(|| self.words(&completion.tokens), Ok)
     }
 
-    /// Ids beyond the vocabulary, which an embedding larger than it can produce, are no words.
+    /// Decodes `ids`, but skips ids beyond the vocabulary, which a larger embedding can produce.
     pub fn words(&self, ids: &[u32]) -> anyhow::Result<String> {
         let known: Vec<u32> = ids.iter().copied().filter(|id| *id < self.tokenizer.vocab_size()).collect();
         let bytes = self.tokenizer.decode_bytes(&known)?;
@@ -107,7 +109,7 @@ impl<B: Backend> Speaker<'_, B> {
     }
 }
 
-/// The ids of a text to continue. One without text begins as a document does.
+/// Ids of a text to continue, after the token that opens a document. Never empty.
 pub fn opening(tokenizer: &Tokenizer, text: &str) -> anyhow::Result<Vec<u32>> {
     let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
     ids.extend(tokenizer.encode(text)?);
@@ -117,7 +119,7 @@ pub fn opening(tokenizer: &Tokenizer, text: &str) -> anyhow::Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// The control tokens at which an answer ends, without repetition.
+/// The control tokens that end an answer.
 pub fn ends(tokenizer: &Tokenizer) -> Vec<u32> {
     let mut ends: Vec<u32> = tokenizer.eos().into_iter().chain(tokenizer.bos()).collect();
     ends.dedup();

@@ -1,4 +1,5 @@
-//! A connection's bytes, and whether some wait for the client to take them.
+//! A connection's stream that reports to its slot whether the last write is pending
+//! (`a_reader_that_takes_nothing_is_disconnected_and_frees_its_place`).
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -7,21 +8,20 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::places::Place;
+use crate::connection_slots::Slot;
 
-/// Tells its place whether the last write had to wait.
-pub(crate) struct Wire<S> {
+pub(crate) struct MonitoredStream<S> {
     stream: S,
-    place: Arc<Place>,
+    slot: Arc<Slot>,
 }
 
-impl<S> Wire<S> {
-    pub(crate) fn new(stream: S, place: Arc<Place>) -> Self {
-        Self { stream, place }
+impl<S> MonitoredStream<S> {
+    pub(crate) fn new(stream: S, slot: Arc<Slot>) -> Self {
+        Self { stream, slot }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for MonitoredStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -31,10 +31,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for MonitoredStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.place.unsent(written.is_pending());
+        self.slot.set_unsent(written.is_pending());
         written
     }
 
@@ -44,7 +44,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
-        self.place.unsent(written.is_pending());
+        self.slot.set_unsent(written.is_pending());
         written
     }
 

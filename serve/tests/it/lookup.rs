@@ -1,4 +1,4 @@
-//! A served model finds matches in its index, and in what was said to it and by it.
+//! A served model finds matches in its index and in its own conversation.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -14,9 +14,8 @@ use train::answering::Batching;
 use web::Limits;
 
 use crate::client::settings;
-use crate::models_at_work::{model, served_with, tokenizer};
+use crate::served_models::{model, served_with, tokenizer};
 
-/// A set of a few documents, and its index.
 fn indexed() -> (TempDir, IndexEntry) {
     let folder = tempfile::tempdir().unwrap();
     let entry = IndexEntry { index: folder.path().join("index"), set: folder.path().join("set") };
@@ -38,36 +37,37 @@ fn indexed() -> (TempDir, IndexEntry) {
     (folder, entry)
 }
 
-/// The indexed text alone, or with the text that is being read.
+/// A lookup in the indexed text alone, or also in the model's own text.
 #[derive(Debug)]
-struct Searching {
+struct IndexLookup {
     corpora: Arc<Corpora>,
     own: bool,
 }
 
-impl Lookup for Searching {
+impl Lookup for IndexLookup {
     fn begin(&self) -> Box<dyn Matching> {
-        Box::new(Found(self.corpora.matcher(self.own)))
+        Box::new(IndexMatching(self.corpora.matcher(self.own)))
     }
 }
 
 #[derive(Debug)]
-struct Found(Matcher);
+struct IndexMatching(Matcher);
 
-impl Matching for Found {
+impl Matching for IndexMatching {
     fn follower_after(&mut self, token: u32) -> Option<u32> {
         self.0.push(token).map(|found| found.next)
     }
 }
 
 #[test]
-fn a_served_model_reads_what_followed_in_its_index_and_in_the_conversation_itself() {
+fn a_served_model_finds_matches_in_its_index_and_in_the_conversation() {
     let (_folder, entry) = indexed();
     let indexes = Indexes::open(&[entry]).unwrap();
     let corpora = Arc::clone(indexes.corpora());
     let server = served_with(settings(Limits::default()), Batching::default(), Arc::new(indexes));
     let model = model();
-    // Nothing of the first is indexed, everything of the second is.
+
+    // The first text is not in the index, the second is.
     for (said, only_itself) in [("xyz uvw xyz uvw xy", true), ("the river rises at", false)] {
         let body = json!({
             "messages": [{ "role": "user", "content": said }], "max_tokens": 16, "temperature": 0,
@@ -75,7 +75,7 @@ fn a_served_model_reads_what_followed_in_its_index_and_in_the_conversation_itsel
         let answer = server.post_json("/v1/chat/completions", &body).json();
         let answer = answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
         let expected = |own: Option<bool>| {
-            let searching = own.map(|own| Searching { corpora: Arc::clone(&corpora), own });
+            let searching = own.map(|own| IndexLookup { corpora: Arc::clone(&corpora), own });
             let prompt = tokenizer().encode_prompt(&[Message::new(Role::User, said)]).unwrap();
             let (prompts, ends) = ([prompt], runs::ends(&tokenizer()));
             let request = Request {
@@ -87,6 +87,7 @@ fn a_served_model_reads_what_followed_in_its_index_and_in_the_conversation_itsel
             let made = generate(&model, &request, |_| ControlFlow::Continue(())).unwrap();
             tokenizer().decode(&made[0].tokens).unwrap()
         };
+
         assert_eq!(answer, expected(Some(true)), "{said}");
         let without = if only_itself { expected(Some(false)) } else { expected(None) };
         assert_ne!(answer, without, "{said}: what is found counts");

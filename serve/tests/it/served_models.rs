@@ -1,4 +1,4 @@
-//! Small models with random weights, served.
+//! Servers of small models with random weights.
 
 use std::sync::{Arc, Once};
 
@@ -13,15 +13,15 @@ use models::{Gpt, GptConfig, Lookup, Matching, presets};
 use serve::answer;
 use tokenizer::Tokenizer;
 use train::answering::Batching;
-use web::{Desk, Model, Settings};
+use web::{InferenceWorker, Model, Settings};
 
-use crate::client::Served;
+use crate::client::TestServer;
 
 pub(crate) type Cpu = Offload<Flex>;
 
 static LITTLE_MEMORY: Once = Once::new();
 
-/// Reads 96 tokens at once and knows bytes and control tokens. Weights are large, so that every layer counts.
+/// Weights are large, so that every layer affects the output.
 pub(crate) fn config() -> GptConfig {
     let small = GptConfig {
         n_layer: 2,
@@ -44,14 +44,14 @@ pub(crate) fn tokenizer() -> Tokenizer {
     Tokenizer::bytes(&[]).with_chat().unwrap()
 }
 
-/// The same numbers each time. The device has less memory than weights and caches take, so that they spill.
+/// Equal weights each time. They and the caches exceed the device budget, so they spill.
 pub(crate) fn model() -> Gpt<Cpu> {
     LITTLE_MEMORY.call_once(|| {
         let config = OffloadConfig::new().device_budget("512KiB".parse().unwrap()).smallest_block(1024);
         config.install::<Flex>(&FlexDevice).unwrap();
     });
     let mut model: Gpt<Cpu> = Gpt::new(&config(), 3, &FlexDevice).unwrap();
-    // As if it had learned something about followers.
+    // Random follower embeddings, as if the model were trained with them.
     let (mut random, shape) = (Random::new(4), [config().vocab_size + 1, config().n_embd]);
     let values: Vec<f32> = (0..shape[0] * shape[1]).map(|_| random.normal() as f32).collect();
     model.followers =
@@ -59,39 +59,38 @@ pub(crate) fn model() -> Gpt<Cpu> {
     model
 }
 
-/// Finds what follows the present token in the order of ids, and nothing behind every third.
+/// Finds `token + 1` after every token, but nothing after multiples of three.
 #[derive(Debug)]
-pub(crate) struct Next;
+pub(crate) struct NextId;
 
-impl Lookup for Next {
+impl Lookup for NextId {
     fn begin(&self) -> Box<dyn Matching> {
         Box::new(Self)
     }
 }
 
-impl Matching for Next {
+impl Matching for NextId {
     fn follower_after(&mut self, token: u32) -> Option<u32> {
         (!token.is_multiple_of(3)).then_some(token + 1)
     }
 }
 
-pub(crate) fn served(settings: Settings, batching: Batching) -> Served {
-    served_with(settings, batching, Arc::new(Next))
+pub(crate) fn served(settings: Settings, batching: Batching) -> TestServer {
+    served_with(settings, batching, Arc::new(NextId))
 }
 
-/// The model with texts to look its own up in.
-pub(crate) fn served_with(settings: Settings, batching: Batching, lookup: Arc<dyn Lookup>) -> Served {
-    Served::start(settings, move |desk| work(desk, batching, lookup))
+pub(crate) fn served_with(settings: Settings, batching: Batching, lookup: Arc<dyn Lookup>) -> TestServer {
+    TestServer::start(settings, move |worker| work(worker, batching, lookup))
 }
 
-fn work(desk: Desk, batching: Batching, lookup: Arc<dyn Lookup>) {
+fn work(worker: InferenceWorker, batching: Batching, lookup: Arc<dyn Lookup>) {
     let model = model();
-    let told = Model {
+    let description = Model {
         id: "random".into(),
         created: 0,
         context: config().n_positions,
         vocabulary: config().vocab_size,
     };
     let mut batch = batching.batch(&model, Some(lookup));
-    answer(desk, &mut batch, batching.slots, tokenizer(), told, Box::new(Vec::new));
+    answer(worker, &mut batch, batching.slots, tokenizer(), description, Box::new(Vec::new));
 }
