@@ -1,4 +1,4 @@
-//! Gradients of a parameter that somebody else steps: they arrive and are added up here, and leave again.
+//! Gradients of a parameter that another process steps: received and added here, then sent on.
 
 use backend_offload::HostMemory;
 
@@ -9,31 +9,28 @@ use crate::layout::{Layout, Moments};
 use crate::state::HostState;
 
 impl HostState {
-    /// Takes gradients of a parameter of `len` elements, and steps nothing. It has no master weights and no moments; memory is
-    /// taken when a gradient arrives. `time` is the number of steps that the parameter has taken elsewhere.
-    ///
-    /// # Errors
-    /// If the machine has no memory at all.
-    pub fn of_gradients(
+    /// Receives gradients of a parameter of `len` elements, without master weights, moments or steps. Takes memory only
+    /// when a gradient arrives. `time` is the number of steps taken so far.
+    pub fn for_gradients(
         memory: &HostMemory,
         name: &str,
         len: usize,
         time: u32,
     ) -> Result<Self, HostOptimError> {
-        // A driver locks no pages of nothing.
+        // Unlimited, because a driver cannot lock zero pages.
         let nothing = HostMemory::unlimited();
-        let layout = Layout::of(Format::F32, Moments::Elsewhere, false);
-        let mut state = Self::made(&StateMemory::from(&nothing), name, layout, 0, |_, _| {})?;
+        let layout = Layout::new(Format::F32, Moments::None, false);
+        let mut state = Self::build(&StateMemory::from(&nothing), name, layout, 0, |_, _| {})?;
         (state.memory, state.len, state.time) = (memory.clone(), len, time);
         Ok(state)
     }
 
-    /// Whether the parameter is stepped by somebody else.
+    /// Whether another process steps the parameter.
     pub fn is_elsewhere(&self) -> bool {
-        self.layout.moments == Moments::Elsewhere
+        self.layout.moments == Moments::None
     }
 
-    /// Counts a step that the parameter has taken elsewhere. What rounds its gradients follows from that number.
+    /// Counts a step that another process took. The number seeds the rounding of its gradients.
     pub fn pass_step(&mut self) {
         self.time += 1;
     }
@@ -45,9 +42,9 @@ mod tests {
     use crate::{AdamW, Sgd, Stride, Values, ValuesMut};
 
     #[test]
-    fn a_gradient_that_is_stepped_elsewhere_takes_memory_for_itself_alone_and_no_step() {
+    fn a_gradient_only_state_holds_gradients_alone_and_refuses_steps() {
         let memory = HostMemory::unlimited();
-        let mut state = HostState::of_gradients(&memory, "w", 3, 7).expect("memory");
+        let mut state = HostState::for_gradients(&memory, "w", 3, 7).expect("memory");
         assert_eq!((state.host_bytes(), memory.usage().in_use, state.moments()), (0, 0, 0));
         state.arrive(Values::F32(&[1.0, 2.0, 3.0])).expect("memory");
         state.arrive(Values::F32(&[1.0; 3])).expect("memory");
@@ -58,7 +55,7 @@ mod tests {
         let adamw = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1 };
         for rule in [adamw.into(), crate::Rule::from(Sgd { momentum: 0.9, weight_decay: 0.0 })] {
             let refused = state.step(rule, stride, ValuesMut::F32(&mut [0.0; 3]));
-            refused.expect_err("its state is elsewhere");
+            refused.expect_err("another process steps it");
         }
         state.pass_step();
         state.drop_gradient();

@@ -1,4 +1,4 @@
-//! Host memory of a dry run: bytes are counted as ever, and no arithmetic is done.
+//! Host memory of a dry run: bytes are counted, arithmetic is skipped.
 
 use backend_offload::HostMemory;
 use half::bf16;
@@ -8,7 +8,8 @@ const RULE: AdamW = AdamW { betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.1
 const STRIDE: Stride = Stride { lr: 1e-2, scale: 1.0 };
 const LEN: usize = 1 << 10;
 
-/// Two shares arrive and a step is taken; what the state has of its parameter, and the bytes before and after the step.
+/// Receives two shares and takes a step. Returns state, weights, squares, and the bytes in use before and after the
+/// step.
 fn stepped(memory: &HostMemory, format: Format) -> (HostState, Vec<bf16>, f64, [u64; 2]) {
     let ones = vec![bf16::ONE; LEN];
     let mut weights = ones.clone();
@@ -22,7 +23,7 @@ fn stepped(memory: &HostMemory, format: Format) -> (HostState, Vec<bf16>, f64, [
 }
 
 #[test]
-fn a_step_of_a_dry_run_takes_its_memory_and_changes_no_number() {
+fn a_dry_run_step_takes_memory_and_changes_no_number() {
     for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
         let (_state, weights, squares, bytes) = stepped(&HostMemory::unlimited(), format);
         assert!(weights.iter().all(|weight| *weight != bf16::ONE) && squares > 0.0);
@@ -33,7 +34,7 @@ fn a_step_of_a_dry_run_takes_its_memory_and_changes_no_number() {
 }
 
 #[test]
-fn rows_of_a_dry_run_are_stepped_by_their_count_alone() {
+fn a_dry_run_steps_rows_without_arithmetic() {
     let rows = |memory: &HostMemory| {
         let state = HostState::new(memory, "wte", Format::F32, Values::F32(&[1.0; LEN])).expect("memory");
         let mut rows = HostRows::new(state, 8).expect("rows of a matrix");
@@ -44,6 +45,6 @@ fn rows_of_a_dry_run_are_stepped_by_their_count_alone() {
     };
     let (stepped, time) = rows(&HostMemory::unlimited());
     assert!(time == 1 && stepped.iter().all(|weight| (0.9..1.0).contains(weight)), "{stepped:?}");
-    // The memory is as it was taken: not even the first weights are written to it.
+    // The memory stays as allocated: not even the first weights are written.
     assert_eq!(rows(&HostMemory::for_nothing()), (vec![0.0; 8], 1));
 }
