@@ -1,10 +1,10 @@
-//! The stand-in for side copies on runtimes that have none: every copy runs in line with the work.
+//! Copies in line with the work, for runtimes without copy streams.
 
 use super::side::{Rows, SideCopies};
 use cubecl_core::server::Handle;
 use std::convert::Infallible;
 
-/// Side copies of a runtime that copies in line with its work: none.
+/// Refuses separate copies.
 #[derive(Debug, Default)]
 pub struct InLine;
 

@@ -1,25 +1,24 @@
-//! Watching a step: each operation that is ready leaves a reading of the counters.
+//! Watches a step: each ready operation adds a reading of the counters.
 
 use super::Mover;
 use crate::timeline::Reading;
 #[cfg(any(test, feature = "cube", feature = "router"))]
 use crate::timeline::{Stretch, Watch};
 
-/// Watches the operations to come, until [`watched_step`].
+/// Starts to watch operations, until [`watched_step`].
 #[cfg(any(test, feature = "cube", feature = "router"))]
 pub(crate) fn watch_step<M: Mover>(door: &mut M) {
     let now = reading(door);
     door.journal().watch = Some(Box::new(Watch::begin(now)));
 }
 
-/// The timeline since [`watch_step`]; `None` if nothing is watched.
+/// Ends the watch; `None` if nothing was watched.
 #[cfg(any(test, feature = "cube", feature = "router"))]
 pub(crate) fn watched_step<M: Mover>(door: &mut M) -> Option<Vec<Stretch>> {
     let watch = door.journal().watch.take()?;
     Some(watch.end(reading(door)))
 }
 
-/// Without a watch this is one look at an absent option.
 pub(super) fn note_operation<M: Mover>(door: &mut M) {
     if door.journal().watch.is_none() {
         return;

@@ -1,4 +1,4 @@
-//! Tests of the loop, over a device with real bytes.
+//! Tests of the drive loop over a device with real bytes.
 
 mod failures;
 mod fake_door;
