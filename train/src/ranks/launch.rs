@@ -125,7 +125,7 @@ pub(crate) fn launch(
             Some(2) => {
                 return Err(BadInput("the ranks could not start; rank 0 says why above".to_owned()).into());
             }
-            Some(code) if let Some(ending) = Ending::of_code(code) => return Ok(Some(ending)),
+            Some(code) if let Some(ending) = Ending::from_exit_code(code) => return Ok(Some(ending)),
             _ if left == 0 || attendant.was_asked() => {
                 return Err(anyhow!("the run of {ranks} ranks ended early: {status}; resume with --resume"));
             }

@@ -8,7 +8,7 @@ use burn::module::AutodiffModule;
 use burn::tensor::backend::Backend;
 use models::{Gpt, Sampling};
 use runs::config::EvalSection;
-use runs::{Speaker, TEXTS_AT_ONCE};
+use runs::{TEXTS_AT_ONCE, TextGenerator};
 use serde::Serialize;
 use serde_json::json;
 use tokenizer::{Message, Role};
@@ -57,7 +57,7 @@ pub(crate) fn speaker<'a, B: Backend>(
     data: &'a Data,
     eval: &EvalSection,
     seed: u64,
-) -> Speaker<'a, B> {
+) -> TextGenerator<'a, B> {
     let sampling = Sampling { temperature: eval.temperature, top_k: eval.top_k, seed, ..Sampling::default() };
     speaking(gpt, data, sampling, eval.max_new_tokens)
 }
@@ -67,13 +67,20 @@ fn speaking<'a, B: Backend>(
     data: &'a Data,
     sampling: Sampling,
     max_new_tokens: usize,
-) -> Speaker<'a, B> {
-    Speaker { gpt, tokenizer: &data.tokenizer, sampling, max_new_tokens, stop: &[], lookup: data.lookup() }
+) -> TextGenerator<'a, B> {
+    TextGenerator {
+        gpt,
+        tokenizer: &data.tokenizer,
+        sampling,
+        max_new_tokens,
+        stop: &[],
+        lookup: data.lookup(),
+    }
 }
 
 /// The prompts of a run's configuration, as text and ids.
 pub(crate) fn prompts<B: Backend>(
-    speaker: &Speaker<'_, B>,
+    speaker: &TextGenerator<'_, B>,
     eval: &EvalSection,
 ) -> anyhow::Result<Vec<(String, Vec<u32>)>> {
     let mut prompts = Vec::new();
@@ -89,7 +96,7 @@ pub(crate) fn prompts<B: Backend>(
 
 /// The samples that a run's configuration asks for.
 pub(crate) fn samples<B: Backend>(
-    speaker: &Speaker<'_, B>,
+    speaker: &TextGenerator<'_, B>,
     eval: &EvalSection,
 ) -> anyhow::Result<Vec<Sample>> {
     let mut samples = Vec::new();
@@ -115,7 +122,7 @@ pub(crate) fn quiz<B: Backend>(
     Ok(QuizScore { held_out: right(&speaker, &held_out)?, unseen_phrasings: right(&speaker, &unseen)? })
 }
 
-fn right<B: Backend>(speaker: &Speaker<'_, B>, questions: &[Question]) -> anyhow::Result<Score> {
+fn right<B: Backend>(speaker: &TextGenerator<'_, B>, questions: &[Question]) -> anyhow::Result<Score> {
     let mut score = Score { right: 0, asked: questions.len() };
     for questions in questions.chunks(TEXTS_AT_ONCE) {
         let prompts: Vec<Vec<u32>> = questions.iter().map(|question| question.prompt.clone()).collect();

@@ -190,7 +190,7 @@ pub(crate) fn restore<I: Managed>(
     for (name, time) in state.times {
         if !optimizer.owners.has(&name) {
             if let Some(host) = &mut optimizer.host {
-                host.times_elsewhere.insert(name, time);
+                host.other_owners_times.insert(name, time);
             }
             continue;
         }

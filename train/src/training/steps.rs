@@ -49,7 +49,7 @@ impl<I: Offloadable> Run<I> {
                 watch_step::<I>(&self.device);
             }
             let begun = Instant::now();
-            let times = self.optimizer.times_from_here();
+            let times = self.optimizer.begin_step_times();
             let Some(data) = batches.next() else {
                 let failure = self.session.training.failure();
                 let error = failure.map_or_else(|| anyhow!("the training data ended early"), Into::into);

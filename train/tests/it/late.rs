@@ -1,4 +1,5 @@
-//! Ranks whose sums are those of the step before: waited for where a run is looked at, and no bit depends on the number of ranks.
+//! Late sums, which belong to the step before: evaluations and saves wait for them, and bits do not depend on the
+//! number of ranks.
 
 use crate::program::{assert_code, assert_success, json, stderr};
 use crate::ranks::{SHARED, has_mpi};
@@ -7,7 +8,7 @@ use crate::tiny::{TIGHT, Tiny, bits};
 const LATE: &str = "ranks.exchange=late";
 
 #[test]
-fn late_sums_that_are_waited_for_after_every_step_are_the_exact_ones() {
+fn late_sums_awaited_after_each_step_equal_exact_ones() {
     if !has_mpi() {
         return;
     }
@@ -24,13 +25,13 @@ fn late_sums_that_are_waited_for_after_every_step_are_the_exact_ones() {
         assert_ne!(two, exact, "{more:?}: nothing came late");
         assert_eq!(tiny.run_on("4", &format!("four-{n}"), &unseen), two, "{more:?}");
     }
-    // One process waits for nobody.
+    // One process waits for no other.
     let alone = bits(&tiny.run("alone", &[&SHARED[..], &[LATE]].concat()));
     assert_eq!(alone, bits(&tiny.run("exact", &SHARED)));
 }
 
 #[test]
-fn the_first_step_changes_no_weight_and_the_last_ones_sums_are_not_lost() {
+fn the_first_step_changes_no_weight_and_the_last_sums_are_applied() {
     if !has_mpi() {
         return;
     }
@@ -41,7 +42,7 @@ fn the_first_step_changes_no_weight_and_the_last_ones_sums_are_not_lost() {
     let losses = tiny.losses("run");
     assert_eq!(losses[0].to_bits(), losses[1].to_bits(), "step 2 begins with the first weights");
     assert!(losses[2] < losses[1] && losses[4] < losses[3], "{losses:?}");
-    // Five steps make five updates: four late, and the last before the run ends.
+    // Five steps make five updates: four late ones, and the last one before the run ends.
     let gradients = 4 * json(&output)["parameters"].as_u64().expect("a number");
     let sent =
         tiny.records("run", "step").into_iter().map(|step| step["ranks_sent"].as_u64().expect("a number"));
@@ -49,12 +50,12 @@ fn the_first_step_changes_no_weight_and_the_last_ones_sums_are_not_lost() {
     assert!((5 * gradients..5 * (gradients + 256)).contains(&sent), "{sent} bytes of {gradients} each");
     let planned = tiny.planned_on_two(&settings);
     assert_eq!(planned["bytes_sent_per_step"], gradients);
-    // Both of a rank's micro-batches add up to one sum, which becomes another.
+    // A rank's two micro-batches add up to one sum, and its total is another.
     assert_eq!(planned["residual_bytes"], 2 * gradients);
 }
 
 #[test]
-fn a_run_resumes_late_to_the_bits_of_one_that_never_stopped() {
+fn a_late_run_resumes_to_the_bits_of_an_uninterrupted_one() {
     if !has_mpi() {
         return;
     }
@@ -62,20 +63,20 @@ fn a_run_resumes_late_to_the_bits_of_one_that_never_stopped() {
     let settings = [&SHARED[..], &[LATE, "checkpoint.every=3"]].concat();
     let whole = tiny.run_on("2", "whole", &[&settings[..], &["train.steps=9"]].concat());
     tiny.run_on("2", "run", &[&settings[..], &["train.steps=6"]].concat());
-    let (resumed, _) = tiny.resume_and_hear("4", "run", &["train.steps=9"]);
+    let (resumed, _) = tiny.resume_with_log("4", "run", &["train.steps=9"]);
     assert_eq!(bits(&resumed), whole);
 }
 
 #[test]
-fn a_step_that_diverges_is_withheld_when_its_sums_arrive() {
+fn a_diverging_step_is_skipped_when_its_sums_arrive() {
     if has_mpi() {
-        Tiny::new().diverges_on_two(&[LATE, "train.weight_decay=0"]);
+        Tiny::new().assert_divergence_stops_two(&[LATE, "train.weight_decay=0"]);
     }
 }
 
-/// The sums of step 6 are no numbers, as step 7 finds; in a run of 6 they arrive at its end.
+/// The sums of step 6 have NaN; step 7 finds it, or in a run of 6 steps its end does.
 #[test]
-fn sums_that_arrive_at_the_end_and_are_no_numbers_change_no_weight() {
+fn nan_sums_that_arrive_at_the_end_change_no_weight() {
     if !has_mpi() {
         return;
     }
@@ -89,9 +90,9 @@ fn sums_that_arrive_at_the_end_and_are_no_numbers_change_no_weight() {
     assert_eq!(tiny.whole_checkpoints("six"), [6]);
 }
 
-/// Weight decay makes weights infinite before the first NaN arrives, so rank 0 cannot save where it ends.
+/// Weight decay makes weights infinite before the first NaN arrives, so rank 0 cannot save at the end.
 #[test]
-fn a_rank_that_fails_while_sums_are_under_way_ends_all() {
+fn a_rank_that_fails_while_sums_are_in_flight_ends_all() {
     if !has_mpi() {
         return;
     }
@@ -103,7 +104,7 @@ fn a_rank_that_fails_while_sums_are_under_way_ends_all() {
 }
 
 #[test]
-fn settings_that_wait_for_other_ranks_are_refused_beside_late_sums() {
+fn settings_that_wait_for_other_ranks_are_refused_with_late_sums() {
     let tiny = Tiny::new();
     let output = tiny.attempt("run", &[LATE, "memory.shard=true", "memory.optimizer=host"]);
     assert_code(&output, 2);
@@ -120,7 +121,7 @@ mod gate {
     #[ignore = "gate: compares learning over 60 steps"]
     fn late_sums_learn_nearly_as_well_as_exact_ones() {
         if has_mpi() {
-            Tiny::new().learns_on_two_nearly_as_well_as_exact(&[LATE], 0.25);
+            Tiny::new().assert_learns_on_two_nearly_as_well_as_exact(&[LATE], 0.25);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The verbs as a user meets them.
+//! The verbs from a user's point of view.
 
 mod batches;
 mod budgets;

@@ -1,4 +1,4 @@
-//! Ranks that exchange weights now and then: few bytes, common weights where a run is looked at, and a resume to the bit.
+//! Ranks that exchange weights every few steps: few bytes, equal weights for evaluations and saves, and exact resumes.
 
 use std::fs;
 
@@ -8,11 +8,11 @@ use crate::tiny::{TIGHT, Tiny, bits};
 
 const RARELY: [&str; 2] = ["ranks.exchange=rarely", "ranks.local_steps=3"];
 
-/// Losses and votes of a step, in bytes.
+/// Bytes of a step's losses and votes.
 const FEW: u64 = 256;
 
 #[test]
-fn weights_are_sent_after_every_third_step_and_no_gradient_ever() {
+fn weights_are_sent_after_every_third_step_and_gradients_never() {
     if !has_mpi() {
         return;
     }
@@ -27,7 +27,7 @@ fn weights_are_sent_after_every_third_step_and_no_gradient_ever() {
     for journal in ["run", "run/ranks/1"] {
         for step in tiny.records(journal, "step") {
             let [at, sent] = ["step", "ranks_sent"].map(|key| step[key].as_u64().expect("a number"));
-            // The last step ends with an outer one, so that all ranks end alike.
+            // The last step ends with an outer step, so that all ranks end with equal weights.
             let least = if [3, 6, 7].contains(&at) { weights } else { 0 };
             assert!((least..least + FEW).contains(&sent), "{journal}, step {at}: {sent} of {weights}");
         }
@@ -35,7 +35,7 @@ fn weights_are_sent_after_every_third_step_and_no_gradient_ever() {
 }
 
 #[test]
-fn a_run_is_looked_at_and_saved_where_all_ranks_have_the_same_weights() {
+fn a_run_evaluates_and_saves_only_common_weights() {
     if !has_mpi() {
         return;
     }
@@ -68,7 +68,7 @@ fn a_budget_changes_no_bit_of_local_and_outer_steps() {
 }
 
 #[test]
-fn a_run_resumes_with_every_ranks_moments_to_the_bits_of_one_that_never_stopped() {
+fn a_run_resumes_with_each_ranks_moments_to_the_bits_of_an_uninterrupted_one() {
     if !has_mpi() {
         return;
     }
@@ -77,7 +77,7 @@ fn a_run_resumes_with_every_ranks_moments_to_the_bits_of_one_that_never_stopped(
     let whole = tiny.run_on("2", "whole", &[&settings[..], &["train.steps=10"]].concat());
     let often = ["train.steps=6", "checkpoint.every=1", "checkpoint.keep_last=9"];
     tiny.run_on("2", "run", &[&settings[..], &often].concat());
-    let (resumed, said) = tiny.resume_and_hear("2", "run", &["train.steps=10"]);
+    let (resumed, said) = tiny.resume_with_log("2", "run", &["train.steps=10"]);
     assert!(!said.contains("without momentum"), "{said}");
     assert_eq!(bits(&resumed), whole);
     let lost = "run/checkpoints/step-00000006";
@@ -85,25 +85,25 @@ fn a_run_resumes_with_every_ranks_moments_to_the_bits_of_one_that_never_stopped(
         let path = tiny.join("run/ranks").join(missing);
         let saved = fs::read(&path).expect("saved beside the checkpoint");
         fs::remove_file(&path).expect("removed");
-        let (otherwise, said) = tiny.resume_and_hear("2", lost, &["train.steps=10"]);
+        let (otherwise, said) = tiny.resume_with_log("2", lost, &["train.steps=10"]);
         let note =
             format!("outer steps begin without momentum, and every rank with the moments of rank 0: {rank}");
         assert!(said.contains(&note), "{said}");
         assert_ne!(bits(&otherwise), whole, "{missing}");
         fs::write(&path, saved).expect("put back");
     }
-    let (again, _) = tiny.resume_and_hear("2", lost, &["train.steps=10"]);
+    let (again, _) = tiny.resume_with_log("2", lost, &["train.steps=10"]);
     assert_eq!(bits(&again), whole);
-    // One process has nobody to meet, and goes on with the moments of rank 0.
-    let (_, said) = tiny.resume_and_hear("1", lost, &["train.steps=7"]);
+    // One process has no other to exchange with and continues with the moments of rank 0.
+    let (_, said) = tiny.resume_with_log("1", lost, &["train.steps=7"]);
     assert!(!said.contains("momentum"), "{said}");
 }
 
-/// It ends after step 3, before any outer step was due.
+/// The run ends after step 3, before the first outer step is due.
 #[test]
-fn a_run_that_diverges_apart_ends_with_common_weights() {
+fn a_run_that_diverges_in_local_steps_ends_with_common_weights() {
     if has_mpi() {
-        Tiny::new().diverges_on_two(&[RARELY[0], "ranks.local_steps=4"]);
+        Tiny::new().assert_divergence_stops_two(&[RARELY[0], "ranks.local_steps=4"]);
     }
 }
 
@@ -136,7 +136,8 @@ mod gate {
     #[ignore = "gate: compares learning over 60 steps"]
     fn local_steps_learn_nearly_as_well_as_exact_sums() {
         if has_mpi() {
-            Tiny::new().learns_on_two_nearly_as_well_as_exact(&[RARELY[0], "ranks.local_steps=5"], 0.4);
+            Tiny::new()
+                .assert_learns_on_two_nearly_as_well_as_exact(&[RARELY[0], "ranks.local_steps=5"], 0.4);
         }
     }
 }

@@ -216,7 +216,7 @@ impl<I: Backend> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
         if let Some(host) = self.sum.host.as_mut().filter(|host| host.has(param.id)) {
             if self.sum.failure.is_none() {
                 let taken = match &self.sum.named {
-                    Some(rows) if host.has_rows_of(param.id) => host.arrive_rows(rows, arrived),
+                    Some(rows) if host.is_table(param.id) => host.arrive_rows(rows, arrived),
                     _ => host.arrive(param.id, arrived, param.val().dtype(), is_last),
                 };
                 self.sum.failure = taken.err().map(|error| error.to_string());

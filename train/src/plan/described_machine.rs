@@ -1,4 +1,4 @@
-//! Machines that are not here, as a person describes one: `rtx-4090,64GiB` or `24GiB,128GiB,25GB/s,80TFLOP/s`.
+//! Machines described by the user: `rtx-4090,64GiB` or `24GiB,128GiB,25GB/s,80TFLOP/s`.
 
 use std::str::FromStr;
 
@@ -11,18 +11,18 @@ use super::Machine;
 
 const GIB: u64 = 1 << 30;
 
-/// The shares of free memory that `auto` takes, as the library does where it can ask.
+/// Shares of free memory that `auto` takes; the same as the library's on a real device.
 const DEVICE_SHARE: Budget = Budget::Share(0.9);
 const HOST_SHARE: Budget = Budget::Share(0.8);
 
-/// A card as its data sheet has it; the link as copies of large blocks reach it.
+/// A card by its data sheet; `link` is the rate that copies of large blocks reach.
 struct Card {
     name: &'static str,
     bytes: u64,
     link: f64,
-    /// Dense products of f32 factors that are rounded to TF32, summed in f32.
+    /// Dense FLOP/s of f32 factors rounded to TF32, summed in f32.
     tf32: f64,
-    /// Dense products of bf16 factors, summed in f32.
+    /// Dense FLOP/s of bf16 factors, summed in f32.
     bf16: f64,
 }
 
@@ -30,7 +30,7 @@ const fn card(name: &'static str, gib: u64, link: f64, tf32: f64, bf16: f64) -> 
     Card { name, bytes: gib * GIB, link: link * 1e9, tf32: tf32 * 1e12, bf16: bf16 * 1e12 }
 }
 
-// Links: 12 GB/s over eight lanes of PCIe 4 or sixteen of PCIe 3, 25 over sixteen of PCIe 4, 50 of PCIe 5.
+// Links: 12 GB/s for eight lanes of PCIe 4 or sixteen of PCIe 3, 25 for sixteen of PCIe 4, 50 for PCIe 5.
 const CARDS: [Card; 9] = [
     card("rtx-3060", 12, 25.0, 12.7, 25.5),
     card("rtx-3090", 24, 25.0, 35.6, 71.0),
@@ -43,20 +43,19 @@ const CARDS: [Card; 9] = [
     card("h200", 141, 50.0, 494.5, 989.0),
 ];
 
-/// A machine to plan for without having it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Elsewhere {
+pub(crate) struct DescribedMachine {
     device: String,
     device_bytes: u64,
     host_bytes: u64,
     link: Option<f64>,
     disk: Option<f64>,
-    /// FLOP/s of products of f32 factors, and of narrower ones.
+    /// FLOP/s of a matmul of f32 factors, and of narrower ones.
     arithmetic: Option<[f64; 2]>,
 }
 
-impl Elsewhere {
-    /// The machine as a run of `config` would find it, idle.
+impl DescribedMachine {
+    /// The machine, idle, with the budgets of `config`.
     pub(crate) fn machine(&self, config: &Config) -> anyhow::Result<Machine> {
         let limit = |given: Option<Budget>, auto: Budget, free: u64| match given.unwrap_or(auto) {
             Budget::Bytes(bytes) => Some(bytes),
@@ -83,7 +82,6 @@ impl Elsewhere {
     }
 }
 
-/// Bytes of the disk that a run of `config` takes.
 fn disk(config: &Config) -> anyhow::Result<u64> {
     match config.memory.disk_part() {
         Some((_, DiskPart::Bytes(bytes))) => Ok(bytes),
@@ -96,7 +94,7 @@ fn disk(config: &Config) -> anyhow::Result<u64> {
     }
 }
 
-impl FromStr for Elsewhere {
+impl FromStr for DescribedMachine {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -104,6 +102,7 @@ impl FromStr for Elsewhere {
                             and its arithmetic: `rtx-4090,64GiB` or `24GiB,128GiB,25GB/s,80TFLOP/s`; with a disk below \
                             the host its speed: `disk=3GB/s`";
         let mut parts = text.split(',').map(str::trim);
+
         let (Some(device), Some(host)) = (parts.next(), parts.next()) else { return Err(FORM.to_owned()) };
         let mut machine = match CARDS.iter().find(|card| card.name == device) {
             Some(card) => Self {
@@ -126,6 +125,7 @@ impl FromStr for Elsewhere {
                 arithmetic: None,
             },
         };
+
         machine.host_bytes =
             size(host).ok_or_else(|| format!("`{host}` is no size of host memory such as 64GiB"))?;
         for part in parts {
@@ -163,7 +163,7 @@ fn speed(text: &str, unit: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn elsewhere(text: &str) -> Elsewhere {
+    fn described(text: &str) -> DescribedMachine {
         text.parse().unwrap_or_else(|error| panic!("{error}"))
     }
 
@@ -173,21 +173,21 @@ mod tests {
     }
 
     #[test]
-    fn a_described_machine_is_what_was_written() {
+    fn a_described_machine_is_parsed_as_written() {
         let config = toy(&["memory.device_budget=auto"]);
-        let machine = elsewhere("24GiB, 128GiB, 25 GB/s, 80TFLOP/s").machine(&config).expect("budgets");
+        let machine = described("24GiB, 128GiB, 25 GB/s, 80TFLOP/s").machine(&config).expect("budgets");
         assert_eq!(machine.device_total, Some(24 * GIB));
         assert_eq!(machine.device_budget, Some(23_192_823_398), "nine tenths");
         assert_eq!((machine.host_free, machine.host_budget), (Some(128 * GIB), Some(109_951_162_777)));
         assert_eq!((machine.link_bytes_per_second, machine.flops_per_second), (Some(25e9), Some(80e12)));
-        let unknown = elsewhere("24GiB,128GiB").machine(&config).expect("budgets");
+        let unknown = described("24GiB,128GiB").machine(&config).expect("budgets");
         assert_eq!((unknown.link_bytes_per_second, unknown.flops_per_second), (None, None));
     }
 
     #[test]
-    fn a_card_by_name_multiplies_as_fast_as_the_type_of_the_run() {
+    fn the_speed_of_a_named_card_depends_on_the_compute_type() {
         let speed = |text: &str, compute: &str| {
-            let machine = elsewhere(text).machine(&toy(&[compute])).expect("budgets");
+            let machine = described(text).machine(&toy(&[compute])).expect("budgets");
             (machine.link_bytes_per_second, machine.flops_per_second)
         };
         assert_eq!(speed("rtx-4090,64GiB", "model.compute=f32"), (Some(25e9), Some(82.6e12)));
@@ -196,15 +196,15 @@ mod tests {
     }
 
     #[test]
-    fn the_budgets_of_the_configuration_count() {
+    fn budgets_come_from_the_configuration() {
         let config = toy(&["memory.device_budget=50%", "memory.host_budget=unlimited"]);
-        let machine = elsewhere("rtx-4060,32GiB").machine(&config).expect("budgets");
+        let machine = described("rtx-4060,32GiB").machine(&config).expect("budgets");
         assert_eq!((machine.device_budget, machine.host_budget), (Some(4 * GIB), None));
     }
 
     #[test]
     fn a_bad_machine_description_is_refused_by_its_part() {
-        let refused = |text: &str| text.parse::<Elsewhere>().expect_err("no machine");
+        let refused = |text: &str| text.parse::<DescribedMachine>().expect_err("no machine");
         assert!(refused("24GiB").contains("write the device"));
         assert!(refused("rtx-1,64GiB").contains("`rtx-1` is neither"));
         assert!(refused("rtx-1,64GiB").contains("rtx-4090"));

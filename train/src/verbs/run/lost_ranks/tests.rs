@@ -35,7 +35,6 @@ struct Command {
     args: Args,
 }
 
-/// A folder of runs.
 struct Runs(TempDir);
 
 impl Runs {
@@ -49,7 +48,8 @@ impl Runs {
         self.0.path().join(name).to_str().expect("UTF-8").to_owned()
     }
 
-    /// How each of `world` ranks ends, where one of them may have a fault at one of its calls.
+    /// The ending of each of `world` ranks. `fault` is a rank, the number of one of its calls, and the fault of that
+    /// call.
     fn ends(
         world: usize,
         (arguments, settings): (&[&str], &[&str]),
@@ -87,7 +87,6 @@ impl Runs {
         Self::ends(world, (&["--config", &config, "--out", &out], settings), fault)
     }
 
-    /// Digests of all losses and weights of a run that all ranks have finished.
     fn done(&self, world: usize, out: &str, settings: &[&str]) -> [String; 2] {
         let ends = self.begin(world, out, settings, None);
         assert!(ends.iter().all(|end| matches!(end, Ok(Ending::Done))), "{ends:?}");
@@ -100,7 +99,6 @@ impl Runs {
         ["losses_sha256", "weights_sha256"].map(|key| summary[key].as_str().expect("a digest").to_owned())
     }
 
-    /// The step of each loss in the journal of a run.
     fn losses(&self, out: &str) -> Vec<u64> {
         let journal =
             fs::read_to_string(Path::new(&self.path(out)).join("metrics.jsonl")).expect("it is there");
@@ -113,7 +111,7 @@ impl Runs {
         .collect()
     }
 
-    /// The step that ranks 0 and 2 of a run have gone on from, when rank 1 had died at its call number `at`.
+    /// Kills rank 1 of 3 at its call `at`; returns the step that the others restarted from.
     fn survived(&self, out: &str, settings: &[&str], at: u64) -> u64 {
         let ends = self.begin(3, out, settings, Some((1, at, Fault::Die)));
         assert!(ends[1].is_err(), "it is gone");
@@ -125,7 +123,7 @@ impl Runs {
 }
 
 #[test]
-fn ranks_that_divide_go_on_from_their_last_checkpoint_to_the_bits_of_one_process() {
+fn sharded_ranks_restart_from_their_checkpoint_with_the_bits_of_one_process() {
     let runs = Runs::new();
     let shard = "memory.shard=true";
     let whole = runs.done(1, "whole", &[]);
@@ -142,7 +140,7 @@ fn ranks_that_divide_go_on_from_their_last_checkpoint_to_the_bits_of_one_process
 }
 
 #[test]
-fn ranks_with_something_of_their_own_go_on_as_if_they_had_been_started_to_resume() {
+fn ranks_with_own_state_restart_as_if_started_to_resume() {
     let runs = Runs::new();
     for (exchange, at) in [("one_bit", 120), ("late", 120), ("rarely", 80)] {
         let settings = [&*format!("ranks.exchange={exchange}")];
@@ -159,22 +157,22 @@ fn ranks_with_something_of_their_own_go_on_as_if_they_had_been_started_to_resume
 }
 
 #[test]
-fn a_run_ends_where_rank_0_is_gone_or_a_call_failed_without_a_loss() {
+fn a_run_ends_if_rank_0_is_lost_or_a_call_fails_without_a_loss() {
     let runs = Runs::new();
-    for (out, rank, fault, told) in [
+    for (out, rank, fault, expected) in [
         ("led", 0, Fault::Die, "rank 0 is gone"),
         ("failed", 1, Fault::Fail, "a call has failed on some rank"),
     ] {
         let ends = runs.begin(3, out, &["memory.shard=true"], Some((rank, 120, fault)));
         let said = |end: &anyhow::Result<Ending>| format!("{:#}", end.as_ref().expect_err("it cannot go on"));
         let said: Vec<String> = ends.iter().map(said).collect();
-        assert!(said[2].contains(told), "{said:?}");
+        assert!(said[2].contains(expected), "{said:?}");
     }
 }
 
-/// Sums that had landed on the host before the call that failed are forgotten there.
+/// Sums that the host received before the failed call are dropped there.
 #[test]
-fn a_step_that_is_done_again_on_the_host_has_the_bits_of_one_that_nobody_disturbed() {
+fn a_repeated_step_of_a_host_optimizer_has_the_bits_of_an_undisturbed_one() {
     let runs = Runs::new();
     let settings = ["memory.optimizer=host", "train.grad_clip=null"];
     let whole = runs.done(1, "whole", &settings);

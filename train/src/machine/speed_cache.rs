@@ -1,9 +1,10 @@
-//! Measured speeds, kept in the user's cache folder: one file for all machines that share the folder, one entry for each key.
+//! A cache of measured speeds in the user's cache folder, with one entry per key. Machines that share the folder share
+//! the file.
 //!
-//! The file saves half a second of a start and decides nothing, so nothing that befalls it ends a run: a file that cannot be read,
-//! or holds what this program did not write, counts as absent and is replaced. It is written whole under a name of its own, then
-//! renamed. Where two processes measure at once, the file of the second one stays and may lack the first one's entry, which is then
-//! measured again.
+//! The file saves half a second of a start and decides nothing, so no problem with it ends a run
+//! (`an_unwritable_cache_ends_no_run`). An unreadable or foreign file counts as absent and is replaced
+//! (`an_unusable_cache_file_is_replaced`). It is written under a unique name, then renamed. If two processes write at
+//! once, the later file stays and may lack the other's entry, which is then measured again.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -18,28 +19,26 @@ use super::key::Key;
 use crate::figures::si;
 use crate::plan::Measurement;
 
-/// Entries that the file may have. The oldest one makes room.
+/// The most entries in the file; beyond that the oldest are dropped.
 const MOST: usize = 256;
 
-/// Bytes of a file that is read.
+/// The most bytes of a file that is read.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// When a start measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measuring {
-    /// Only where no measurement was kept.
+    /// Only without a cached measurement.
     IfUnknown,
     Always,
 }
 
-/// Speeds of a machine, each `None` where it was not measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_field_names, reason = "the unit belongs to the names in the file")]
 pub(super) struct Speeds {
     pub(super) flops_per_second: Option<f64>,
     pub(super) link_bytes_per_second: Option<f64>,
-    /// To the disk below host memory, and from it.
+    /// Speeds of writing to the disk and of reading from it.
     pub(super) disk_bytes_per_second: Option<[f64; 2]>,
 }
 
@@ -47,27 +46,26 @@ pub(super) struct Speeds {
 #[serde(deny_unknown_fields)]
 struct Entry {
     key: Key,
-    /// Seconds since 1970.
+    /// In seconds since 1970.
     measured: u64,
     speeds: Speeds,
 }
 
-/// The contents of the file.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct SpeedCache {
     entries: Vec<Entry>,
 }
 
-/// The file in the user's cache folder. Unit tests, which are no start of the program, have none.
+/// The file in the user's cache folder; `None` in unit tests.
 pub(super) fn file() -> Option<PathBuf> {
     let named = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
     let folder = named.or_else(dirs::cache_dir).filter(|_| !cfg!(test))?;
     Some(folder.join("spillway").join("speeds.json"))
 }
 
-/// Speeds as `file` has them for `key`; where it does not, or where that is asked for, those that `measure` finds, which it has
-/// from then on.
+/// The speeds for `key` from `file`. Without an entry, or if `measuring` asks for it, calls `measure` and stores the
+/// result.
 pub(super) fn speeds(
     file: Option<&Path>,
     key: Option<Key>,
@@ -77,7 +75,7 @@ pub(super) fn speeds(
     let known = file.zip(key);
     if measuring == Measuring::IfUnknown
         && let Some((file, key)) = &known
-        && let Some(entry) = Kept::read(file).entry(key)
+        && let Some(entry) = SpeedCache::read(file).entry(key)
     {
         return (entry.speeds, Some(Measurement { at: entry.measured, kept: true }));
     }
@@ -86,8 +84,8 @@ pub(super) fn speeds(
     let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let entry = |key| Entry { key, measured: at, speeds };
     let kept = known.map(|(file, key)| (file, entry(key))).filter(|(_, entry)| entry.is_whole());
-    let kept = kept.map(|(file, entry)| (file.display(), keep(file, entry)));
-    let (has_failed, told) = match kept {
+    let kept = kept.map(|(file, entry)| (file.display(), store(file, entry)));
+    let (has_failed, note) = match kept {
         Some((file, Ok(()))) => (false, format!("kept in {file}")),
         Some((file, Err(error))) => {
             (true, format!("not kept, so the next start measures again: writing {file}: {error}"))
@@ -95,21 +93,21 @@ pub(super) fn speeds(
         None => (false, "not kept".to_owned()),
     };
     if has_failed || measuring == Measuring::Always {
-        eprintln!("measured {speeds}; {told}");
+        eprintln!("measured {speeds}; {note}");
     } else {
-        debug!("measured {speeds}; {told}");
+        debug!("measured {speeds}; {note}");
     }
     let found = speeds != Speeds::default();
     (speeds, found.then_some(Measurement { at, kept: false }))
 }
 
-/// Puts a measurement into `file`, beside those that others have put there meanwhile.
-fn keep(file: &Path, entry: Entry) -> io::Result<()> {
-    Kept::read(file).with(entry).write(file)
+/// Keeps entries that other processes have added.
+fn store(file: &Path, entry: Entry) -> io::Result<()> {
+    SpeedCache::read(file).with(entry).write(file)
 }
 
-impl Kept {
-    /// The file's contents; none where it cannot be used.
+impl SpeedCache {
+    /// The file's contents; empty if it cannot be used.
     fn read(file: &Path) -> Self {
         let text = match regular::read_text(file, MOST_BYTES) {
             Ok(text) => text,
@@ -129,7 +127,6 @@ impl Kept {
         self.entries.iter().find(|entry| entry.key == *key && entry.is_whole())
     }
 
-    /// These entries with `entry` in the place of its like.
     fn with(mut self, entry: Entry) -> Self {
         self.entries.retain(|other| other.key != entry.key);
         self.entries.push(entry);
@@ -142,7 +139,7 @@ impl Kept {
         let folder = file.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
         let text = serde_json::to_string_pretty(self)? + "\n";
-        // Under a name that no other process takes.
+        // Under a name that no other process uses.
         let mut aside =
             tempfile::Builder::new().prefix("speeds").suffix(durable::ASIDE).tempfile_in(folder)?;
         aside.write_all(text.as_bytes())?;
@@ -153,14 +150,14 @@ impl Kept {
 }
 
 impl Entry {
-    /// Whether all that its key asks for is there, as speeds that a time can be divided by.
+    /// Whether each speed that the key asks for is positive and finite.
     fn is_whole(&self) -> bool {
         let Speeds { flops_per_second, link_bytes_per_second, disk_bytes_per_second } = self.speeds;
         let is_speed = |speed: f64| speed.is_finite() && speed > 0.0;
-        let of_disk = disk_bytes_per_second.map(|speeds| speeds.into_iter().all(is_speed));
+        let disk_is_known = disk_bytes_per_second.map(|speeds| speeds.into_iter().all(is_speed));
         flops_per_second.is_some_and(is_speed)
             && link_bytes_per_second.is_some_and(is_speed)
-            && of_disk.unwrap_or(self.key.work.disk.is_none())
+            && disk_is_known.unwrap_or(self.key.work.disk.is_none())
     }
 }
 
@@ -204,7 +201,7 @@ mod tests {
     #[test]
     fn a_measurement_holds_for_its_own_machine_program_device_and_work() {
         let (key, others) = keys();
-        let kept = Kept::default().with(entry(key.clone()));
+        let kept = SpeedCache::default().with(entry(key.clone()));
         assert_eq!(kept.entry(&key), Some(&entry(key.clone())));
         for other in others {
             assert_eq!(kept.entry(&other), None, "{other:?}");
@@ -212,11 +209,11 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_with_a_part_missing_or_no_speed_is_not_used() {
+    fn an_incomplete_or_unusable_measurement_is_not_used() {
         let (key, _) = keys();
         let used = |speeds: Speeds| {
             let entry = Entry { speeds, ..entry(key.clone()) };
-            Kept::default().with(entry).entry(&key).is_some()
+            SpeedCache::default().with(entry).entry(&key).is_some()
         };
         assert!(used(SPEEDS));
         for speed in [None, Some(0.0), Some(-1.0), Some(f64::INFINITY)] {
@@ -227,7 +224,7 @@ mod tests {
         above_a_disk.work.disk = Some("/".to_owned());
         let used = |disk| {
             let speeds = Speeds { disk_bytes_per_second: disk, ..SPEEDS };
-            Kept::default()
+            SpeedCache::default()
                 .with(Entry { speeds, ..entry(above_a_disk.clone()) })
                 .entry(&above_a_disk)
                 .is_some()
@@ -236,21 +233,21 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_measurements_make_room() {
+    fn the_oldest_measurements_are_dropped() {
         let (key, _) = keys();
         let numbered = |n: usize| {
             let mut key = key.clone();
             key.work.copied = n;
             key
         };
-        let kept = (0..MOST + 2).fold(Kept::default(), |kept, n| kept.with(entry(numbered(n))));
+        let kept = (0..MOST + 2).fold(SpeedCache::default(), |kept, n| kept.with(entry(numbered(n))));
         let there = |n| kept.entry(&numbered(n)).is_some();
         assert_eq!(kept.entries.len(), MOST);
         assert_eq!([there(0), there(1), there(2), there(MOST + 1)], [false, false, true, true]);
     }
 
     #[test]
-    fn processes_that_keep_measurements_at_once_leave_a_whole_file_and_nothing_beside_it() {
+    fn concurrent_writers_leave_one_whole_file_and_nothing_else() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("below/speeds.json");
         let (_, keys) = keys();
@@ -258,9 +255,9 @@ mod tests {
             for key in &keys {
                 scope.spawn(|| {
                     for _ in 0..20 {
-                        keep(&file, entry(key.clone())).expect("written");
+                        store(&file, entry(key.clone())).expect("written");
                         let text = fs::read_to_string(&file).expect("it is there");
-                        let kept: Kept = serde_json::from_str(&text).expect("it is whole");
+                        let kept: SpeedCache = serde_json::from_str(&text).expect("it is whole");
                         assert!(
                             !kept.entries.is_empty()
                                 && kept.entries.iter().all(|entry| entry.speeds == SPEEDS)
@@ -273,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn speeds_that_were_not_measured_are_not_kept() {
+    fn unmeasured_speeds_are_not_stored() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("speeds.json");
         let (key, _) = keys();

@@ -1,5 +1,8 @@
-//! Ranks that are gone where the others cannot do the step again with what they have: these begin anew, in the same processes, from
-//! the last checkpoint, as if they had been started to resume it.
+//! Recovery from lost ranks whose state no other rank has: the surviving processes restart from the last checkpoint, as
+//! if they had been started to resume it (`ranks_with_own_state_restart_as_if_started_to_resume`).
+//!
+//! Each restart has fewer ranks, so restarts end. Only rank 0 saves; without it the run ends
+//! (`a_run_ends_if_rank_0_is_lost_or_a_call_fails_without_a_loss`).
 
 #[cfg(test)]
 mod tests;
@@ -18,18 +21,18 @@ use crate::plan::{Machine, Plan};
 use crate::ranks::{Loss, Ranks};
 use crate::training::{Failed, computes_nothing};
 
-/// The losses of a run as this process has seen them.
+/// Losses of ranks that this process has seen.
 #[derive(Debug, Default)]
-pub(super) struct Losses {
-    /// Whether the run has saved a checkpoint since these processes were started, which is rank 0's to know.
+pub(super) struct LostRanks {
+    /// Whether the run has saved a checkpoint since these processes started; only rank 0 knows.
     saved: bool,
-    /// The last loss, until the run goes on behind it.
+    /// The last loss, until the restarted run has written it down.
     last: Option<Loss>,
 }
 
-impl Losses {
-    /// The ranks that live, where a run has failed because others are gone; otherwise its error. Nothing may hold memory of the
-    /// run any more.
+impl LostRanks {
+    /// Returns the surviving ranks if the run failed because others are lost; otherwise its error. The run's memory
+    /// must be free already.
     pub(super) fn survive<I: Offloadable>(
         &mut self,
         failed: Failed,
@@ -38,40 +41,43 @@ impl Losses {
         let Failed { error, mut ranks, saved } = failed;
         self.saved |= saved;
         let loss = ranks.go_on().map_err(|other| other.context(format!("{error:#}")))?;
-        // A failure that took nobody away would only come again.
+        // A failure without a lost rank would only repeat.
         let Some(loss) = loss.filter(|loss| !loss.gone.is_empty()) else { return Err(error) };
         self.last = Some(loss);
-        // Errors of what was under way concern nobody any more.
+        // Take pending errors from the device; their operations no longer matter.
         _ = Offload::<I>::sync(device);
         trim::<I>(device);
         reset_peaks::<I>(device);
         Ok(ranks)
     }
 
-    /// Lets `directory` begin with what the ranks that live go on from: the last checkpoint that they saved, or where they had begun.
-    pub(super) fn begin_anew(
+    /// Makes `directory` begin with the last checkpoint of the surviving ranks, or with the start of the run.
+    pub(super) fn restart_from_checkpoint(
         &self,
         directory: &mut RunDirectory,
         planned: &mut Option<(Plan, Option<f64>)>,
         ranks: &mut Ranks,
     ) -> anyhow::Result<()> {
         let Some(loss) = &self.last else { return Ok(()) };
+
         let (world, checkpoints) = (ranks.world(), Checkpoints::in_run(&directory.path));
         let mut latest = None;
-        let told = ranks.led(|| {
+        let step = ranks.led(|| {
             if let Some((plan, _)) = planned {
-                *plan = shared_by(world, &directory.config, plan)?;
+                *plan = plan_for(world, &directory.config, plan)?;
             }
             if self.saved {
                 latest = Some(checkpoints.find(Which::Latest)?);
             }
             Ok(latest.iter().flat_map(|latest| latest.step.to_le_bytes()).collect())
         })?;
-        if let Ok(step) = <[u8; 8]>::try_from(told.as_slice()) {
+
+        if let Ok(step) = <[u8; 8]>::try_from(step.as_slice()) {
             let which = Which::Step(u64::from_le_bytes(step));
             directory.from = Some(latest.map_or_else(|| checkpoints.find(which), Ok)?);
             (directory.pretrained, directory.changes) = (None, Vec::new());
         }
+
         if ranks.leads() {
             let from = directory.from.as_ref();
             let place =
@@ -81,7 +87,7 @@ impl Losses {
         Ok(())
     }
 
-    /// Writes the last loss down behind the line of the start that followed it.
+    /// Writes the last loss to the journal, after the line of the start that followed it.
     pub(super) fn write_down(
         &mut self,
         step: u64,
@@ -94,8 +100,8 @@ impl Losses {
     }
 }
 
-/// The plan of the same run on fewer ranks. Its refusals are no bad input: the run had begun.
-fn shared_by(ranks: usize, config: &Config, plan: &Plan) -> anyhow::Result<Plan> {
+/// The plan of the same run on fewer ranks. Its refusals are not bad input, since the run had begun.
+fn plan_for(ranks: usize, config: &Config, plan: &Plan) -> anyhow::Result<Plan> {
     let machine = Machine { other_ranks: ranks - 1, ..plan.machine.clone() };
     let plan = Plan::new(config, &Footprint::of(&config.model)?, &machine).over(plan.data);
     ensure!(
