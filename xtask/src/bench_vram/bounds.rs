@@ -1,5 +1,5 @@
-//! Cells beside what is possible: the least bytes that can move, the speed of the link, and the longest of computing and
-//! copying.
+//! Cells compared with their bounds: the least bytes that can move, the speed of the link, and the longer of computing
+//! and copying.
 
 use super::{cell::Cell, simulation, summary::Summary, table};
 
@@ -25,7 +25,7 @@ and those that were not. Energy is the GPU's between the first step and the last
 measured or recorded is left out.
 ";
 
-/// A table of the cells that fit; nothing where no cell has a figure for it.
+/// A table of the cells that fit; empty if no cell has a figure beyond its step time.
 pub(super) fn markdown(cells: &[Cell]) -> String {
     let rows: Vec<_> = cells.iter().filter_map(|cell| row(cell, cells)).collect();
     if rows.iter().all(|row| row[3..].iter().all(|figure| figure == table::NOTHING)) {
@@ -60,13 +60,13 @@ fn exposed(run: &Summary, reference: &Summary) -> Option<String> {
     Some(if longer > 0.0 { format!("{longer:.1} ms") } else { "none".to_owned() })
 }
 
-/// Bytes moved in the median step and the least, in and out.
-pub(super) fn beside_the_bound(run: &Summary) -> Option<[(u64, u64); 2]> {
+/// Bytes in and out: those of the median step, and the lower bound.
+pub(super) fn moved_and_bound(run: &Summary) -> Option<[(u64, u64); 2]> {
     Some([(run.spilled_in_median?, run.spilled_out_median?), (run.least_in?, run.least_out?)])
 }
 
 fn of_the_bound(run: &Summary) -> Option<String> {
-    beside_the_bound(run).map(|[moved, least]| simulation::ratio(moved, least))
+    moved_and_bound(run).map(|[moved, least]| simulation::ratio(moved, least))
 }
 
 fn link(run: &Summary) -> Option<String> {
@@ -108,7 +108,7 @@ pub(super) mod tests {
         run
     }
 
-    /// The second cell with everything measured: it waits for each of its copies.
+    /// The second cell has all figures, and waits for each of its copies.
     pub(in super::super) fn measured() -> Vec<Cell> {
         let mut cells = three();
         let run = spilling(&mut cells);
@@ -124,22 +124,22 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_cell_is_told_beside_the_bound_the_link_and_the_roofline() {
-        let told = markdown(&measured());
+    fn a_cell_is_compared_with_the_bound_the_link_and_the_roofline() {
+        let table = markdown(&measured());
         let row = "| toy (1.2M) | 50% = 19.1 MiB | 400.5 ms | 50.0 ms | 1.200 | 3.00 of 6.00 GB/s, 50 % | 1.14 | – | 12.3 |";
-        assert!(told.contains(row), "{told}");
-        assert!(told.contains("| toy (1.2M) | unlimited | 350.5 ms | – | – | – | – | – | – |"), "{told}");
-        assert!(!told.contains("25%"), "what does not fit has no figures");
+        assert!(table.contains(row), "{table}");
+        assert!(table.contains("| toy (1.2M) | unlimited | 350.5 ms | – | – | – | – | – | – |"), "{table}");
+        assert!(!table.contains("25%"), "what does not fit has no figures");
     }
 
     #[test]
-    fn copies_beside_the_work_reach_at_least_what_the_whole_step_needs() {
+    fn overlapped_copies_reach_at_least_the_rate_of_the_whole_step() {
         let mut cells = measured();
         let run = spilling(&mut cells);
         (run.left_ahead, run.brought_ahead, run.brought_in_vain) = (Some(9), Some(8), Some(3));
         (run.bytes_in_median, run.bytes_out_median) = (Some(801_000_000), Some(1));
-        let told = markdown(&cells);
-        assert!(told.contains("| ≥ 2.00 of 6.00 GB/s, 33 % | 1.14 | 5 used, 3 in vain |"), "{told}");
+        let table = markdown(&cells);
+        assert!(table.contains("| ≥ 2.00 of 6.00 GB/s, 33 % | 1.14 | 5 used, 3 in vain |"), "{table}");
     }
 
     #[test]
@@ -150,7 +150,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn figures_of_a_record_that_lacks_them_are_left_out() {
+    fn missing_figures_are_left_out() {
         let mut cells = three();
         for cell in &mut cells {
             if let Outcome::Fits(run) = &mut cell.outcome {

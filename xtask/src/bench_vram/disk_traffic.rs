@@ -1,4 +1,4 @@
-//! Bytes of replayed steps to and from a disk below the host, beside the least that could move.
+//! Bytes that replayed steps move to and from a disk below the host, compared with the lower bound.
 
 use pager::disk_bound;
 
@@ -6,24 +6,24 @@ use crate::records::bytes::Bytes;
 
 use super::{
     budget::Budget,
-    simulation::{POLICIES, ROUNDS, Under, ratio},
+    simulation::{BudgetedStep, POLICIES, ROUNDS, ratio},
 };
 
-/// Bytes that one policy moves over the disk's link in a steady step.
-pub(super) struct Below {
+/// Bytes that one policy moves to and from the disk in a steady step.
+pub(super) struct DiskTraffic {
     trace: String,
     budget: Budget,
     device: u64,
     host: u64,
     policy: &'static str,
-    /// Raised and written; nothing where an operation does not fit.
+    /// Bytes loaded and written; `None` if an operation does not fit.
     moved: Option<(u64, u64)>,
     least: (u64, u64),
 }
 
-impl Below {
-    pub(super) fn replays(under: Under, host: u64) -> Vec<Self> {
-        let Under { name, step, budget, bytes, .. } = under;
+impl DiskTraffic {
+    pub(super) fn replays(under: BudgetedStep, host: u64) -> Vec<Self> {
+        let BudgetedStep { name, step, budget, bytes, .. } = under;
         let least = disk_bound(step, bytes.saturating_add(host), ROUNDS)[ROUNDS - 1];
         let row = |(policy, rule)| {
             let played = under.replay(rule).run(ROUNDS).ok();
@@ -42,7 +42,7 @@ impl Below {
     }
 }
 
-pub(super) fn markdown(rows: &[Below]) -> String {
+pub(super) fn markdown(rows: &[DiskTraffic]) -> String {
     let mut text = String::from(
         "\n| Step above a disk | Device | Host | Policy | Raised | Written | Least raised | Least written | Of the bound |\n\
          |---|---|---|---|---|---|---|---|---|\n",
@@ -71,7 +71,7 @@ pub(super) fn markdown(rows: &[Below]) -> String {
 
 pub(super) const CELLS: &str = "disk.csv";
 
-pub(super) fn cells(rows: &[Below]) -> Vec<Vec<String>> {
+pub(super) fn cells(rows: &[DiskTraffic]) -> Vec<Vec<String>> {
     let header = [
         "trace",
         "budget",
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_row_below_the_host_states_its_bytes_and_their_ratio_to_the_bound() {
-        let row = |moved| Below {
+        let row = |moved| DiskTraffic {
             trace: "toy".to_owned(),
             budget: Budget::Share(25.0),
             device: 1 << 20,
