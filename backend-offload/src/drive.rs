@@ -2,7 +2,12 @@
 //! report how it went.
 //!
 //! Both doors run this loop; each brings its own [`Mover`], which moves bytes and decides nothing. A move may
-//! complete at once or later. A panic inside a move is a move that failed: its block is where it was before.
+//! complete at once or later. A panic inside a move is a move that failed: its block is where it was before
+//! (`a_panic_in_a_move_leaves_its_block_where_it_was`).
+//!
+//! Random programs under any budget read what they wrote (`any_program_under_any_budget_reads_what_it_wrote`). Their
+//! moves end late, in any order, or not at all. For repeated programs, a seed sets when disk reads and writes end
+//! (`any_repeated_program_reads_what_it_wrote_while_moves_are_ahead`).
 
 use crate::error::OffloadError;
 use crate::journal::{Event, Journal, TARGET};

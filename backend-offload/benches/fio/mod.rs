@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Size of the file that fio reads and writes.
 pub const BYTES: usize = 1 << 30;
 
 /// The folder on the command line, or the temporary one.

@@ -1,11 +1,13 @@
 //! Failed operations, and the errors that wait for their reader.
 //!
 //! A CubeCL launch returns nothing, so its failure has two ways to the user. The buffers it should have written are
-//! marked, and so is everything computed from them: a read returns the error. And the launching stream reports the
-//! error at its next synchronisation, as for CubeCL's own launch errors.
+//! marked, and so is everything computed from them: a read returns the error
+//! (`a_launch_that_the_runtime_refuses_leaves_no_readable_output`). Inputs that the kernel only reads are unharmed. And
+//! the launching stream reports the error at its next synchronisation, as for CubeCL's own launch errors.
 //!
-//! Our errors are kept by stream id, since another thread must never receive them. The runtime keeps its own by stream
-//! index, onto which it folds the id; those that reach us are kept alike.
+//! Our errors are kept by stream id, since another thread must never receive them
+//! (`an_error_reaches_the_thread_that_caused_it_and_no_other`). The runtime keeps its own by stream index, onto which
+//! it folds the id; those that reach us are kept alike.
 
 use super::logical::number;
 use super::runtime::InnerRuntime;

@@ -1,4 +1,7 @@
 //! Kernel launches: operands become resident, bindings are rewritten, and what the kernel wrote is noted.
+//!
+//! A launch whose operands are resident takes no lock of this crate and keeps its lists from launch to launch
+//! (`a_resident_launch_allocates_hardly_more_than_on_the_plain_runtime`). It reads the clock only in a watched step.
 
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;

@@ -2,11 +2,14 @@
 //!
 //! A bound CubeCL handle cannot move to other memory. So Burn's handle is bound to a slot here, and the runtime sees a
 //! separate physical handle. CubeCL hides the identity of handles; a `MemoryManagement` over a storage that allocates
-//! nothing reveals it. A binding leads to the storage of its slot, whose size encodes the slot's number.
+//! nothing reveals it. A binding leads to the storage of its slot, whose size encodes the slot's number
+//! (`a_handle_resolves_to_the_slot_it_was_bound_to`). A handle that was never bound resolves to nothing
+//! (`a_handle_that_was_never_bound_resolves_to_nothing`).
 //!
-//! Two properties of CubeCL are kept. A pool holds exactly one clone of each handle, so in-place operations detect that
-//! they are the only users. The caller of [`Slots::bind`] holds that clone, and the slot gets back a stand-in. And a
-//! dropped handle sends no notice: the holder of the clone polls `is_free`.
+//! Two properties of CubeCL are kept (`binding_keeps_in_place_updates_possible_and_drops_noticeable`). A pool holds
+//! exactly one clone of each handle, so in-place operations detect that they are the only users. The caller of
+//! [`Slots::bind`] holds that clone, and the slot gets back a stand-in. And a dropped handle sends no notice: the
+//! holder of the clone polls `is_free`.
 
 use cubecl_core::ir::MemoryDeviceProperties;
 use cubecl_core::server::IoError;

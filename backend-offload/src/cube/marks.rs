@@ -2,8 +2,12 @@
 //!
 //! A copy onto the device may start once earlier work on its memory is done. If it waited for all work of the stream,
 //! the two would not overlap. So while blocks move, a point is marked before each piece of work, and freed memory is
-//! remembered with the last piece that used it. For other memory, such as memory fresh from the driver, a copy waits
-//! for all work.
+//! remembered with the last piece that used it. A copy waits for the first point after that piece
+//! (`memory_waits_for_the_first_point_after_its_last_use`). The number of points is bounded
+//! (`points_are_bounded_and_forgotten_when_no_block_moves`).
+//!
+//! A copy waits for all queued work if its memory is fresh from the driver or was used by another stream. The same
+//! holds if another copy may still read the memory, or if it is small enough for the runtime's own buffers.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -14,6 +14,9 @@
 //! return. A launch names logical handles; [`launch`] makes their blocks resident and substitutes the physical ones.
 //! Physical memory lives in the pool of the allocating stream, and is taken at first use.
 //!
+//! Buffers below `smallest_block` pass through untouched in both directions. A step that fits is launched and allocated
+//! as on the plain runtime (`a_step_that_fits_is_launched_and_allocated_as_on_the_plain_runtime`).
+//!
 //! # Streams
 //!
 //! Every thread has a stream. A stream that uses a buffer waits, on the device, for the last stream that used it

@@ -6,7 +6,12 @@
 //! leaves, whatever becomes of the buffer.
 //!
 //! A read of the program's is copied like a buffer that leaves, to memory that its reader keeps. The buffer stays; whoever
-//! uses it next waits for the copy on the device, and so does its stream before the memory serves others.
+//! uses it next waits for the copy on the device, and so does its stream before the memory serves others
+//! (`tensors_read_while_kernels_run_arrive_unchanged`). The buffer counts until the program drops it. A read has begun
+//! once its future was polled; later kernels do not wait for the read (`kernels_do_not_wait_for_earlier_reads`).
+//!
+//! Copies that run in parallel with the work change no bit (`overlapped_copies_shorten_a_step_and_give_the_same_bits`).
+//! This holds under each schedule of the stand-in, which finds a missing wait (`a_missing_wait_for_a_copy_is_found`).
 
 use super::marks::Marks;
 use super::runtime::InnerRuntime;

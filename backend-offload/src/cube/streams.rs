@@ -4,7 +4,8 @@
 //! pool. Work on one stream happens in order; work on two does not, and the runtime orders a buffer's users
 //! only by when the buffer was allocated. A thread that hands a tensor over without waiting for its kernels
 //! would be read too early. So every use of a buffer is numbered by its stream, and a stream that is about to
-//! use it is made to wait, on the device, for the use before. A use is thereby ordered after all uses before
+//! use it is made to wait, on the device, for the use before
+//! (`tensors_handed_over_without_waiting_keep_their_values`). A use is thereby ordered after all uses before
 //! it, and the last one is all that has to be remembered.
 
 use super::runtime::InnerRuntime;

@@ -2,7 +2,8 @@
 //!
 //! A launch does not state this. The kernel's definition does, but only compilers receive it, so this runtime's
 //! compiler wraps the real one and records it. Kernels from the disk cache are not compiled; their definition is built
-//! once for inspection.
+//! once for inspection. A buffer counts as written unless it is known to be read-only. Atomics count as written
+//! (`an_atomic_buffer_counts_as_written_although_it_is_declared_read_only`).
 //!
 //! The runtime receives a [`Deputy`], whose boxing allocates nothing, as it has no size. The kernel stays with the
 //! launch, which can query it after a failure of the runtime.

@@ -1,5 +1,9 @@
 //! Hints: moves, reads and writes that start beside the operation about to run, for operations to come. Nothing here fails, and
 //! whatever comes to nothing is done when it is needed.
+//!
+//! The memory of a load that no operation waits for goes to a block that the program needs
+//! (`memory_of_a_block_that_nobody_waits_for_is_given_to_one_that_is_needed`). Devices that share a disk load nothing
+//! ahead, since no device could reclaim another's memory (`devices_that_share_a_disk_raise_nothing_ahead`).
 
 use super::{Halt, Mover, bytes_of, carry_out, complete_ended, told};
 use crate::journal::{Event, TARGET};

@@ -30,6 +30,8 @@
 //!
 //! Element-wise operations and products in f32 do not reach the runner: see `flex`.
 //!
+//! Decisions are equal to the last event in every run (`decisions_under_every_budget_match_the_record`).
+//!
 //! # What is counted
 //!
 //! Storages from `smallest_block` on. Room for outputs is made *before* an operation from the shapes and types

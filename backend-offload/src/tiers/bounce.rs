@@ -1,11 +1,15 @@
 //! The buffers that blocks pass on the way to and from the disk.
 //!
 //! Spilled blocks are written, and blocks needed soon are read, in the background. This takes at most [`BESIDE`]
-//! buffers; the rest is for the block that the program waits for.
+//! buffers; the rest is for the block that the program waits for
+//! (`blocks_are_written_in_the_background_in_a_bounded_number_of_buffers`).
 //!
 //! A block counts as spilled once all its bytes are in buffers, so a write can fail while no caller waits. The buffer
 //! then keeps the contents and serves reads. No block is written until a repetition succeeds; the next spilled block
-//! gets the error.
+//! gets the error (`a_failed_background_write_keeps_its_contents_and_fails_the_next_block`).
+//!
+//! A dropped block waits for its own pieces, so none overwrites another block's place
+//! (`a_block_dropped_while_it_is_written_overwrites_no_other_block`).
 
 mod carriers;
 #[cfg(test)]

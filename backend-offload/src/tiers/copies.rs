@@ -1,4 +1,7 @@
 //! One device's copies on the host and on the disk, by block.
+//!
+//! A block written ahead that changes gives up its place. If a block must spill first, the rest of the block is
+//! written while the program waits (`a_block_that_is_written_ahead_sinks_as_it_is_then`).
 
 use super::bounce::BESIDE;
 use super::checksum::checksum;

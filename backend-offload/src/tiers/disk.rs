@@ -1,7 +1,15 @@
 //! The disk below host memory: one file without a name, all of whose space is taken before the first block sinks.
 //!
-//! Nothing is left of it when the process ends, however it ends. Reads and writes go around the system's cache where the
-//! file system allows it: what is cached there would take the memory that the host budget leaves to others.
+//! A full disk is refused at the start
+//! (`a_full_disk_is_refused_at_the_start_and_one_that_fills_up_later_does_no_harm`). A folder in memory or on another
+//! machine is accepted with a warning (`a_folder_in_memory_is_accepted_with_a_warning`).
+//!
+//! Nothing is left of the file when the process ends, however it ends (`a_killed_run_leaves_nothing_on_the_disk`).
+//! On a file system without nameless files, the file's name is removed at once
+//! (`a_file_system_without_nameless_files_gets_files_whose_names_vanish_at_once`).
+//!
+//! Reads and writes go around the system's cache where the file system allows it: what is cached there would take the
+//! memory that the host budget leaves to others.
 
 mod reading;
 

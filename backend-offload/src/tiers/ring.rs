@@ -1,4 +1,7 @@
 //! Transfers by `io_uring`, in the background without a thread.
+//!
+//! Without `io_uring`, at the start or later, threads take over (`threads_take_over_from_a_ring_that_refuses_entries`).
+//! This is reported once (`a_kernel_without_rings_is_reported_once`). Bytes and errors are the same.
 
 use super::bounce::BUFFERS;
 use super::transfer::Direction;

@@ -1,4 +1,4 @@
-//! Opening of a run's device, for code that is generic over its backend.
+//! Opening of a run's device. Only this file names backends; all other code is generic over them.
 
 use std::{fmt, num::NonZeroUsize, str::FromStr};
 

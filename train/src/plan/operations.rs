@@ -26,7 +26,7 @@ impl Operations {
         Self { fused, activation: model.activation_function, caps_logits: model.logit_softcap.is_some() }
     }
 
-    /// Least number of tensors that an operation of a parameter's update names.
+    /// Least number of tensors of the parameter's size that an operation of its update names.
     pub(super) fn update_tensors(self, rule: OptimizerKind) -> u64 {
         match (self.fused, rule) {
             (false, _) => 3,
@@ -50,7 +50,7 @@ impl Operations {
         }
     }
 
-    /// The same in bytes for a table: an embedding or the head, always by AdamW.
+    /// Least bytes that an operation of a table's update names. A table is an embedding or the head; AdamW steps it.
     pub(super) fn table_update_bytes(self, bytes: u64) -> u64 {
         if self.is_by_rows(bytes) {
             4 * bytes + 3 * BLOCK

@@ -1,4 +1,7 @@
 //! Blocks read back from the disk, piece by piece: while the caller waits, or in the background.
+//!
+//! Every read is compared with its checksum (`a_changed_byte_on_the_disk_fails_the_read`). A failed background read
+//! fails no other block (`a_failed_background_read_fails_no_other_block`).
 
 use super::Sunk;
 use crate::error::OffloadError;

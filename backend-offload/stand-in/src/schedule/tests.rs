@@ -119,7 +119,7 @@ fn lazy_work_runs_when_needed_with_its_predecessors_alone() {
 }
 
 #[test]
-fn repeated_progress_empties_a_stream() {
+fn repeated_requests_for_progress_empty_a_stream() {
     let mut schedule = Schedule::new(Mode::Lazy, 1);
     let [first, second] = [(); 2].map(|()| schedule.create_stream());
     schedule.push(first, 1);
