@@ -9,7 +9,7 @@ use crate::journal::{Event, Journal, TARGET};
 use crate::report::{self, Counts, panic_message};
 use crate::tiers::Tiers;
 use crate::trace_file::TraceFile;
-use pager::{Arena, BlockId, Fault, Limit, Outcome, Pager, Shortage, Step, Stop, TierIndex, Token};
+use pager::{Arena, BlockId, Fault, Limit, Outcome, Pager, Shortage, Step, Stop, Tier, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -86,18 +86,13 @@ pub(crate) trait Mover {
 
     /// Starts to take the block off the device, copying its contents to the tier `copy` first. Its device memory
     /// stays valid until [`settle`](Self::settle).
-    fn leave(
-        &mut self,
-        token: Token,
-        block: BlockId,
-        copy: Option<TierIndex>,
-    ) -> Result<Progress, MoveFailure>;
+    fn leave(&mut self, token: Token, block: BlockId, copy: Option<Tier>) -> Result<Progress, MoveFailure>;
 
     /// Takes device memory for the block. False if the driver refuses, which a panic says as well.
     fn take_memory(&mut self, block: BlockId) -> bool;
 
     /// Starts to copy the block's contents from a tier into the memory taken for it.
-    fn fill(&mut self, token: Token, block: BlockId, from: TierIndex) -> Result<Progress, MoveFailure>;
+    fn fill(&mut self, token: Token, block: BlockId, from: Tier) -> Result<Progress, MoveFailure>;
 
     /// Follows the end of a move: gives up device memory that is not the block's any more.
     fn settle(&mut self, token: Token, outcome: Outcome);

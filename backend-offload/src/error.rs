@@ -1,19 +1,8 @@
 //! Errors: each says what was attempted, the sizes, who holds the memory, and what to do.
 
 use crate::bytes::{BudgetError, Bytes, OrUnlimited};
+use pager::Tier;
 use std::fmt;
-
-/// Where a block's bytes are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Tier {
-    /// Device memory.
-    Device,
-    /// Host memory.
-    Host,
-    /// The disk below it.
-    Disk,
-}
 
 /// One of the blocks that hold most memory.
 #[derive(Debug, Clone, PartialEq, Eq)]

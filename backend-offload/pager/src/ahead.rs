@@ -6,7 +6,7 @@
 //! been done anyway, and the bytes are those of the plan. Where the program does something else than foreseen, the plan is
 //! dropped and nothing is done ahead until there is another one.
 
-use crate::block::{Block, BlockId, Place, TierIndex};
+use crate::block::{Block, BlockId, Place, Tier};
 use crate::lately::Lately;
 use crate::limit::Limit;
 use crate::operation::Garbage;
@@ -153,7 +153,7 @@ impl Pager {
                 return None;
             }
             match self.named(first.name) {
-                Some((id, block)) if block.place == Place::Away(TierIndex::HOST) => {
+                Some((id, block)) if block.place == Place::Away(Tier::Host) => {
                     // One that could not come back now is left to its operation.
                     if block.stuck_in == self.operation.number || highest > budget as i64 {
                         return None;

@@ -18,15 +18,15 @@ impl Arena {
     pub const UNPOOLED: Self = Self(u32::MAX);
 }
 
-/// One of the tiers that hold contents away from the device, by its index.
+/// A kind of memory that holds contents of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TierIndex(pub u8);
-
-impl TierIndex {
+pub enum Tier {
+    /// Device memory.
+    Device,
     /// Host memory.
-    pub const HOST: Self = Self(0);
-    /// The disk, below host memory.
-    pub const DISK: Self = Self(1);
+    Host,
+    /// The disk below host memory.
+    Disk,
 }
 
 /// Where a block's bytes are. Only [`Pager`](crate::Pager) changes it.
@@ -37,20 +37,20 @@ pub enum Place {
     /// On the device.
     Device {
         /// The tier that holds the same contents; without one the block is *dirty*.
-        clean: Option<TierIndex>,
+        clean: Option<Tier>,
     },
     /// On the device, about to leave; its device memory is valid until the move lands.
     Leaving {
         /// The tier that held the same contents before the move started. A clean block needs no copy.
-        clean: Option<TierIndex>,
+        clean: Option<Tier>,
     },
     /// Its device memory is taken, its contents are not there yet.
     Returning {
         /// The tier that holds its contents; `None` for a block never written.
-        from: Option<TierIndex>,
+        from: Option<Tier>,
     },
     /// In a tier only.
-    Away(TierIndex),
+    Away(Tier),
 }
 
 impl Place {
@@ -119,20 +119,20 @@ impl Block {
 
     /// The disk has its contents, and its host memory is given up.
     pub(crate) fn sinks(&mut self) {
-        (self.place, self.below) = (Place::Away(TierIndex::DISK), false);
+        (self.place, self.below) = (Place::Away(Tier::Disk), false);
     }
 
     /// A tier's copy of its contents, which are elsewhere, too, is thrown away.
-    pub(crate) fn loses_copy(&mut self, tier: TierIndex) {
-        if tier != TierIndex::DISK || !self.below {
-            self.place = Place::Device { clean: self.below.then_some(TierIndex::DISK) };
+    pub(crate) fn loses_copy(&mut self, tier: Tier) {
+        if tier != Tier::Disk || !self.below {
+            self.place = Place::Device { clean: self.below.then_some(Tier::Disk) };
         }
         self.below = false;
     }
 
     /// The tier that its contents are copied to when it leaves, if they have to be.
-    pub(crate) fn copied_to(&self) -> Option<TierIndex> {
-        self.needs_copy().then_some(TierIndex::HOST)
+    pub(crate) fn copied_to(&self) -> Option<Tier> {
+        self.needs_copy().then_some(Tier::Host)
     }
 }
 

@@ -5,7 +5,7 @@
 //! do not make. Sums of bytes cannot tell: a block stays on the host if what is left of the disk is smaller than it, the disk takes whole
 //! pages, and a copy under way cannot be given up before it lands.
 
-use crate::block::{Block, BlockId, Place, TierIndex};
+use crate::block::{Block, BlockId, Place, Tier};
 use crate::fault::{Shortage, Stop};
 use crate::limit::Limit;
 use crate::operation::Garbage;
@@ -69,13 +69,13 @@ impl Pager {
     ) -> Option<Step> {
         // A copy that is on the device too costs at most a copy over the link, and nothing where it is on the disk as well.
         if let Some(block) = largest_duplicate(live.clone()) {
-            return Some(Step::DropCopy { block, tier: TierIndex::HOST });
+            return Some(Step::DropCopy { block, tier: Tier::Host });
         }
         if let Some(block) = self.deepest(live.clone(), rooms.disk) {
             return Some(Step::Sink { block });
         }
         let block = spare_on_disk(live, rooms)?;
-        Some(Step::DropCopy { block, tier: TierIndex::DISK })
+        Some(Step::DropCopy { block, tier: Tier::Disk })
     }
 
     /// The block that sinks first. An operand sinks only where no other block can: others leave the device through its place on the host,
@@ -106,9 +106,8 @@ impl Pager {
 /// A host copy that saves a future transfer, and can be given up to make a present one possible; one that the disk has as well before
 /// all others.
 fn largest_duplicate<'a>(live: impl Iterator<Item = (BlockId, &'a Block)>) -> Option<BlockId> {
-    let is_duplicate = |block: &Block| {
-        block.place == Place::Device { clean: Some(TierIndex::HOST) } && block.moving.is_none()
-    };
+    let is_duplicate =
+        |block: &Block| block.place == Place::Device { clean: Some(Tier::Host) } && block.moving.is_none();
     let duplicates = live.filter(|(_, block)| is_duplicate(block));
     duplicates.max_by_key(|(_, block)| (block.below, block.bytes)).map(|(id, _)| id)
 }
@@ -120,7 +119,7 @@ fn spare_on_disk<'a>(
     rooms: Rooms,
 ) -> Option<BlockId> {
     let spare = |block: &Block| {
-        let alone = block.place == Place::Device { clean: Some(TierIndex::DISK) };
+        let alone = block.place == Place::Device { clean: Some(Tier::Disk) };
         block.moving.is_none() && (block.below || alone)
     };
     let spares = live.clone().filter(|(_, block)| spare(block));
@@ -143,7 +142,7 @@ impl Foreseen {
         if let Step::DropCopy { tier, .. } = step {
             block.loses_copy(tier);
             match tier {
-                TierIndex::DISK => *disk = disk.more(on_disk),
+                Tier::Disk => *disk = disk.more(on_disk),
                 _ => *host = host.more(bytes),
             }
         } else {

@@ -1,7 +1,7 @@
 //! Bytes per tier. Every change of place is one posting here, so the sums are never recomputed; a posting that
 //! would take a sum below zero or beyond `u64` changes nothing and is an error.
 
-use crate::block::{Arena, TierIndex};
+use crate::block::{Arena, Tier};
 use crate::fault::Fault;
 use crate::limit::Limit;
 use std::collections::HashMap;
@@ -16,8 +16,8 @@ pub struct Ledger {
     spare: u64,
     /// Free slices the device allocator keeps, by arena and exact size: the only ones it can hand out again.
     slices: HashMap<(Arena, u64), u64>,
-    /// By index of the tier.
-    tiers: Vec<Held>,
+    host: Held,
+    disk: Held,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -32,8 +32,8 @@ pub(crate) struct Posting {
     bytes: u64,
     arena: Arena,
     device: Device,
-    gains: Option<TierIndex>,
-    loses: Option<TierIndex>,
+    gains: Option<Tier>,
+    loses: Option<Tier>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -56,11 +56,11 @@ impl Posting {
         Self { device: Device::Freed, ..self }
     }
     /// A tier takes its bytes.
-    pub fn gains(self, tier: Option<TierIndex>) -> Self {
+    pub fn gains(self, tier: Option<Tier>) -> Self {
         Self { gains: tier, ..self }
     }
     /// A tier gives its bytes up.
-    pub fn loses(self, tier: Option<TierIndex>) -> Self {
+    pub fn loses(self, tier: Option<Tier>) -> Self {
         Self { loses: tier, ..self }
     }
 }
@@ -74,7 +74,8 @@ impl Ledger {
             reserved_peak: 0,
             spare: 0,
             slices: HashMap::new(),
-            tiers: Vec::new(),
+            host: Held::default(),
+            disk: Held::default(),
         }
     }
 
@@ -86,7 +87,9 @@ impl Ledger {
     pub(crate) fn reset_peaks(&mut self) {
         self.resident_peak = self.resident;
         self.reserved_peak = self.reserved();
-        self.tiers.iter_mut().for_each(|tier| tier.peak = tier.bytes);
+        for tier in [&mut self.host, &mut self.disk] {
+            tier.peak = tier.bytes;
+        }
     }
 
     /// The most bytes, used and spare, that may be on the device.
@@ -114,16 +117,20 @@ impl Ledger {
         self.reserved_peak
     }
     /// Bytes a tier holds, copies that are still being written included.
-    pub fn held(&self, tier: TierIndex) -> u64 {
+    pub fn held(&self, tier: Tier) -> u64 {
         self.account(tier).bytes
     }
     /// Most bytes a tier ever held.
-    pub fn held_peak(&self, tier: TierIndex) -> u64 {
+    pub fn held_peak(&self, tier: Tier) -> u64 {
         self.account(tier).peak
     }
 
-    fn account(&self, tier: TierIndex) -> Held {
-        self.tiers.get(usize::from(tier.0)).copied().unwrap_or_default()
+    fn account(&self, tier: Tier) -> Held {
+        match tier {
+            Tier::Device => Held { bytes: self.resident, peak: self.resident_peak },
+            Tier::Host => self.host,
+            Tier::Disk => self.disk,
+        }
     }
 
     pub(crate) fn has_spare(&self, arena: Arena, bytes: u64) -> bool {
@@ -178,12 +185,12 @@ impl Ledger {
         Ok(())
     }
 
-    fn set_held(&mut self, tier: TierIndex, bytes: u64) {
-        let index = usize::from(tier.0);
-        if self.tiers.len() <= index {
-            self.tiers.resize(index + 1, Held::default());
-        }
-        let account = &mut self.tiers[index];
+    fn set_held(&mut self, tier: Tier, bytes: u64) {
+        let account = match tier {
+            Tier::Device => return,
+            Tier::Host => &mut self.host,
+            Tier::Disk => &mut self.disk,
+        };
         account.bytes = bytes;
         account.peak = account.peak.max(bytes);
     }
@@ -212,14 +219,13 @@ mod tests {
     #[test]
     fn a_posting_that_would_take_a_sum_below_zero_changes_nothing() {
         let mut ledger = Ledger::new(Limit::NONE);
-        ledger.post(Posting::of(10, POOL).arrives().gains(Some(TierIndex::HOST))).expect("sums that hold");
+        ledger.post(Posting::of(10, POOL).arrives().gains(Some(Tier::Host))).expect("sums that hold");
         let fault = ledger.post(Posting::of(11, POOL).departs()).expect_err("more than there is");
         assert_eq!(fault, Fault::Ledger { account: "device", holds: 10, change: 11 });
         // The device part of this one would be fine; the tier's is not.
-        let fault =
-            ledger.post(Posting::of(10, POOL).departs().loses(Some(TierIndex(1)))).expect_err("empty");
+        let fault = ledger.post(Posting::of(10, POOL).departs().loses(Some(Tier::Disk))).expect_err("empty");
         assert_eq!(fault, Fault::Ledger { account: "tier", holds: 0, change: 10 });
-        assert_eq!((ledger.resident(), ledger.spare(), ledger.held(TierIndex::HOST)), (10, 0, 10));
+        assert_eq!((ledger.resident(), ledger.spare(), ledger.held(Tier::Host)), (10, 0, 10));
     }
 
     #[test]

@@ -55,7 +55,7 @@ mod timeline;
 mod trace;
 mod victims;
 
-pub use block::{Arena, Block, BlockId, Place, Preference, TierIndex, Token};
+pub use block::{Arena, Block, BlockId, Place, Preference, Tier, Token};
 pub use bound::{bound, disk_bound};
 pub use counters::Counters;
 pub use fault::{Fault, Shortage, Stop};

@@ -1,6 +1,6 @@
 //! Moves under way: started, not yet landed. Each holds its bytes in the ledger until it ends.
 
-use crate::block::{Arena, Block, BlockId, Place, TierIndex, Token};
+use crate::block::{Arena, Block, BlockId, Place, Tier, Token};
 use crate::fault::Fault;
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ pub(crate) struct Move {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// Off the device; into this tier unless a tier has the contents already or nothing was written.
-    Out { copy: Option<TierIndex> },
+    Out { copy: Option<Tier> },
     /// Onto the device; from this tier unless nothing was written.
-    In { from: Option<TierIndex> },
+    In { from: Option<Tier> },
 }
 
 /// Changes to the block since the move started.
@@ -32,7 +32,7 @@ pub(crate) enum Fate {
     /// As before, and it was written since: the copy being made is of no use.
     Overwritten,
     /// The program dropped it; a tier may hold a copy from before the move.
-    Removed { clean: Option<TierIndex>, below: bool },
+    Removed { clean: Option<Tier>, below: bool },
 }
 
 /// How a move ended, for the door to follow.
@@ -46,7 +46,7 @@ pub enum Outcome {
         /// Its size.
         bytes: u64,
         /// The tier the move copied to.
-        copied: Option<TierIndex>,
+        copied: Option<Tier>,
     },
     /// An operation took the block back before it had left: its device memory stays its own. The copy just
     /// made is to be kept if it is `current`, and thrown away otherwise.
@@ -56,7 +56,7 @@ pub enum Outcome {
         /// Its size.
         bytes: u64,
         /// The tier the move copied to.
-        copied: Option<TierIndex>,
+        copied: Option<Tier>,
         /// Nothing was written since.
         current: bool,
     },
@@ -67,7 +67,7 @@ pub enum Outcome {
         /// Its size.
         bytes: u64,
         /// The tier its contents came from, which keeps them; `None` for a block never written.
-        from: Option<TierIndex>,
+        from: Option<Tier>,
     },
     /// It could not leave: its device memory stays its own, a copy begun is to be thrown away.
     Stayed {
@@ -149,7 +149,7 @@ impl Move {
     }
 
     /// The tier that holds bytes for a removed block until its move ends.
-    pub fn held_by(&self) -> Option<TierIndex> {
+    pub fn held_by(&self) -> Option<Tier> {
         match (self.direction, self.fate) {
             (Direction::Out { copy: Some(tier) }, _) => Some(tier),
             (_, Fate::Removed { clean, .. }) => clean,
@@ -160,7 +160,7 @@ impl Move {
 
 impl Place {
     /// The tier that holds the block's contents now, in whichever way.
-    pub(crate) fn tier(self) -> Option<TierIndex> {
+    pub(crate) fn tier(self) -> Option<Tier> {
         match self {
             Self::Nowhere => None,
             Self::Device { clean } | Self::Leaving { clean } => clean,

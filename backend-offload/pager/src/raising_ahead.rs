@@ -5,7 +5,7 @@
 //!
 //! One block at a time is under way. It has its host memory from the beginning, and counts as on the disk until all of it has come.
 
-use crate::block::{BlockId, Place, TierIndex};
+use crate::block::{BlockId, Place, Tier};
 use crate::fault::{Fault, illegal};
 use crate::limit::Limit;
 use crate::planner::Future;
@@ -36,7 +36,7 @@ impl Pager {
         if let Some(block) = self.raising() {
             return Some(Step::Raise { block });
         }
-        if !self.is_planning() || self.ledger.held(TierIndex::DISK) == 0 {
+        if !self.is_planning() || self.ledger.held(Tier::Disk) == 0 {
             return None;
         }
         // To choose looks at every block.
@@ -56,7 +56,7 @@ impl Pager {
     fn is_of_use(&self, step: Step) -> bool {
         let (Step::Sink { block: id } | Step::Raise { block: id }) = step else { return false };
         self.get(id).is_some_and(|block| match step {
-            Step::Raise { .. } => block.place == Place::Away(TierIndex::DISK),
+            Step::Raise { .. } => block.place == Place::Away(Tier::Disk),
             _ => rests_on_host(block) && block.below,
         })
     }
@@ -104,7 +104,7 @@ impl Pager {
     /// The block has host memory, and its contents are on their way while the program goes on.
     pub fn raise_begun(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = self.block(id)?;
-        if block.place != Place::Away(TierIndex::DISK) || self.raising().is_some() {
+        if block.place != Place::Away(Tier::Disk) || self.raising().is_some() {
             return Err(illegal("begun to be raised", id, block));
         }
         self.raising_ahead.under_way = Some(id);

@@ -20,7 +20,7 @@
 
 use crate::Oversized;
 use crate::ahead::Ahead;
-use crate::block::{Arena, Block, BlockId, Place, Preference, TierIndex, Token};
+use crate::block::{Arena, Block, BlockId, Place, Preference, Tier, Token};
 use crate::counters::Counters;
 use crate::fault::{Fault, Shortage, Stop, illegal};
 use crate::furthest::Furthest;
@@ -132,7 +132,7 @@ impl Pager {
 
     /// Whether the host holds contents of blocks, or any block left since the step before this one began.
     pub(crate) fn is_spilling(&self) -> bool {
-        self.ledger.held(TierIndex::HOST) > 0 || self.counters.left() > self.left[0]
+        self.ledger.held(Tier::Host) > 0 || self.counters.left() > self.left[0]
     }
 
     /// The block, if it lives.
@@ -294,7 +294,7 @@ impl Pager {
         self.operation.operands().contains(&id)
     }
 
-    fn rescue(&mut self, id: BlockId, clean: Option<TierIndex>) -> Result<(), Fault> {
+    fn rescue(&mut self, id: BlockId, clean: Option<Tier>) -> Result<(), Fault> {
         let block = self.block_mut(id)?;
         block.place = Place::Device { clean };
         if let Some(token) = block.moving {
@@ -339,7 +339,7 @@ impl Pager {
         let block = *self.block(id)?;
         let from = match block.place {
             Place::Nowhere => None,
-            Place::Away(tier @ TierIndex::HOST) => Some(tier),
+            Place::Away(tier @ Tier::Host) => Some(tier),
             _ => return Err(illegal("returned", id, &block)),
         };
         self.ledger.post(Posting::of(block.bytes, block.arena).arrives())?;
@@ -357,7 +357,7 @@ impl Pager {
         let outcome = match (moving.direction, moving.fate) {
             (_, Fate::Removed { below, .. }) => {
                 self.ledger.post(posting.departs().loses(moving.held_by()))?;
-                self.ledger.post(posting.loses(below.then_some(TierIndex::DISK)))?;
+                self.ledger.post(posting.loses(below.then_some(Tier::Disk)))?;
                 Outcome::Removed { block }
             }
             (Direction::Out { copy }, Fate::Awaited) => {
@@ -404,7 +404,7 @@ impl Pager {
         let outcome = match (moving.direction, moving.fate) {
             (_, Fate::Removed { below, .. }) => {
                 self.ledger.post(posting.departs().loses(moving.held_by()))?;
-                self.ledger.post(posting.loses(below.then_some(TierIndex::DISK)))?;
+                self.ledger.post(posting.loses(below.then_some(Tier::Disk)))?;
                 Outcome::Removed { block }
             }
             (Direction::Out { copy }, _) => {
@@ -433,7 +433,7 @@ impl Pager {
 
     /// The operation (or the program) changed the block's contents on the device. Names the tier whose copy
     /// became stale by it, for the door to throw away.
-    pub fn wrote(&mut self, id: BlockId) -> Result<Option<TierIndex>, Fault> {
+    pub fn wrote(&mut self, id: BlockId) -> Result<Option<Tier>, Fault> {
         let block = *self.block(id)?;
         let Place::Device { clean } = block.place else { return Err(illegal("written", id, &block)) };
         self.ledger.post(Posting::of(block.bytes, block.arena).loses(clean))?;
@@ -454,7 +454,7 @@ impl Pager {
     }
 
     /// The block's contents were put into a tier, and only there.
-    pub fn wrote_in_tier(&mut self, id: BlockId, tier: TierIndex) -> Result<(), Fault> {
+    pub fn wrote_in_tier(&mut self, id: BlockId, tier: Tier) -> Result<(), Fault> {
         let block = *self.block(id)?;
         let posting = Posting::of(block.bytes, block.arena);
         match block.place {
@@ -474,9 +474,9 @@ impl Pager {
     }
 
     /// The tier's copy of a block was thrown away: the host's of one on the device, or the disk's of one that is elsewhere.
-    pub fn copy_dropped(&mut self, id: BlockId, tier: TierIndex) -> Result<(), Fault> {
+    pub fn copy_dropped(&mut self, id: BlockId, tier: Tier) -> Result<(), Fault> {
         let block = *self.block(id)?;
-        if block.below && tier == TierIndex::DISK {
+        if block.below && tier == Tier::Disk {
             return self.forget_below(id);
         }
         if block.place != (Place::Device { clean: Some(tier) }) {

@@ -11,7 +11,7 @@ use crate::recording::{Event, Recording};
 use crate::residency::Pager;
 use crate::steps::Step;
 use crate::timeline::{Elapsed, Machine, StepTimeline, Timeline};
-use crate::{Fault, Oversized, Rooms, Shortage, Stop, TierIndex};
+use crate::{Fault, Oversized, Rooms, Shortage, Stop, Tier};
 
 /// Bytes moved in one step of a program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl<'r> Replay<'r> {
 
     fn rooms(&self) -> Rooms {
         let raising = self.pager.raising().and_then(|id| self.pager.get(id)).map_or(0, |block| block.bytes);
-        let host = self.host.less(self.pager.ledger().held(TierIndex::HOST) + raising);
+        let host = self.host.less(self.pager.ledger().held(Tier::Host) + raising);
         let disk = if self.host == Limit::NONE { Limit::bytes(0) } else { Limit::NONE };
         Rooms { host, disk, page: 1 }
     }
@@ -230,7 +230,7 @@ impl<'r> Replay<'r> {
                 }
                 match self.pager.get(block).map(|block| block.place) {
                     Some(place) if place.is_on_device() => _ = self.pager.wrote(block)?,
-                    _ => self.pager.wrote_in_tier(block, TierIndex::HOST)?,
+                    _ => self.pager.wrote_in_tier(block, Tier::Host)?,
                 }
             }
             Event::Freed(block) => {

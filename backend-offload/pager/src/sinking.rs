@@ -9,7 +9,7 @@
 //! have as well, and an operand on the host sinks for those who leave the device for it. That ends: whoever leaves stays away
 //! until the operation is ready, and nobody is raised before there is device memory for it.
 
-use crate::block::{Block, BlockId, Place, TierIndex};
+use crate::block::{Block, BlockId, Place, Tier};
 use crate::fault::{Fault, Stop, illegal};
 use crate::ledger::Posting;
 use crate::limit::Limit;
@@ -51,7 +51,7 @@ impl Rooms {
 impl Pager {
     /// The next steps that bring a block from the disk to the host; none for one that is not on the disk alone.
     pub fn steps_to_host(&self, block: BlockId, rooms: Rooms) -> Result<Vec<Step>, Stop> {
-        if self.block(block)?.place == Place::Away(TierIndex::DISK) {
+        if self.block(block)?.place == Place::Away(Tier::Disk) {
             return self.raise(block, rooms).map(|step| vec![step]);
         }
         Ok(Vec::new())
@@ -77,7 +77,7 @@ impl Pager {
             Future::Used(after) => Some((after, id)),
             Future::Freed(_) | Future::Unknown => None,
         };
-        let on_disk = self.live().filter(|(_, block)| block.place == Place::Away(TierIndex::DISK));
+        let on_disk = self.live().filter(|(_, block)| block.place == Place::Away(Tier::Disk));
         let mut soon: Vec<_> = on_disk.filter_map(|(id, _)| used(id)).collect();
         soon.sort_unstable_by_key(|(after, id)| (*after, id.index));
         soon.into_iter().take(count).map(|(_, id)| id).collect()
@@ -86,12 +86,11 @@ impl Pager {
     /// The block's contents are on the disk, and its host memory is free.
     pub fn sunk(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
-        if block.place != Place::Away(TierIndex::HOST) || block.moving.is_some() {
+        if block.place != Place::Away(Tier::Host) || block.moving.is_some() {
             return Err(illegal("sunk", id, &block));
         }
-        let written = (!block.below).then_some(TierIndex::DISK);
-        self.ledger
-            .post(Posting::of(block.bytes, block.arena).loses(Some(TierIndex::HOST)).gains(written))?;
+        let written = (!block.below).then_some(Tier::Disk);
+        self.ledger.post(Posting::of(block.bytes, block.arena).loses(Some(Tier::Host)).gains(written))?;
         self.counters.sunk += 1;
         self.counters.bytes_to_disk += if written.is_some() { block.bytes } else { 0 };
         self.block_mut(id)?.sinks();
@@ -101,15 +100,15 @@ impl Pager {
     /// The block's contents are on the host again. The disk keeps them, too.
     pub fn raised(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
-        if block.place != Place::Away(TierIndex::DISK) {
+        if block.place != Place::Away(Tier::Disk) {
             return Err(illegal("raised", id, &block));
         }
-        self.ledger.post(Posting::of(block.bytes, block.arena).gains(Some(TierIndex::HOST)))?;
+        self.ledger.post(Posting::of(block.bytes, block.arena).gains(Some(Tier::Host)))?;
         self.counters.raised += 1;
         self.raise_ends(id);
         self.counters.bytes_from_disk += block.bytes;
         let block = self.block_mut(id)?;
-        (block.place, block.below) = (Place::Away(TierIndex::HOST), true);
+        (block.place, block.below) = (Place::Away(Tier::Host), true);
         Ok(())
     }
 
@@ -118,7 +117,7 @@ impl Pager {
         self.raise_ends(id);
         let block = *self.block(id)?;
         if block.below {
-            self.ledger.post(Posting::of(block.bytes, block.arena).loses(Some(TierIndex::DISK)))?;
+            self.ledger.post(Posting::of(block.bytes, block.arena).loses(Some(Tier::Disk)))?;
             self.block_mut(id)?.below = false;
         }
         Ok(())
@@ -127,5 +126,5 @@ impl Pager {
 
 /// Nothing uses the block in host memory, where it is alone.
 pub(crate) fn rests_on_host(block: &Block) -> bool {
-    block.place == Place::Away(TierIndex::HOST) && block.moving.is_none()
+    block.place == Place::Away(Tier::Host) && block.moving.is_none()
 }

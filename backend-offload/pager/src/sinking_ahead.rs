@@ -4,7 +4,7 @@
 //! known are written while the disk has nothing else to do. They stay on the host, where most of them are used from; a few are
 //! changed before they sink, and were written for nothing.
 
-use crate::block::{Block, BlockId, TierIndex};
+use crate::block::{Block, BlockId, Tier};
 use crate::fault::{Fault, illegal};
 use crate::lately::Lately;
 use crate::ledger::Posting;
@@ -66,7 +66,7 @@ impl Pager {
         let (Some(planner), Some(free)) = (self.planner.as_ref(), rooms.host.get()) else {
             return Vec::new();
         };
-        let host = self.ledger.held(TierIndex::HOST) + free;
+        let host = self.ledger.held(Tier::Host) + free;
         if !rooms.disk.allows(host / SPARE) {
             return Vec::new();
         }
@@ -95,7 +95,7 @@ impl Pager {
         if !is_unwritten(&block) {
             return Err(illegal("written below", id, &block));
         }
-        self.ledger.post(Posting::of(block.bytes, block.arena).gains(Some(TierIndex::DISK)))?;
+        self.ledger.post(Posting::of(block.bytes, block.arena).gains(Some(Tier::Disk)))?;
         self.counters.written_ahead += 1;
         self.counters.bytes_to_disk += block.bytes;
         self.block_mut(id)?.below = true;

@@ -1,7 +1,7 @@
 //! Steps: makes room for the current operation and brings its operands, one step at a time.
 
 use crate::Oversized;
-use crate::block::{Arena, BlockId, Place, TierIndex, Token};
+use crate::block::{Arena, BlockId, Place, Tier, Token};
 use crate::fault::{Fault, Shortage, Stop};
 use crate::limit::Limit;
 use crate::operation::{Copies, Driver, Garbage, Target};
@@ -20,14 +20,14 @@ pub enum Step {
         /// The victim.
         block: BlockId,
         /// The tier its contents are to be copied to first; `None` if no copy is needed.
-        copy: Option<TierIndex>,
+        copy: Option<Tier>,
     },
     /// Throw away the tier's copy of `block`, whose contents are elsewhere, too; then report [`Pager::copy_dropped`].
     DropCopy {
         /// The block. On the device it becomes dirty by it where no other tier has a copy.
         block: BlockId,
         /// The tier.
-        tier: TierIndex,
+        tier: Tier,
     },
     /// Write the contents of `block`, which are on the host alone, to the disk unless they are there already, and give up its
     /// host memory; then report [`Pager::sunk`].
@@ -46,7 +46,7 @@ pub enum Step {
         /// An operand.
         block: BlockId,
         /// The tier that has its contents; `None` for a block never written.
-        from: Option<TierIndex>,
+        from: Option<Tier>,
     },
     /// Wait for the end of this move: nothing else can be done before.
     Wait(Token),
@@ -88,7 +88,7 @@ impl Pager {
                     .into());
                 }
                 // It needs the host's memory on its way, of which the other operands leave more once they are on the device.
-                Place::Away(TierIndex::DISK) => sunk = sunk.or(Some(id)),
+                Place::Away(Tier::Disk) => sunk = sunk.or(Some(id)),
                 Place::Nowhere | Place::Away(_) => return self.step_towards(id, rooms),
             }
             position += 1;
@@ -119,11 +119,11 @@ impl Pager {
         let bring = Step::Bring { block: id, from };
         match self.make_room(bytes, arena, rooms) {
             Ok(Some(step)) => Ok(step),
-            Ok(None) if from == Some(TierIndex::DISK) => self.raise(id, rooms()),
+            Ok(None) if from == Some(Tier::Disk) => self.raise(id, rooms()),
             Ok(None) => Ok(bring),
             // What comes from the disk comes to the host before anything is asked of the driver for the last time.
             Err(Stop::Shortage(Shortage::WorkingSet { .. }))
-                if from == Some(TierIndex::DISK)
+                if from == Some(Tier::Disk)
                     && (self.operation.driver == Driver::Refused
                         || self.oversized == Oversized::RunAlone) =>
             {

@@ -152,7 +152,7 @@ fn making_room_in_advance_is_no_operation() {
     let before = pager.counters().operations;
     pager.begin_room(10, Arena(0));
     let steps = take_steps(&mut pager).expect("a block can leave");
-    assert!(steps.contains(&Step::Evict { block: blocks[0], copy: Some(TierIndex::HOST) }));
+    assert!(steps.contains(&Step::Evict { block: blocks[0], copy: Some(Tier::Host) }));
     assert!(pager.has_room(10, Arena(0)));
     assert_eq!(pager.counters().operations, before);
 }
@@ -217,7 +217,7 @@ fn many_small_blocks_make_a_sweep_worth_while_too() {
 fn a_move_holds_its_bytes_on_both_sides_until_it_lands() {
     let (mut pager, blocks) = written(Limit::bytes(20), Policy::Recency, 2);
     let leaving = pager.evict_started(blocks[0]).expect("idle");
-    assert_eq!((pager.ledger().resident(), pager.ledger().held(TierIndex::HOST)), (20, 10));
+    assert_eq!((pager.ledger().resident(), pager.ledger().held(Tier::Host)), (20, 10));
     pager.landed(leaving).expect("under way");
     assert_eq!((pager.ledger().resident(), pager.ledger().spare()), (10, 10));
     let returning = pager.return_started(blocks[0]).expect("away");
@@ -228,7 +228,7 @@ fn a_move_holds_its_bytes_on_both_sides_until_it_lands() {
         (10, 10),
         "the allocator keeps the slice"
     );
-    assert_eq!(pager.get(blocks[0]).map(|block| block.place), Some(Place::Away(TierIndex::HOST)));
+    assert_eq!(pager.get(blocks[0]).map(|block| block.place), Some(Place::Away(Tier::Host)));
 }
 
 #[test]
@@ -247,16 +247,16 @@ fn a_leaving_block_is_no_victim_again() {
 fn a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was() {
     let (mut pager, blocks) = written(Limit::bytes(20), Policy::LeastRecentlyUsed, 3);
     operate(&mut pager, &[blocks[0]]);
-    let clean = Place::Device { clean: Some(TierIndex::HOST) };
+    let clean = Place::Device { clean: Some(Tier::Host) };
     let dirty = Place::Device { clean: None };
     for (block, place) in [(blocks[0], clean), (blocks[2], dirty)] {
         assert_eq!(pager.get(block).map(|block| block.place), Some(place));
         pager.begin(&[]).expect("no operand");
-        let held = pager.ledger().held(TierIndex::HOST);
+        let held = pager.ledger().held(Tier::Host);
         let token = pager.evict_started(block).expect("idle");
         pager.failed(token).expect("under way");
         assert_eq!(pager.get(block).map(|block| block.place), Some(place));
-        assert_eq!(pager.ledger().held(TierIndex::HOST), held);
+        assert_eq!(pager.ledger().held(Tier::Host), held);
     }
 }
 
@@ -271,12 +271,12 @@ fn an_operation_takes_a_leaving_block_back() {
             pager.wrote(blocks[0]).expect("on the device");
         }
         let outcome = pager.landed(token).expect("under way");
-        let copied = Some(TierIndex::HOST);
+        let copied = Some(Tier::Host);
         let current = !overwrite;
         assert_eq!(outcome, Outcome::Rescued { block: blocks[0], bytes: 10, copied, current });
         let clean = copied.filter(|_| current);
         assert_eq!(pager.get(blocks[0]).map(|block| block.place), Some(Place::Device { clean }));
-        assert_eq!(pager.ledger().held(TierIndex::HOST), if current { 10 } else { 0 });
+        assert_eq!(pager.ledger().held(Tier::Host), if current { 10 } else { 0 });
         pager.wrote(blocks[0]).expect("on the device");
     }
     assert_eq!((pager.counters().evictions, pager.counters().bytes_out), (0, 20), "copied, but never gone");
@@ -293,18 +293,18 @@ fn a_block_removed_on_its_way_counts_until_its_move_ends() {
                 operate(&mut pager, &[block]);
             }
             pager.begin(&[]).expect("no operand");
-            let held = pager.ledger().held(TierIndex::HOST);
+            let held = pager.ledger().held(Tier::Host);
             let token = pager.evict_started(block).expect("idle");
             pager.remove(block).expect("it lives");
             assert_eq!(pager.ledger().resident(), 20);
             let ended = if land { pager.landed(token) } else { pager.failed(token) };
             assert_eq!(ended, Ok(Outcome::Removed { block }));
             assert_eq!(pager.ledger().resident(), 10);
-            assert_eq!(pager.ledger().held(TierIndex::HOST), if clean { held - 10 } else { held });
+            assert_eq!(pager.ledger().held(Tier::Host), if clean { held - 10 } else { held });
             for other in blocks.iter().filter(|other| **other != block) {
                 pager.remove(*other).expect("it lives");
             }
-            assert_eq!((pager.ledger().resident(), pager.ledger().held(TierIndex::HOST)), (0, 0));
+            assert_eq!((pager.ledger().resident(), pager.ledger().held(Tier::Host)), (0, 0));
         }
     }
 }
@@ -317,9 +317,9 @@ fn a_block_removed_on_its_way_back_gives_everything_up_when_it_lands() {
     pager.landed(token).expect("under way");
     let token = pager.return_started(blocks[0]).expect("away");
     pager.remove(blocks[0]).expect("it lives");
-    assert_eq!((pager.ledger().resident(), pager.ledger().held(TierIndex::HOST)), (10, 20));
+    assert_eq!((pager.ledger().resident(), pager.ledger().held(Tier::Host)), (10, 20));
     assert_eq!(pager.landed(token), Ok(Outcome::Removed { block: blocks[0] }));
-    assert_eq!((pager.ledger().resident(), pager.ledger().held(TierIndex::HOST)), (0, 10));
+    assert_eq!((pager.ledger().resident(), pager.ledger().held(Tier::Host)), (0, 10));
 }
 
 // ---- illegal reports --------------------------------------------------------------------------------------
@@ -343,9 +343,9 @@ fn reports_that_contradict_the_books_are_faults_and_change_nothing() {
         pager.landed(token).map(drop),
         pager.failed(token).map(drop),
         pager.wrote(away).map(drop),
-        pager.wrote_in_tier(here, TierIndex::HOST),
-        pager.copy_dropped(here, TierIndex::HOST),
-        pager.copy_dropped(away, TierIndex::HOST),
+        pager.wrote_in_tier(here, Tier::Host),
+        pager.copy_dropped(here, Tier::Host),
+        pager.copy_dropped(away, Tier::Host),
         pager.pin(away),
     ];
     assert!(illegal.iter().all(Result::is_err), "{illegal:?}");

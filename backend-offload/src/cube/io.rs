@@ -17,7 +17,7 @@ use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{Binding, ComputeServer, CopyDescriptor, Handle, ServerError};
 use cubecl_runtime::memory_management::optimal_align;
 use cubecl_runtime::storage::ManagedResource;
-use pager::{BlockId, Place, TierIndex};
+use pager::{BlockId, Place, Tier};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -313,7 +313,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         });
         if edited {
             self.heal(id, descriptor);
-            if let Err(fault) = self.pager.wrote_in_tier(id, TierIndex::HOST) {
+            if let Err(fault) = self.pager.wrote_in_tier(id, Tier::Host) {
                 self.distrust(id, fault, WRITE);
             }
         }

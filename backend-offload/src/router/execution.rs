@@ -8,7 +8,7 @@ use super::storage::SharedStorage;
 use super::table::Tensor;
 use crate::host_memory::NewData;
 use burn_ir::{OperationIr, TensorIr};
-use pager::{Arena, BlockId, TierIndex};
+use pager::{Arena, BlockId, Tier};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -115,7 +115,7 @@ impl<B: SharedStorage> State<B> {
             draft.copy_from_slice(contents);
         }
         let block = self.pager.insert(contents.len() as u64, Arena::UNPOOLED);
-        if let Err(fault) = self.pager.wrote_in_tier(block, TierIndex::HOST) {
+        if let Err(fault) = self.pager.wrote_in_tier(block, Tier::Host) {
             self.fault(fault, "a tensor from data");
             self.remove_block(block);
             return Err(handle);

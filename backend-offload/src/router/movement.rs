@@ -8,7 +8,7 @@ use crate::error::OffloadError;
 use crate::journal::Journal;
 use crate::report::Counts;
 use crate::tiers::{Lease, Tiers};
-use pager::{BlockId, Outcome, Pager, TierIndex, Token};
+use pager::{BlockId, Outcome, Pager, Tier, Token};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ impl<B: SharedStorage> Mover for State<B> {
     /// The heap keeps nothing that could be given back.
     fn give_spare_back(&mut self) {}
 
-    fn leave(&mut self, _: Token, block: BlockId, copy: Option<TierIndex>) -> Result<Progress, MoveFailure> {
+    fn leave(&mut self, _: Token, block: BlockId, copy: Option<Tier>) -> Result<Progress, MoveFailure> {
         if copy.is_some() {
             self.copy_out(block)?;
         }
@@ -85,7 +85,7 @@ impl<B: SharedStorage> Mover for State<B> {
         !self.injector.refuses_allocation()
     }
 
-    fn fill(&mut self, _: Token, block: BlockId, _: TierIndex) -> Result<Progress, MoveFailure> {
+    fn fill(&mut self, _: Token, block: BlockId, _: Tier) -> Result<Progress, MoveFailure> {
         if self.injector.breaks_copy_in() {
             return Err("an upload broken on purpose".to_owned().into());
         }
@@ -187,7 +187,7 @@ mod tests {
             state.read(&second).expect("intact").as_slice::<f32>().expect("floats")[0].to_bits(),
             2f32.to_bits()
         );
-        assert_eq!(state.pager.ledger().held(TierIndex::HOST), 0);
+        assert_eq!(state.pager.ledger().held(Tier::Host), 0);
     }
 
     #[test]

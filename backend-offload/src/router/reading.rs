@@ -8,7 +8,7 @@ use super::table::Tensor;
 use crate::error::OffloadError;
 use burn_backend::{ExecutionError, TensorData};
 use burn_ir::TensorIr;
-use pager::{BlockId, Place, TierIndex};
+use pager::{BlockId, Place, Tier};
 use std::sync::Arc;
 
 impl<B: SharedStorage> State<B> {
@@ -62,7 +62,7 @@ impl<B: SharedStorage> State<B> {
 
     /// Whether the host has the contents, too.
     fn is_clean(&self, block: BlockId) -> bool {
-        let clean = Place::Device { clean: Some(TierIndex::HOST) };
+        let clean = Place::Device { clean: Some(Tier::Host) };
         self.pager.get(block).is_some_and(|block| block.place == clean)
     }
 

@@ -2,8 +2,8 @@
 
 use super::*;
 
-const HOST: TierIndex = TierIndex::HOST;
-const DISK: TierIndex = TierIndex::DISK;
+const HOST: Tier = Tier::Host;
+const DISK: Tier = Tier::Disk;
 
 fn refused(wanted: u64) -> Result<Vec<Step>, Stop> {
     Err(Shortage::TierFull { wanted }.into())

@@ -2,8 +2,8 @@
 
 use super::*;
 
-const HOST: TierIndex = TierIndex::HOST;
-const DISK: TierIndex = TierIndex::DISK;
+const HOST: Tier = Tier::Host;
+const DISK: Tier = Tier::Disk;
 
 /// Operations on a device and a host of `device` and `host` bytes; what is held below is looked at after each step.
 fn operate_above_a_disk(

@@ -2,8 +2,8 @@
 
 use super::*;
 
-pub(super) const HOST: TierIndex = TierIndex::HOST;
-pub(super) const DISK: TierIndex = TierIndex::DISK;
+pub(super) const HOST: Tier = Tier::Host;
+pub(super) const DISK: Tier = Tier::Disk;
 
 /// Blocks of 10 bytes.
 pub(super) const BLOCKS: usize = 40;

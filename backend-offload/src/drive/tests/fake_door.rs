@@ -8,7 +8,7 @@ use crate::error::OffloadError;
 use crate::journal::Journal;
 use crate::report::Counts;
 use crate::tiers::{ALIGNMENT, Disk, Draft, HostPool, Lease, Share, SlabSource, Tiers};
-use pager::{Arena, BlockId, Limit, Outcome, Oversized, Pager, Place, Policy, TierIndex, Token};
+use pager::{Arena, BlockId, Limit, Outcome, Oversized, Pager, Place, Policy, Tier, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -219,7 +219,7 @@ impl FakeDoor {
             0
         };
         if self.tiers.edit(id, new.len(), share, |bytes| bytes[from..].copy_from_slice(&new[from..])) {
-            self.pager.wrote_in_tier(id, TierIndex::HOST).expect("nowhere or there");
+            self.pager.wrote_in_tier(id, Tier::Host).expect("nowhere or there");
             self.shadow(id).written = Some(new);
         }
     }
@@ -230,10 +230,10 @@ impl FakeDoor {
         let raised = raise(self, id, &|| "reading".to_owned());
         let place = self.pager.get(id).expect("a block that lives").place;
         match raised {
-            Ok(()) => assert_ne!(place, Place::Away(TierIndex::DISK)),
+            Ok(()) => assert_ne!(place, Place::Away(Tier::Disk)),
             Err(error) => assert!(!matches!(error, OffloadError::Bookkeeping { .. }), "{error}"),
         }
-        if place == Place::Away(TierIndex::HOST) {
+        if place == Place::Away(Tier::Host) {
             let read = self.tiers.verified(id).expect("undamaged");
             assert_eq!(Some(read.bytes()), self.shadow(id).written.as_deref());
         }
@@ -270,7 +270,7 @@ impl FakeDoor {
     fn all_could_sink(&self, len: u64) -> bool {
         let taken: usize = self.taken.iter().map(|draft| draft.len()).sum();
         let blocks = self.shadows.iter().flatten().filter_map(|shadow| self.pager.get(shadow.id));
-        let unwritten = blocks.filter(|block| block.place == Place::Away(TierIndex::HOST) && !block.below);
+        let unwritten = blocks.filter(|block| block.place == Place::Away(Tier::Host) && !block.below);
         let pages = unwritten.map(|block| block.bytes.next_multiple_of(ALIGNMENT)).sum();
         let limit = self.tiers.pool().usage().limit;
         limit.allows_more(taken as u64, len) && self.tiers.below().rooms().disk.allows(pages)
@@ -369,9 +369,9 @@ impl FakeDoor {
         let raising = self.tiers.raising();
         assert_eq!(self.pager.raising(), raising.map(|(block, _)| block));
         let copies = host.in_use - taken as u64 - raising.map_or(0, |(_, bytes)| bytes);
-        assert_eq!(ledger.held(TierIndex::HOST), copies, "the tier's account is the sum of its copies");
+        assert_eq!(ledger.held(Tier::Host), copies, "the tier's account is the sum of its copies");
         assert!(host.limit.allows(host.in_use), "the host limit is a limit");
-        assert_eq!(ledger.held(TierIndex::DISK), self.tiers.held_on_disk(), "and so is the disk's");
+        assert_eq!(ledger.held(Tier::Disk), self.tiers.held_on_disk(), "and so is the disk's");
         if self.oversized == Oversized::Refuse {
             assert!(ledger.budget().allows(ledger.reserved_peak()), "the budget holds at every moment");
         }
@@ -390,9 +390,9 @@ impl FakeDoor {
             };
             // That there is no copy elsewhere follows from the sums.
             let below = self.tiers.on_disk(shadow.id);
-            assert_eq!(below.is_some(), block.below || tier == Some(TierIndex::DISK), "{block:?}");
+            assert_eq!(below.is_some(), block.below || tier == Some(Tier::Disk), "{block:?}");
             let copy = tier.map(|tier| match (&below, tier) {
-                (Some(below), TierIndex::DISK) => below,
+                (Some(below), Tier::Disk) => below,
                 _ => self.tiers.get(shadow.id).expect("a copy where the pager says").bytes(),
             });
             let takes_memory = !matches!(block.place, Place::Nowhere | Place::Away(_));
@@ -428,8 +428,8 @@ impl FakeDoor {
         self.taken.clear();
         let host = self.tiers.pool().usage().in_use;
         let ledger = self.pager.ledger();
-        assert_eq!((ledger.resident(), ledger.held(TierIndex::HOST), host), (0, 0, 0));
-        assert_eq!((ledger.held(TierIndex::DISK), self.tiers.held_on_disk()), (0, 0));
+        assert_eq!((ledger.resident(), ledger.held(Tier::Host), host), (0, 0, 0));
+        assert_eq!((ledger.held(Tier::Disk), self.tiers.held_on_disk()), (0, 0));
     }
 }
 
@@ -468,12 +468,7 @@ impl Mover for FakeDoor {
 
     fn give_spare_back(&mut self) {}
 
-    fn leave(
-        &mut self,
-        token: Token,
-        block: BlockId,
-        copy: Option<TierIndex>,
-    ) -> Result<Progress, MoveFailure> {
+    fn leave(&mut self, token: Token, block: BlockId, copy: Option<Tier>) -> Result<Progress, MoveFailure> {
         self.watched(|door| {
             door.promise(!door.operands.contains(&block), "an operand stays while its operation runs");
             let shadow = door.shadow(block);
@@ -516,7 +511,7 @@ impl Mover for FakeDoor {
         })
     }
 
-    fn fill(&mut self, token: Token, block: BlockId, _: TierIndex) -> Result<Progress, MoveFailure> {
+    fn fill(&mut self, token: Token, block: BlockId, _: Tier) -> Result<Progress, MoveFailure> {
         self.watched(|door| {
             let lease = door.tiers.verified(block)?;
             door.start(token, block, Cargo::In(lease))

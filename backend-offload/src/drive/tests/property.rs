@@ -3,7 +3,7 @@
 use super::fake_door::FakeDoor;
 use crate::drive::{make_room, sweep};
 use crate::tiers::{Disk, SlabSource, Tiers, in_memory, scheduled};
-use pager::{Arena, BlockId, Limit, Oversized, Place, Policy, TierIndex};
+use pager::{Arena, BlockId, Limit, Oversized, Place, Policy, Tier};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -391,7 +391,7 @@ fn under_way(door: &mut FakeDoor, blocks: &[BlockId]) -> BlockId {
     assert!(door.taken.pop().is_some(), "all sink for it");
     door.take_host(45_800);
     let place = |id: BlockId| door.pager.get(id).map(|block| block.place);
-    let on_disk = |id: &BlockId| place(*id) == Some(Place::Away(TierIndex::DISK));
+    let on_disk = |id: &BlockId| place(*id) == Some(Place::Away(Tier::Disk));
     let on_disk: Vec<_> = blocks.iter().copied().filter(on_disk).collect();
     assert!(door.tiers.begin_raising(on_disk[0], door.bytes(on_disk[0]) as u64), "there is room for it");
     door.pager.raise_begun(on_disk[0]).expect("it is on the disk");
@@ -417,7 +417,7 @@ fn memory_of_a_block_that_nobody_waits_for_is_given_to_one_that_is_needed() {
         if reads {
             door.read_on_host(needed);
             let place = door.pager.get(needed).map(|block| block.place);
-            assert_eq!(place, Some(Place::Away(TierIndex::HOST)), "the other one gives up");
+            assert_eq!(place, Some(Place::Away(Tier::Host)), "the other one gives up");
         } else {
             door.operate(&[needed], 0).expect("the other one gives up");
         }
