@@ -58,6 +58,8 @@ pub struct Pager {
     pub(crate) unswept: (u64, u64),
     /// Steps the program marked.
     steps: u64,
+    /// [`place_new`](Self::place_new) treats blocks as spilling.
+    pub(crate) expects_spilling: bool,
     /// How many blocks had left when the last two of them ended, the earlier one first.
     left: [u64; 2],
     pub(crate) recorder: Option<Box<Recorder>>,
@@ -90,6 +92,7 @@ impl Pager {
             swept_at: 0,
             unswept: (0, 0),
             steps: 0,
+            expects_spilling: false,
             left: [0; 2],
             recorder: None,
         }
@@ -128,6 +131,12 @@ impl Pager {
         self.steps += 1;
         self.left = [self.left[1], self.counters.left()];
         self.note_step();
+    }
+
+    /// Makes [`place_new`](Self::place_new) treat blocks as spilling: for a recording without a budget, which is replayed under
+    /// budgets that spill.
+    pub fn expect_spilling(&mut self) {
+        self.expects_spilling = true;
     }
 
     /// Whether the host holds contents of blocks, or any block left since the step before this one began.

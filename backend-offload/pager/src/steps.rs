@@ -1,7 +1,7 @@
 //! Steps: makes room for the current operation and brings its operands, one step at a time.
 
 use crate::Oversized;
-use crate::block::{Arena, BlockId, Place, Tier, Token};
+use crate::block::{Arena, BlockId, Place, Preference, Tier, Token};
 use crate::fault::{Fault, Shortage, Stop};
 use crate::limit::Limit;
 use crate::operation::{Copies, Driver, Garbage, Target};
@@ -249,13 +249,16 @@ impl Pager {
     // ---- questions ------------------------------------------------------------------------------------
 
     /// Whether `bytes` more fit on the device without another block leaving.
-    pub fn has_room(&self, bytes: u64, arena: Arena) -> bool {
+    pub(crate) fn has_room(&self, bytes: u64, arena: Arena) -> bool {
         self.ledger.has_spare(arena, bytes) || self.ledger.fits(bytes)
     }
 
-    /// Whether `bytes` that a tier holds anyway would soon leave the device again: there is no room, or lately others had none.
-    pub fn is_better_away(&self, bytes: u64, arena: Arena) -> bool {
-        !self.has_room(bytes, arena) || self.is_spilling()
+    /// The tier where data from the program begins: the host or the device. Data on the host evicts no block, and leaves the
+    /// device without a copy later. So data begins there if the device has no room, or if blocks spill and the program
+    /// prefers the host.
+    pub fn place_new(&self, bytes: u64, arena: Arena, preference: Preference) -> Tier {
+        let prefers_host = preference == Preference::Host && (self.expects_spilling || self.is_spilling());
+        if prefers_host || !self.has_room(bytes, arena) { Tier::Host } else { Tier::Device }
     }
 
     /// Whether dead blocks may hold so much that looking for them pays, for a door that learns of drops only

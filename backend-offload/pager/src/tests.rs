@@ -124,6 +124,26 @@ fn going_back_and_forth_moves_no_more_than_least_recently_used() {
 }
 
 #[test]
+fn new_data_begins_where_it_evicts_no_block() {
+    let places = |pager: &Pager, bytes| {
+        [Preference::Policy, Preference::Host].map(|hint| pager.place_new(bytes, Arena(0), hint))
+    };
+    let (mut pager, _) = written(Limit::bytes(30), Policy::Planned, 2);
+    assert_eq!(places(&pager, 10), [Tier::Device; 2], "everything fits");
+    assert_eq!(places(&pager, 11), [Tier::Host; 2], "a block would have to leave");
+    pager.expect_spilling();
+    assert_eq!(places(&pager, 10), [Tier::Device, Tier::Host], "a preference counts once blocks spill");
+
+    let (mut spilling, _) = written(Limit::bytes(30), Policy::Planned, 4);
+    let last = spilling.insert(10, Arena::UNPOOLED);
+    operate(&mut spilling, &[last]);
+    spilling.remove(last).expect("it lives");
+    assert_eq!(places(&spilling, 10), [Tier::Device, Tier::Host]);
+    pager.set_budget(Limit::NONE);
+    assert_eq!(places(&pager, u64::MAX / 2), [Tier::Device, Tier::Host], "without a budget there is room");
+}
+
+#[test]
 fn the_program_may_say_who_leaves_first_and_last() {
     let (mut pager, blocks) = written(Limit::bytes(40), Policy::LeastRecentlyUsed, 4);
     pager.prefer(blocks[0], Preference::Device).expect("it lives");

@@ -7,7 +7,6 @@ use super::side::{Rows, begun};
 use super::table::Named;
 use super::transfer::flat;
 use crate::error::OffloadError;
-use crate::host_memory::NewData;
 use crate::report::panic_message;
 use crate::tiers::Share;
 use cubecl_common::backtrace::BackTrace;
@@ -295,8 +294,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             Place::Away(_) => true,
             Place::Nowhere => {
                 let arena = self.streams.arena(stream);
-                !self.pager.has_room(block.bytes, arena)
-                    || self.new_data == NewData::OnHost && self.pager.is_better_away(block.bytes, arena)
+                self.pager.place_new(block.bytes, arena, self.new_data) == Tier::Host
             }
             Place::Device { .. } | Place::Leaving { .. } | Place::Returning { .. } => false,
         });

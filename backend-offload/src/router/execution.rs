@@ -6,7 +6,6 @@ use super::scratch::Scratch;
 use super::state::{Room, State, Work, consumes};
 use super::storage::SharedStorage;
 use super::table::Tensor;
-use crate::host_memory::NewData;
 use burn_ir::{OperationIr, TensorIr};
 use pager::{Arena, BlockId, Tier};
 use std::any::Any;
@@ -92,10 +91,8 @@ impl<B: SharedStorage> State<B> {
         let (device, dry) = (self.device.clone(), self.dry);
         let make = || catch_unwind(AssertUnwindSafe(|| if dry { B::blank(tensor) } else { make(&device) }));
         let bytes = (tensor.shape.num_elements() * tensor.dtype.size()) as u64;
-        // A dry run records for budgets under which tensors spill.
-        let better_away = self.dry || self.pager.is_better_away(bytes, Arena::UNPOOLED);
-        let away = self.new_data == NewData::OnHost && better_away;
-        if bytes < self.smallest_block || !away {
+        let place = self.pager.place_new(bytes, Arena::UNPOOLED, self.new_data);
+        if bytes < self.smallest_block || place != Tier::Host {
             self.counts.bytes_written += bytes;
             return self.produce(&work, |_, _| make().map(|handle| vec![handle]));
         }

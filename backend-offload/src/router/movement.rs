@@ -123,14 +123,13 @@ mod tests {
     use super::*;
     use crate::config::OffloadConfig;
     use crate::faults::Injector;
-    use crate::host_memory::NewData;
     use crate::registry::Settings;
     use crate::router::table::Tensor;
     use crate::tiers::HostPool;
     use burn_backend::{Shape, TensorData};
     use burn_flex::{Flex, FlexDevice};
     use burn_ir::{BackendIr, TensorId, TensorIr, TensorStatus};
-    use pager::{Limit, Oversized};
+    use pager::{Limit, Oversized, Preference};
 
     const BYTES: usize = 4096;
 
@@ -168,11 +167,28 @@ mod tests {
         TensorIr { status: TensorStatus::ReadOnly, ..ir }
     }
 
+    /// Runs an operation that only reads the tensor.
+    fn use_on_device(state: &mut State<Flex>, tensor: &TensorIr) {
+        let block = state.table.tensor(tensor.id).and_then(Tensor::block).expect("a block");
+        assert!(state.make_resident(&[block], &|| "a test".to_owned()).is_ok());
+    }
+
+    #[test]
+    fn new_data_evicts_no_tensor_to_begin_on_a_full_device() {
+        let mut state = device();
+        let first = tensor(&mut state, 1, 1.0);
+        let second = tensor(&mut state, 2, 2.0);
+        assert!(matches!(state.table.tensor(first.id), Some(Tensor::Here { .. })));
+        assert!(matches!(state.table.tensor(second.id), Some(Tensor::Away { .. })));
+        assert_eq!(state.pager.counters().evictions, 0);
+    }
+
     #[test]
     fn a_host_copy_that_changed_is_an_error_of_its_tensors_alone() {
         let mut state = device();
         let first = tensor(&mut state, 1, 1.0);
         let second = tensor(&mut state, 2, 2.0);
+        use_on_device(&mut state, &second);
         let block = match state.table.tensor(first.id) {
             Some(Tensor::Away { block, .. }) => *block,
             _ => panic!("there is room for one"),
@@ -187,7 +203,7 @@ mod tests {
             state.read(&second).expect("intact").as_slice::<f32>().expect("floats")[0].to_bits(),
             2f32.to_bits()
         );
-        assert_eq!(state.pager.ledger().held(Tier::Host), 0);
+        assert_eq!(state.pager.ledger().held(Tier::Host), BYTES as u64, "the copy of the second alone");
     }
 
     #[test]
@@ -195,7 +211,7 @@ mod tests {
         let settings = Settings { dry_run: true, paranoid: false, device_budget: Limit::NONE, ..settings() };
         let mut state = State::new(FlexDevice, settings);
         state.pager.record();
-        state.new_data = NewData::OnHost;
+        state.new_data = Preference::Host;
         let made = tensor(&mut state, 1, 1.0);
         assert!(matches!(state.table.tensor(made.id), Some(Tensor::Away { .. })));
         let read = state.read(&made).expect("zeros");
@@ -212,7 +228,8 @@ mod tests {
         let first = tensor(&mut state, 1, 1.0);
         let taken = state.take(&first);
         let Ok(burn_ir::HandleKind::Float(outside)) = taken else { panic!("a float tensor") };
-        tensor(&mut state, 2, 2.0);
+        let second = tensor(&mut state, 2, 2.0);
+        use_on_device(&mut state, &second);
         assert!(matches!(state.table.tensor(first.id), Some(Tensor::Away { .. })));
         assert_eq!(
             outside.storage::<f32>()[0].to_bits(),
