@@ -3,7 +3,7 @@
 use crate::error::{Holder, OffloadError, Situation};
 use crate::stats::{Stats, TierStats};
 use crate::tiers::Below;
-use pager::{Block, BlockId, Pager, Place, Shortage, Stop, Tier};
+use pager::{BlockId, Pager, Place, Shortage, Stop, Tier};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -81,12 +81,12 @@ pub(crate) fn stats(pager: &Pager, below: &Below, counts: &Counts) -> Stats {
 /// The `count` blocks that hold most bytes, largest first.
 pub(crate) fn largest_holders(pager: &Pager, count: usize) -> Vec<Holder> {
     let holder = |id: BlockId| {
-        let Block { bytes, place, .. } = pager.get(id)?;
-        let tier = match place {
-            Place::Away(tier) => *tier,
+        let block = pager.get(id)?;
+        let tier = match block.place() {
+            Place::Away(tier) => tier,
             _ => Tier::Device,
         };
-        Some(Holder { bytes: *bytes, tier, age: pager.age(id)? })
+        Some(Holder { bytes: block.bytes, tier, age: pager.age(id)? })
     };
     pager.largest(count).into_iter().filter_map(holder).collect()
 }

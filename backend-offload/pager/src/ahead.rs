@@ -67,7 +67,7 @@ impl Pager {
             Step::Evict { .. } => self.counters.left_ahead += 1,
             Step::Bring { block, .. } => {
                 self.counters.brought_ahead += 1;
-                self.slots[block.index as usize].block.as_mut()?.ahead = true;
+                self.blocks.set_ahead(block, true).ok()?;
             }
             _ => {}
         }
@@ -83,19 +83,19 @@ impl Pager {
 
     /// Takes the plan, played as far as it should be. None while everything fits.
     fn planned(&mut self) -> Option<Plan> {
-        let (planner, budget) = (self.planner.as_ref()?, self.ledger.budget().get()?);
+        let (planner, budget) = (self.planner.as_ref()?, self.blocks.ledger().budget().get()?);
         let (now, period) = (planner.now(), planner.period()?);
         if !self.ahead.leaves.happens(now, period, self.counters.left()) {
             return None;
         }
         let is_wrong = self.ahead.wrong && now >= self.ahead.begun + OFTEN;
-        let plan = self.ahead.plan.take().filter(|plan| !is_wrong && !plan.is_cluttered(self.live_blocks()));
+        let plan = self.ahead.plan.take().filter(|plan| !is_wrong && !plan.is_cluttered(self.blocks.count()));
         let mut plan = match plan {
             Some(plan) => plan,
-            None if self.hinted > 0 => return None,
+            None if self.blocks.has_preferences() => return None,
             None => {
                 (self.ahead.begun, self.ahead.wrong) = (now, false);
-                Plan::begin(planner, self.live(), FAR + u64::from(PLAYED))?
+                Plan::begin(planner, self.blocks.live(), FAR + u64::from(PLAYED))?
             }
         };
         for _ in 0..PLAYED {
@@ -134,7 +134,7 @@ impl Pager {
         let block = self.get(id)?;
         let copy = block.copied_to();
         if copy.is_some() {
-            let waits = self.moves.departing().count() >= LEAVING;
+            let waits = self.blocks.departing().count() >= LEAVING;
             if waits || !rooms().host.allows(block.bytes) || block.stuck_in == self.operation.number {
                 return None;
             }
@@ -147,26 +147,27 @@ impl Pager {
     }
 
     fn return_ahead(&self, plan: &mut Plan) -> Option<Step> {
-        let (planner, budget) = (self.planner.as_ref()?, self.ledger.budget().get()?);
+        let (planner, budget) = (self.planner.as_ref()?, self.blocks.ledger().budget().get()?);
         while let Some((first, highest)) = plan.first_return(planner.now()) {
             if matches!(first.name, Name::Operand(number, _) if number > planner.now()) {
                 return None;
             }
             match self.named(first.name) {
-                Some((id, block)) if block.place == Place::Away(Tier::Host) => {
+                Some((id, block)) if block.place() == Place::Away(Tier::Host) => {
                     // One that could not come back now is left to its operation.
                     if block.stuck_in == self.operation.number || highest > budget as i64 {
                         return None;
                     }
                     if self.has_room(block.bytes, block.arena) {
                         plan.return_done();
-                        return Some(Step::Bring { block: id, from: block.place.tier() });
+                        return Some(Step::Bring { block: id, from: block.copies.copy() });
                     }
-                    let trims = self.ledger.spare() > 0 && self.ledger.fits_without(0, block.bytes);
+                    let trims =
+                        self.blocks.ledger().spare() > 0 && self.blocks.ledger().fits_without(0, block.bytes);
                     return trims.then_some(Step::Trim);
                 }
                 // It has still to leave.
-                Some((_, block)) if block.place.is_on_device() || block.moving.is_some() => return None,
+                Some((_, block)) if block.is_on_device() || block.copies.moving().is_some() => return None,
                 _ => plan.return_done(),
             }
         }

@@ -1,5 +1,7 @@
 //! One block and the places it can be in.
 
+use crate::copies::{Copies, TierSet};
+
 /// Names a block. Never reused for another block while either lives: the generation tells them apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId {
@@ -29,7 +31,7 @@ pub enum Tier {
     Disk,
 }
 
-/// Where a block's bytes are. Only [`Pager`](crate::Pager) changes it.
+/// Where a block is, as its copies and their transfer say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// Allocated by the program and not touched since: no bytes anywhere.
@@ -58,16 +60,6 @@ impl Place {
     pub fn is_on_device(self) -> bool {
         matches!(self, Self::Device { .. })
     }
-
-    /// Whether the block is on its way to the device.
-    pub fn is_returning(self) -> bool {
-        matches!(self, Self::Returning { .. })
-    }
-
-    /// Whether the contents exist on the device and in a tier.
-    pub fn is_clean(self) -> bool {
-        matches!(self, Self::Device { clean: Some(_) })
-    }
 }
 
 /// Where the program would like a block to be. A hint: it decides who leaves first, never whether an operation runs.
@@ -84,53 +76,65 @@ pub enum Preference {
 
 /// A block as the pager knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Block {
     /// Bytes the device allocator takes for it, alignment included.
     pub bytes: u64,
     /// The part of the allocator its device memory comes from.
     pub arena: Arena,
-    /// Where it is.
-    pub place: Place,
-    /// Something was written: its contents must survive an eviction.
-    pub defined: bool,
-    /// Number of the operation in which it was last an operand.
-    pub last_use: u64,
-    /// The disk holds the same contents, too, beside the tier that its place names.
-    pub below: bool,
-    /// Code outside any operation may use its memory at any time, so it stays on the device.
-    pub pinned: bool,
-    /// Where the program would like it to be.
+    /// Where the program prefers the block.
     pub preference: Preference,
-    /// Number of the operation in which an attempt to move it away failed; it is not tried again before all
-    /// others.
+    /// The tiers that hold the block.
+    pub(crate) copies: Copies,
+    /// Number of the operation that used the block last.
+    pub(crate) last_use: u64,
+    /// Code outside any operation may use the block's memory at any time, so the block stays on the device.
+    pub(crate) pinned: bool,
+    /// Number of the operation in which a move of the block failed. The block is tried again after all others.
     pub(crate) stuck_in: u64,
-    /// It came back ahead of its use and has not been used since.
+    /// The block came back ahead of its use, and has not been used since.
     pub(crate) ahead: bool,
-    /// A move that has not landed; at most one, which may outlive the block's being `Leaving`.
-    pub(crate) moving: Option<Token>,
 }
 
 impl Block {
-    /// Its contents exist nowhere but on the device, so that leaving takes a copy.
-    pub fn needs_copy(&self) -> bool {
-        self.defined && self.place == Place::Device { clean: None }
-    }
-
-    /// The disk has its contents, and its host memory is given up.
-    pub(crate) fn sinks(&mut self) {
-        (self.place, self.below) = (Place::Away(Tier::Disk), false);
-    }
-
-    /// A tier's copy of its contents, which are elsewhere, too, is thrown away.
-    pub(crate) fn loses_copy(&mut self, tier: Tier) {
-        if tier != Tier::Disk || !self.below {
-            self.place = Place::Device { clean: self.below.then_some(Tier::Disk) };
+    pub(crate) fn new(bytes: u64, arena: Arena, now: u64) -> Self {
+        Self {
+            bytes,
+            arena,
+            preference: Preference::default(),
+            copies: Copies::default(),
+            last_use: now,
+            pinned: false,
+            stuck_in: 0,
+            ahead: false,
         }
-        self.below = false;
     }
 
-    /// The tier that its contents are copied to when it leaves, if they have to be.
+    /// Where the block is.
+    pub fn place(&self) -> Place {
+        self.copies.place()
+    }
+
+    /// Whether an operation can use the block.
+    pub fn is_on_device(&self) -> bool {
+        self.copies.is_on_device()
+    }
+
+    /// Tiers whose memory holds the block. All have the same contents.
+    pub fn held(&self) -> TierSet {
+        self.copies.held()
+    }
+
+    /// Whether the disk holds the contents.
+    pub(crate) fn is_on_disk(&self) -> bool {
+        self.held().contains(Tier::Disk)
+    }
+
+    /// Whether the contents exist nowhere but on the device, so that leaving takes a copy.
+    pub fn needs_copy(&self) -> bool {
+        self.copies.needs_copy()
+    }
+
+    /// The tier that the contents are copied to when the block leaves the device, if a copy is needed.
     pub(crate) fn copied_to(&self) -> Option<Tier> {
         self.needs_copy().then_some(Tier::Host)
     }

@@ -1,5 +1,7 @@
 //! Counts of what the pager decided. Exact: tests compare them with equality.
 
+use crate::block::Tier;
+
 /// Counters since the pager was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -48,6 +50,29 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// A transfer of a block whose contents `copy` held has ended.
+    pub(crate) fn note_moved(
+        &mut self,
+        bytes: u64,
+        to: Option<Tier>,
+        frees: Option<Tier>,
+        copy: Option<Tier>,
+    ) {
+        match (to, frees) {
+            (Some(Tier::Host), Some(Tier::Device)) => self.bytes_out += bytes,
+            (Some(Tier::Device), _) if copy.is_some() => self.bytes_in += bytes,
+            _ => {}
+        }
+    }
+
+    /// A block left the device, with a copy to a tier or without.
+    pub(crate) fn note_left(&mut self, copied: Option<Tier>) {
+        match copied {
+            Some(_) => self.evictions += 1,
+            None => self.clean_drops += 1,
+        }
+    }
+
     /// Blocks that left, with a copy or without.
     pub(crate) fn left(&self) -> u64 {
         self.evictions + self.clean_drops

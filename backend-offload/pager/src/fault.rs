@@ -48,7 +48,7 @@ impl fmt::Display for Fault {
 impl std::error::Error for Fault {}
 
 pub(crate) fn illegal(attempted: &'static str, block: BlockId, found: &Block) -> Fault {
-    Fault::Illegal { attempted, block, place: found.place }
+    Fault::Illegal { attempted, block, place: found.place() }
 }
 
 /// Why an operation cannot run. Nothing has been lost: every block is where its contents are.

@@ -30,10 +30,10 @@ impl Pager {
         if rooms.host.allows(bytes) {
             return Ok(Vec::new());
         }
-        if let Some(token) = self.moves.oldest() {
+        if let Some(token) = self.blocks.oldest() {
             return Ok(vec![Step::Wait(token)]);
         }
-        let in_tiers = self.live().filter(|(_, block)| block.place.tier().is_some());
+        let in_tiers = self.blocks.live().filter(|(_, block)| block.copies.copy().is_some());
         let blocks = in_tiers.map(|(id, block)| (id, *block)).collect();
         let (mut foreseen, mut steps) = (Foreseen { blocks, rooms }, Vec::new());
         while !foreseen.rooms.host.allows(bytes) {
@@ -50,9 +50,10 @@ impl Pager {
         if rooms.host.allows(wanted) {
             return Ok(None);
         }
-        match self.next_to_make_way(self.live(), rooms) {
+        match self.next_to_make_way(self.blocks.live(), rooms) {
             Some(Step::Sink { block })
-                if self.operation.garbage == Garbage::Unsearched && !self.block(block)?.below =>
+                if self.operation.garbage == Garbage::Unsearched
+                    && !self.blocks.block(block)?.is_on_disk() =>
             {
                 Ok(Some(Step::Sweep))
             }
@@ -82,11 +83,11 @@ impl Pager {
     /// and it is raised last. Of blocks needed equally late, one that the disk has already sinks: a write wears the drive, and both are
     /// read again.
     fn deepest<'a>(&self, live: impl Iterator<Item = (BlockId, &'a Block)>, room: Limit) -> Option<BlockId> {
-        let able =
-            live.filter(|(_, block)| rests_on_host(block) && (block.below || room.allows(block.bytes)));
+        let able = live
+            .filter(|(_, block)| rests_on_host(block) && (block.is_on_disk() || room.allows(block.bytes)));
         let rank = |id: BlockId, block: &Block| {
             let operand = block.last_use == self.operation.number;
-            (!operand, self.depth(id, block), block.below, block.bytes, id.index)
+            (!operand, self.depth(id, block), block.is_on_disk(), block.bytes, id.index)
         };
         able.max_by_key(|(id, block)| rank(*id, block)).map(|(id, _)| id)
     }
@@ -106,10 +107,11 @@ impl Pager {
 /// A host copy that saves a future transfer, and can be given up to make a present one possible; one that the disk has as well before
 /// all others.
 fn largest_duplicate<'a>(live: impl Iterator<Item = (BlockId, &'a Block)>) -> Option<BlockId> {
-    let is_duplicate =
-        |block: &Block| block.place == Place::Device { clean: Some(Tier::Host) } && block.moving.is_none();
+    let is_duplicate = |block: &Block| {
+        block.place() == Place::Device { clean: Some(Tier::Host) } && block.copies.moving().is_none()
+    };
     let duplicates = live.filter(|(_, block)| is_duplicate(block));
-    duplicates.max_by_key(|(_, block)| (block.below, block.bytes)).map(|(id, _)| id)
+    duplicates.max_by_key(|(_, block)| (block.is_on_disk(), block.bytes)).map(|(id, _)| id)
 }
 
 /// The block that gives up its place on a full disk to one that has to sink. Contents that another tier has as well come first, then
@@ -119,14 +121,16 @@ fn spare_on_disk<'a>(
     rooms: Rooms,
 ) -> Option<BlockId> {
     let spare = |block: &Block| {
-        let alone = block.place == Place::Device { clean: Some(Tier::Disk) };
-        block.moving.is_none() && (block.below || alone)
+        let elsewhere = block.held().contains(Tier::Host) || block.held().contains(Tier::Device);
+        block.copies.moving().is_none() && block.is_on_disk() && elsewhere
     };
     let spares = live.clone().filter(|(_, block)| spare(block));
     let bytes = spares.clone().map(|(_, block)| rooms.on_disk(block.bytes)).sum();
     let room = rooms.disk.more(bytes);
     live.find(|(_, block)| rests_on_host(block) && room.allows(block.bytes))?;
-    spares.max_by_key(|(id, block)| (block.below, block.bytes, id.index)).map(|(id, _)| id)
+    spares
+        .max_by_key(|(id, block)| (block.held().contains(Tier::Host), block.bytes, id.index))
+        .map(|(id, _)| id)
 }
 
 impl Foreseen {
@@ -140,15 +144,16 @@ impl Foreseen {
         let (bytes, on_disk) = (block.bytes, self.rooms.on_disk(block.bytes));
         let Rooms { host, disk, .. } = &mut self.rooms;
         if let Step::DropCopy { tier, .. } = step {
-            block.loses_copy(tier);
+            block.copies.take(None, Some(tier));
             match tier {
                 Tier::Disk => *disk = disk.more(on_disk),
                 _ => *host = host.more(bytes),
             }
         } else {
-            *disk = disk.less(if block.below { 0 } else { on_disk });
+            let to = (!block.is_on_disk()).then_some(Tier::Disk);
+            *disk = disk.less(if to.is_some() { on_disk } else { 0 });
             *host = host.more(bytes);
-            block.sinks();
+            block.copies.take(to, Some(Tier::Host));
         }
     }
 }

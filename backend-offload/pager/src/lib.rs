@@ -23,7 +23,9 @@
 
 mod ahead;
 mod block;
+mod blocks;
 mod bound;
+mod copies;
 mod counters;
 mod fault;
 mod furthest;
@@ -34,8 +36,8 @@ mod ledger;
 mod levels;
 mod limit;
 mod listening;
-mod moves;
 mod operation;
+mod outcome;
 mod pace;
 mod plan;
 mod planner;
@@ -57,11 +59,12 @@ mod victims;
 
 pub use block::{Arena, Block, BlockId, Place, Preference, Tier, Token};
 pub use bound::{bound, disk_bound};
+pub use copies::TierSet;
 pub use counters::Counters;
 pub use fault::{Fault, Shortage, Stop};
 pub use ledger::Ledger;
 pub use limit::Limit;
-pub use moves::Outcome;
+pub use outcome::Outcome;
 pub use pace::Pace;
 pub use policy::Policy;
 pub use recording::{BadRecording, Event, Operand, Recording};

@@ -86,13 +86,14 @@ impl Pager {
         if let Some(recorder) = &mut self.recorder {
             recorder.operation(self.operation.operands().iter().map(|id| id.index));
         }
-        let Some(planner) = self.planner.as_mut().filter(|_| self.ledger.budget() != Limit::NONE) else {
+        let Some(planner) = self.planner.as_mut().filter(|_| self.blocks.ledger().budget() != Limit::NONE)
+        else {
             return;
         };
-        let slots = &self.slots;
+        let blocks = &self.blocks;
         let named = |id: &BlockId| {
-            let block = slots[id.index as usize].block.as_ref();
-            let is_new = block.is_some_and(|block| block.place == Place::Nowhere);
+            let block = blocks.get(*id);
+            let is_new = block.is_some_and(|block| block.place() == Place::Nowhere);
             Named { block: *id, bytes: block.map_or(0, |block| block.bytes), is_new }
         };
         let course = planner.observe(&self.operation.operands().iter().map(named));

@@ -125,16 +125,16 @@ impl Plan {
         let period = planner.period()?;
         let levels = Levels::of(far.min(period) + 2);
         let mut plan = Self { upto: planner.now(), period, levels, ..Self::default() };
-        for (id, block) in blocks.filter(|(_, block)| block.place != Place::Nowhere) {
+        for (id, block) in blocks.filter(|(_, block)| block.place() != Place::Nowhere) {
             let number = plan.enter(Paper {
                 generation: 0,
-                presence: if block.place.is_on_device() || block.place.is_returning() {
+                presence: if matches!(block.place(), Place::Device { .. } | Place::Returning { .. }) {
                     Presence::OnDevice
                 } else {
                     Presence::Away
                 },
                 bytes: block.bytes,
-                contents: match (block.defined, block.needs_copy()) {
+                contents: match (block.copies.is_written(), block.needs_copy()) {
                     (false, _) => Contents::Nothing,
                     (true, false) => Contents::Copied,
                     (true, true) => Contents::OnDeviceAlone,

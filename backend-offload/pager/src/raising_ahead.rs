@@ -25,7 +25,6 @@ pub(crate) struct RaisingAhead {
     chosen: Vec<Step>,
     /// The operation in which they were chosen.
     at: u64,
-    under_way: Option<BlockId>,
 }
 
 impl Pager {
@@ -36,11 +35,11 @@ impl Pager {
         if let Some(block) = self.raising() {
             return Some(Step::Raise { block });
         }
-        if !self.is_planning() || self.ledger.held(Tier::Disk) == 0 {
+        if !self.is_planning() || self.blocks.ledger().held(Tier::Disk) == 0 {
             return None;
         }
         // To choose looks at every block.
-        if self.operation.number - self.raising_ahead.at > self.live_blocks() / 64 {
+        if self.operation.number - self.raising_ahead.at > self.blocks.count() / 64 {
             self.raising_ahead.at = self.operation.number;
             self.raising_ahead.chosen = self.to_be_exchanged(rooms().host);
         }
@@ -56,19 +55,19 @@ impl Pager {
     fn is_of_use(&self, step: Step) -> bool {
         let (Step::Sink { block: id } | Step::Raise { block: id }) = step else { return false };
         self.get(id).is_some_and(|block| match step {
-            Step::Raise { .. } => block.place == Place::Away(Tier::Disk),
-            _ => rests_on_host(block) && block.below,
+            Step::Raise { .. } => block.place() == Place::Away(Tier::Disk),
+            _ => rests_on_host(block) && block.is_on_disk(),
         })
     }
 
     /// Who is raised, and who sinks before, the first one last.
     fn to_be_exchanged(&self, room: Limit) -> Vec<Step> {
         let (Some(planner), Some(mut room)) = (self.planner.as_ref(), room.get()) else { return Vec::new() };
-        let resting = self.live().filter(|(_, block)| rests_on_host(block));
+        let resting = self.blocks.live().filter(|(_, block)| rests_on_host(block));
         let resting = resting.map(|(id, block)| (self.depth(id, block), id, block));
         // Whoever is needed later would be the next to sink.
         let latest = resting.clone().map(|(depth, ..)| depth).max().unwrap_or(u64::MAX);
-        let sinking = resting.filter(|(_, _, block)| block.below);
+        let sinking = resting.filter(|(_, _, block)| block.is_on_disk());
         let mut sinking: Vec<_> = sinking.map(|(depth, id, block)| (depth, id, block.bytes)).collect();
         sinking.sort_unstable_by_key(|(depth, id, _)| (*depth, id.index));
         let mut steps = Vec::new();
@@ -98,16 +97,15 @@ impl Pager {
 
     /// The block that is under way from the disk while the program goes on.
     pub fn raising(&self) -> Option<BlockId> {
-        self.raising_ahead.under_way
+        self.blocks.loading().map(|(_, id)| id)
     }
 
     /// The block has host memory, and its contents are on their way while the program goes on.
     pub fn raise_begun(&mut self, id: BlockId) -> Result<(), Fault> {
-        let block = self.block(id)?;
-        if block.place != Place::Away(Tier::Disk) || self.raising().is_some() {
-            return Err(illegal("begun to be raised", id, block));
+        if self.raising().is_some() {
+            return Err(illegal("begun to be raised", id, self.blocks.block(id)?));
         }
-        self.raising_ahead.under_way = Some(id);
+        self.blocks.start(id, Some(Tier::Host), None, "begun to be raised")?;
         Ok(())
     }
 
@@ -119,13 +117,11 @@ impl Pager {
     }
 
     /// The block that is under way stays on the disk, and has no host memory.
-    pub fn raise_given_up(&mut self) {
-        self.raising_ahead.under_way = None;
+    pub fn raise_given_up(&mut self) -> Result<(), Fault> {
         self.raising_ahead.chosen.clear();
-    }
-
-    /// The block is not under way, whether or not it was.
-    pub(crate) fn raise_ends(&mut self, id: BlockId) {
-        self.raising_ahead.under_way.take_if(|under_way| *under_way == id);
+        if let Some((token, _)) = self.blocks.loading() {
+            self.blocks.end(token, false)?;
+        }
+        Ok(())
     }
 }

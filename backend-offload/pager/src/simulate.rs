@@ -4,7 +4,7 @@
 //! cost in bytes, whatever the link; [`on`](Replay::on) a machine moves take time and run beside operations. A recording
 //! made without a budget is replayed under any.
 
-use crate::block::{BlockId, Place};
+use crate::block::{Block, BlockId, Place};
 use crate::limit::Limit;
 use crate::policy::Policy;
 use crate::recording::{Event, Recording};
@@ -99,8 +99,7 @@ impl<'r> Replay<'r> {
     }
 
     fn rooms(&self) -> Rooms {
-        let raising = self.pager.raising().and_then(|id| self.pager.get(id)).map_or(0, |block| block.bytes);
-        let host = self.host.less(self.pager.ledger().held(Tier::Host) + raising);
+        let host = self.host.less(self.pager.ledger().held(Tier::Host));
         let disk = if self.host == Limit::NONE { Limit::bytes(0) } else { Limit::NONE };
         Rooms { host, disk, page: 1 }
     }
@@ -215,7 +214,7 @@ impl<'r> Replay<'r> {
             Event::Written(block) => {
                 let block = self.blocks[block].ok_or(unknown())?;
                 // What was written outside an operation was on the device then, under another budget maybe.
-                if self.pager.get(block).is_some_and(|block| block.place.is_on_device()) {
+                if self.pager.get(block).is_some_and(Block::is_on_device) {
                     self.pager.wrote(block)?;
                 }
             }
@@ -228,9 +227,9 @@ impl<'r> Replay<'r> {
                 if let Some(timeline) = self.timeline.as_mut() {
                     timeline.is_given(bytes);
                 }
-                match self.pager.get(block).map(|block| block.place) {
+                match self.pager.get(block).map(Block::place) {
                     Some(place) if place.is_on_device() => _ = self.pager.wrote(block)?,
-                    _ => self.pager.wrote_in_tier(block, Tier::Host)?,
+                    _ => self.pager.wrote_on_host(block)?,
                 }
             }
             Event::Freed(block) => {
@@ -239,7 +238,7 @@ impl<'r> Replay<'r> {
             }
             Event::Read { block, bytes } => {
                 let block = self.blocks[block].ok_or(unknown())?;
-                let place = self.pager.get(block).map(|block| block.place);
+                let place = self.pager.get(block).map(Block::place);
                 if matches!(place, Some(Place::Device { clean: None })) {
                     self.reads += bytes;
                     if let Some(timeline) = &mut self.timeline {
@@ -293,7 +292,7 @@ impl<'r> Replay<'r> {
     fn give_up_raising(&mut self, stop: Stop) -> Result<(), Stop> {
         match stop {
             Stop::Shortage(Shortage::TierFull { .. }) if self.pager.raising().is_some() => {
-                self.pager.raise_given_up();
+                self.pager.raise_given_up()?;
                 Ok(())
             }
             stop => Err(stop),
@@ -348,7 +347,7 @@ impl<'r> Replay<'r> {
             let Some(block) = self.pager.next_below(&|| rooms) else { return Ok(()) };
             let Some(timeline) = &mut self.timeline else { return Ok(()) };
             let begun = self.writing.take_if(|(id, _)| *id == block);
-            let left = begun.map_or(self.pager.block(block)?.bytes, |(_, left)| left);
+            let left = begun.map_or(self.pager.blocks.block(block)?.bytes, |(_, left)| left);
             let begins = timeline.writes_beside(left);
             if begins < left {
                 self.writing = Some((block, left - begins));
@@ -371,7 +370,7 @@ impl<'r> Replay<'r> {
                 continue;
             };
             if self.pager.raising().is_none() {
-                let bytes = self.pager.block(block)?.bytes;
+                let bytes = self.pager.blocks.block(block)?.bytes;
                 if !rooms.host.allows(bytes) {
                     return Ok(());
                 }
@@ -404,14 +403,14 @@ impl<'r> Replay<'r> {
             }
             Step::Raise { block } => {
                 let is_under_way = self.pager.raising() == Some(block);
-                let left = if is_under_way { self.raising } else { self.pager.block(block)?.bytes };
+                let left = if is_under_way { self.raising } else { self.pager.blocks.block(block)?.bytes };
                 self.pager.raised(block)?;
                 if let Some(timeline) = &mut self.timeline {
                     timeline.raises(left);
                 }
             }
             Step::Evict { block, copy } => {
-                let bytes = self.pager.block(block)?.bytes;
+                let bytes = self.pager.blocks.block(block)?.bytes;
                 let token = self.pager.evict_started(block)?;
                 match &mut self.timeline {
                     Some(timeline) if copy.is_some() => timeline.starts_out(token, bytes),
@@ -419,7 +418,7 @@ impl<'r> Replay<'r> {
                 }
             }
             Step::Bring { block, from } => {
-                let bytes = self.pager.block(block)?.bytes;
+                let bytes = self.pager.blocks.block(block)?.bytes;
                 let token = self.pager.return_started(block)?;
                 self.pager.landed(token)?;
                 if let Some(timeline) = self.timeline.as_mut().filter(|_| from.is_some()) {

@@ -11,7 +11,6 @@
 
 use crate::block::{Block, BlockId, Place, Tier};
 use crate::fault::{Fault, Stop, illegal};
-use crate::ledger::Posting;
 use crate::limit::Limit;
 use crate::planner::Future;
 use crate::residency::Pager;
@@ -51,7 +50,7 @@ impl Rooms {
 impl Pager {
     /// The next steps that bring a block from the disk to the host; none for one that is not on the disk alone.
     pub fn steps_to_host(&self, block: BlockId, rooms: Rooms) -> Result<Vec<Step>, Stop> {
-        if self.block(block)?.place == Place::Away(Tier::Disk) {
+        if self.blocks.block(block)?.place() == Place::Away(Tier::Disk) {
             return self.raise(block, rooms).map(|step| vec![step]);
         }
         Ok(Vec::new())
@@ -59,13 +58,13 @@ impl Pager {
 
     /// The step before an operand can come from the disk.
     pub(crate) fn raise(&self, block: BlockId, rooms: Rooms) -> Result<Step, Stop> {
-        let bytes = self.block(block)?.bytes;
+        let bytes = self.blocks.block(block)?.bytes;
         if self.raising() == Some(block) {
             return Ok(Step::Raise { block });
         }
         match self.make_host_room(bytes, rooms) {
             // What lands may leave a copy on the host that can be given up.
-            Err(Stop::Shortage(_)) if let Some(token) = self.moves.oldest() => Ok(Step::Wait(token)),
+            Err(Stop::Shortage(_)) if let Some(token) = self.blocks.oldest() => Ok(Step::Wait(token)),
             step => Ok(step?.unwrap_or(Step::Raise { block })),
         }
     }
@@ -77,7 +76,7 @@ impl Pager {
             Future::Used(after) => Some((after, id)),
             Future::Freed(_) | Future::Unknown => None,
         };
-        let on_disk = self.live().filter(|(_, block)| block.place == Place::Away(Tier::Disk));
+        let on_disk = self.blocks.live().filter(|(_, block)| block.place() == Place::Away(Tier::Disk));
         let mut soon: Vec<_> = on_disk.filter_map(|(id, _)| used(id)).collect();
         soon.sort_unstable_by_key(|(after, id)| (*after, id.index));
         soon.into_iter().take(count).map(|(_, id)| id).collect()
@@ -85,46 +84,32 @@ impl Pager {
 
     /// The block's contents are on the disk, and its host memory is free.
     pub fn sunk(&mut self, id: BlockId) -> Result<(), Fault> {
-        let block = *self.block(id)?;
-        if block.place != Place::Away(Tier::Host) || block.moving.is_some() {
+        let block = *self.blocks.block(id)?;
+        let to = (!block.is_on_disk()).then_some(Tier::Disk);
+        if !rests_on_host(&block) {
             return Err(illegal("sunk", id, &block));
         }
-        let written = (!block.below).then_some(Tier::Disk);
-        self.ledger.post(Posting::of(block.bytes, block.arena).loses(Some(Tier::Host)).gains(written))?;
+        let token = self.blocks.start(id, to, Some(Tier::Host), "sunk")?;
+        self.blocks.end(token, true)?;
         self.counters.sunk += 1;
-        self.counters.bytes_to_disk += if written.is_some() { block.bytes } else { 0 };
-        self.block_mut(id)?.sinks();
+        self.counters.bytes_to_disk += if to.is_some() { block.bytes } else { 0 };
         Ok(())
     }
 
     /// The block's contents are on the host again. The disk keeps them, too.
     pub fn raised(&mut self, id: BlockId) -> Result<(), Fault> {
-        let block = *self.block(id)?;
-        if block.place != Place::Away(Tier::Disk) {
-            return Err(illegal("raised", id, &block));
-        }
-        self.ledger.post(Posting::of(block.bytes, block.arena).gains(Some(Tier::Host)))?;
+        let token = match self.blocks.loading() {
+            Some((token, loading)) if loading == id => token,
+            _ => self.blocks.start(id, Some(Tier::Host), None, "raised")?,
+        };
+        let ended = self.blocks.end(token, true)?;
         self.counters.raised += 1;
-        self.raise_ends(id);
-        self.counters.bytes_from_disk += block.bytes;
-        let block = self.block_mut(id)?;
-        (block.place, block.below) = (Place::Away(Tier::Host), true);
-        Ok(())
-    }
-
-    /// Gives up what the disk has of the block, which is out of date, and what is coming from there.
-    pub(crate) fn forget_below(&mut self, id: BlockId) -> Result<(), Fault> {
-        self.raise_ends(id);
-        let block = *self.block(id)?;
-        if block.below {
-            self.ledger.post(Posting::of(block.bytes, block.arena).loses(Some(Tier::Disk)))?;
-            self.block_mut(id)?.below = false;
-        }
+        self.counters.bytes_from_disk += ended.bytes;
         Ok(())
     }
 }
 
 /// Nothing uses the block in host memory, where it is alone.
 pub(crate) fn rests_on_host(block: &Block) -> bool {
-    block.place == Place::Away(Tier::Host) && block.moving.is_none()
+    block.copies.rests_on_host()
 }

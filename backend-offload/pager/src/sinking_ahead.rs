@@ -5,9 +5,8 @@
 //! changed before they sink, and were written for nothing.
 
 use crate::block::{Block, BlockId, Tier};
-use crate::fault::{Fault, illegal};
+use crate::fault::Fault;
 use crate::lately::Lately;
-use crate::ledger::Posting;
 use crate::planner::Future;
 use crate::residency::Pager;
 use crate::sinking::{Rooms, rests_on_host};
@@ -41,7 +40,7 @@ impl Pager {
         }
         let chosen = self.first_chosen(rooms);
         // To choose looks at every block.
-        if chosen.is_some() || self.operation.number - self.sinking_ahead.at <= self.live_blocks() / 64 {
+        if chosen.is_some() || self.operation.number - self.sinking_ahead.at <= self.blocks.count() / 64 {
             return chosen;
         }
         self.sinking_ahead.at = self.operation.number;
@@ -66,11 +65,11 @@ impl Pager {
         let (Some(planner), Some(free)) = (self.planner.as_ref(), rooms.host.get()) else {
             return Vec::new();
         };
-        let host = self.ledger.held(Tier::Host) + free;
+        let host = self.blocks.ledger().held(Tier::Host) + free;
         if !rooms.disk.allows(host / SPARE) {
             return Vec::new();
         }
-        let resting = self.live().filter(|(_, block)| rests_on_host(block));
+        let resting = self.blocks.live().filter(|(_, block)| rests_on_host(block));
         let mut resting: Vec<_> = resting.map(|(id, block)| (self.depth(id, block), id, block)).collect();
         let largest = resting.iter().map(|(_, _, block)| block.bytes).max().unwrap_or(0);
         let mut missing = largest.clamp(host / READY, host / SPARE).saturating_sub(free);
@@ -91,19 +90,15 @@ impl Pager {
 
     /// The disk has the contents of a block that stays on the host.
     pub fn written_below(&mut self, id: BlockId) -> Result<(), Fault> {
-        let block = *self.block(id)?;
-        if !is_unwritten(&block) {
-            return Err(illegal("written below", id, &block));
-        }
-        self.ledger.post(Posting::of(block.bytes, block.arena).gains(Some(Tier::Disk)))?;
+        let token = self.blocks.start(id, Some(Tier::Disk), None, "written below")?;
+        let ended = self.blocks.end(token, true)?;
         self.counters.written_ahead += 1;
-        self.counters.bytes_to_disk += block.bytes;
-        self.block_mut(id)?.below = true;
+        self.counters.bytes_to_disk += ended.bytes;
         Ok(())
     }
 }
 
 /// The block rests on the host, and the disk does not have it.
 fn is_unwritten(block: &Block) -> bool {
-    rests_on_host(block) && !block.below
+    rests_on_host(block) && !block.is_on_disk()
 }

@@ -71,19 +71,19 @@ impl Pager {
         let (mut awaited, mut sunk) = (None, None);
         let mut position = self.arrived();
         while let Some(&id) = self.operation.operands().get(position) {
-            let block = self.block(id)?;
-            match block.place {
+            let block = self.blocks.block(id)?;
+            match block.place() {
                 Place::Device { .. } => {
                     if awaited.is_none() && sunk.is_none() {
                         self.set_arrived(position + 1);
                     }
                 }
-                Place::Returning { .. } => awaited = awaited.or(block.moving),
+                Place::Returning { .. } => awaited = awaited.or(block.copies.moving()),
                 Place::Leaving { .. } => {
                     return Err(Fault::Illegal {
                         attempted: "evicted under its operation",
                         block: id,
-                        place: block.place,
+                        place: block.place(),
                     }
                     .into());
                 }
@@ -113,9 +113,9 @@ impl Pager {
     }
 
     fn step_towards(&mut self, id: BlockId, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
-        let block = self.block(id)?;
+        let block = self.blocks.block(id)?;
         let (bytes, arena) = (block.bytes, block.arena);
-        let from = block.place.tier();
+        let from = block.copies.copy();
         let bring = Step::Bring { block: id, from };
         match self.make_room(bytes, arena, rooms) {
             Ok(Some(step)) => Ok(step),
@@ -136,7 +136,9 @@ impl Pager {
             Err(Stop::Shortage(Shortage::WorkingSet { .. })) if self.operation.driver.refuses() => {
                 Err(Shortage::Device { wanted: bytes }.into())
             }
-            Err(Stop::Shortage(Shortage::WorkingSet { .. })) if self.ledger.spare() > 0 => Ok(Step::Trim),
+            Err(Stop::Shortage(Shortage::WorkingSet { .. })) if self.blocks.ledger().spare() > 0 => {
+                Ok(Step::Trim)
+            }
             Err(Stop::Shortage(Shortage::WorkingSet { .. })) if self.oversized == Oversized::RunAlone => {
                 self.counters.over_budget += 1;
                 Ok(bring)
@@ -159,11 +161,11 @@ impl Pager {
         if self.sweep_is_due() {
             return Ok(Some(Step::Sweep));
         }
-        if self.ledger.spare() > 0 && (refused || self.ledger.fits_without(0, bytes)) {
+        if self.blocks.ledger().spare() > 0 && (refused || self.blocks.ledger().fits_without(0, bytes)) {
             return Ok(Some(Step::Trim));
         }
-        if let Some((token, _)) = self.moves.departing().next()
-            && (refused || self.ledger.fits_without(self.moves.departing_bytes(), bytes))
+        if let Some((token, _)) = self.blocks.departing().next()
+            && (refused || self.blocks.ledger().fits_without(self.blocks.departing_bytes(), bytes))
         {
             return Ok(Some(Step::Wait(token)));
         }
@@ -172,7 +174,7 @@ impl Pager {
                 Ok(Some(Step::Sweep))
             }
             // Whatever lands may be the room that is missing.
-            Err(Stop::Shortage(_)) if let Some(token) = self.moves.oldest() => Ok(Some(Step::Wait(token))),
+            Err(Stop::Shortage(_)) if let Some(token) = self.blocks.oldest() => Ok(Some(Step::Wait(token))),
             other => other.map(Some),
         }
     }
@@ -180,12 +182,12 @@ impl Pager {
     /// Sweeping looks at every block, so it is done at most once per operation and, with many blocks, only
     /// every so many operations; but always before a live block is copied out.
     fn sweep_is_due(&self) -> bool {
-        self.operation.number - self.swept_at > (self.slots.len() as u64) / 64
+        self.operation.number - self.swept_at > self.blocks.most() / 64
     }
 
     fn give_way(&mut self, wanted: u64, rooms: Rooms) -> Result<Step, Stop> {
         if let Some(id) = self.victim(rooms.for_victims()) {
-            let block = self.block(id)?;
+            let block = self.blocks.block(id)?;
             let copy = block.copied_to();
             if copy.is_none() || rooms.host.allows(block.bytes) {
                 return Ok(Step::Evict { block: id, copy });
@@ -195,30 +197,31 @@ impl Pager {
             }
             // Nobody can sink for it. Somebody else may still find room.
             if let Some(block) = self.victim(rooms.host) {
-                let copy = self.block(block)?.copied_to();
+                let copy = self.blocks.block(block)?.copied_to();
                 return Ok(Step::Evict { block, copy });
             }
             return Err(Shortage::TierFull { wanted }.into());
         }
         if let Some(block) = self.victim(Limit::NONE) {
-            let bytes = self.block(block)?.bytes;
+            let bytes = self.blocks.block(block)?.bytes;
             let Ok(Some(step)) = self.make_host_room(bytes, rooms) else {
                 return Err(Shortage::TierFull { wanted }.into());
             };
             return Ok(step);
         }
         let now = self.operation.number;
-        if self.live().any(|(_, block)| self.may_leave(block) && block.stuck_in == now) {
+        if self.blocks.live().any(|(_, block)| self.may_leave(block) && block.stuck_in == now) {
             if self.operation.copies == Copies::SecondTry {
                 return Err(Shortage::CopyOut { wanted }.into());
             }
             self.operation.copies = Copies::SecondTry;
-            self.slots.iter_mut().filter_map(|slot| slot.block.as_mut()).for_each(|block| block.stuck_in = 0);
+            self.blocks.forgive_failures();
             return self.give_way(wanted, rooms);
         }
         let operands = self.operation.operands().iter();
-        let wanted = operands.map(|id| self.block(*id).map(|block| block.bytes)).sum::<Result<u64, _>>()?;
-        let idle_pins = self.live().filter(|(_, block)| block.pinned && block.last_use != now);
+        let wanted =
+            operands.map(|id| self.blocks.block(*id).map(|block| block.bytes)).sum::<Result<u64, _>>()?;
+        let idle_pins = self.blocks.live().filter(|(_, block)| block.pinned && block.last_use != now);
         let pinned = idle_pins.map(|(_, block)| block.bytes).sum();
         Err(Shortage::WorkingSet { wanted, pinned }.into())
     }
@@ -235,7 +238,7 @@ impl Pager {
     /// The allocator holds no spare slice.
     pub fn trimmed(&mut self) {
         self.counters.trims += 1;
-        self.ledger.trim();
+        self.blocks.trim();
         // The driver has been given what we had; it is asked again before more is evicted.
         self.operation.driver = self.operation.driver.appeased();
     }
@@ -250,7 +253,7 @@ impl Pager {
 
     /// Whether `bytes` more fit on the device without another block leaving.
     pub(crate) fn has_room(&self, bytes: u64, arena: Arena) -> bool {
-        self.ledger.has_spare(arena, bytes) || self.ledger.fits(bytes)
+        self.blocks.ledger().has_spare(arena, bytes) || self.blocks.ledger().fits(bytes)
     }
 
     /// The tier where data from the program begins: the host or the device. Data on the host evicts no block, and leaves the
@@ -266,19 +269,20 @@ impl Pager {
     /// device holds; a sweep costs a constant per insertion of a block of average size.
     pub fn sweep_pays(&self) -> bool {
         let (blocks, bytes) = self.unswept;
-        blocks >= 64.max(self.live_blocks() / 8) || bytes >= (self.ledger.resident() / DEAD_PART).max(1)
+        blocks >= 64.max(self.blocks.count() / 8)
+            || bytes >= (self.blocks.ledger().resident() / DEAD_PART).max(1)
     }
 
     /// Whether the allocator hoards: it holds far more than this program ever used at once. Happens when
     /// sizes keep changing, since a spare slice serves only its own size.
     pub fn hoards(&self) -> bool {
-        let peak = self.ledger.resident_peak();
-        self.ledger.reserved() > peak.saturating_add(peak / 2).saturating_add(SLACK)
+        let peak = self.blocks.ledger().resident_peak();
+        self.blocks.ledger().reserved() > peak.saturating_add(peak / 2).saturating_add(SLACK)
     }
 
     /// The blocks that hold most bytes, largest first.
     pub fn largest(&self, count: usize) -> Vec<BlockId> {
-        let holders = self.live().filter(|(_, block)| block.place != Place::Nowhere);
+        let holders = self.blocks.live().filter(|(_, block)| block.place() != Place::Nowhere);
         let mut blocks: Vec<_> = holders.map(|(id, block)| (block.bytes, id)).collect();
         blocks.sort_by_key(|(bytes, id)| (std::cmp::Reverse(*bytes), id.index));
         blocks.truncate(count);

@@ -248,7 +248,7 @@ fn a_move_holds_its_bytes_on_both_sides_until_it_lands() {
         (10, 10),
         "the allocator keeps the slice"
     );
-    assert_eq!(pager.get(blocks[0]).map(|block| block.place), Some(Place::Away(Tier::Host)));
+    assert_eq!(pager.get(blocks[0]).map(Block::place), Some(Place::Away(Tier::Host)));
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn a_leaving_block_is_no_victim_again() {
     let leaving = pager.evict_started(blocks[0]).expect("idle");
     assert_eq!(pager.next_step(&|| Rooms::ENDLESS), Ok(Step::Wait(leaving)), "its only copy is being made");
     pager.failed(leaving).expect("under way");
-    assert_eq!(pager.get(blocks[0]).map(|block| block.place), Some(Place::Device { clean: None }));
+    assert_eq!(pager.get(blocks[0]).map(Block::place), Some(Place::Device { clean: None }));
 }
 
 #[test]
@@ -270,12 +270,12 @@ fn a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was() {
     let clean = Place::Device { clean: Some(Tier::Host) };
     let dirty = Place::Device { clean: None };
     for (block, place) in [(blocks[0], clean), (blocks[2], dirty)] {
-        assert_eq!(pager.get(block).map(|block| block.place), Some(place));
+        assert_eq!(pager.get(block).map(Block::place), Some(place));
         pager.begin(&[]).expect("no operand");
         let held = pager.ledger().held(Tier::Host);
         let token = pager.evict_started(block).expect("idle");
         pager.failed(token).expect("under way");
-        assert_eq!(pager.get(block).map(|block| block.place), Some(place));
+        assert_eq!(pager.get(block).map(Block::place), Some(place));
         assert_eq!(pager.ledger().held(Tier::Host), held);
     }
 }
@@ -295,7 +295,7 @@ fn an_operation_takes_a_leaving_block_back() {
         let current = !overwrite;
         assert_eq!(outcome, Outcome::Rescued { block: blocks[0], bytes: 10, copied, current });
         let clean = copied.filter(|_| current);
-        assert_eq!(pager.get(blocks[0]).map(|block| block.place), Some(Place::Device { clean }));
+        assert_eq!(pager.get(blocks[0]).map(Block::place), Some(Place::Device { clean }));
         assert_eq!(pager.ledger().held(Tier::Host), if current { 10 } else { 0 });
         pager.wrote(blocks[0]).expect("on the device");
     }
@@ -363,7 +363,7 @@ fn reports_that_contradict_the_books_are_faults_and_change_nothing() {
         pager.landed(token).map(drop),
         pager.failed(token).map(drop),
         pager.wrote(away).map(drop),
-        pager.wrote_in_tier(here, Tier::Host),
+        pager.wrote_on_host(here),
         pager.copy_dropped(here, Tier::Host),
         pager.copy_dropped(away, Tier::Host),
         pager.pin(away),
@@ -392,7 +392,7 @@ fn a_lowered_budget_drives_blocks_out_and_peaks_start_anew() {
     pager.begin_room(0, Arena(0));
     take_steps(&mut pager).expect("everything may leave");
     assert_eq!((pager.ledger().resident(), pager.ledger().reserved()), (20, 20));
-    let oldest = pager.get(blocks[0]).expect("alive").place;
+    let oldest = pager.get(blocks[0]).expect("alive").place();
     assert!(matches!(oldest, Place::Away(_)), "{oldest:?}");
     assert_eq!(pager.ledger().resident_peak(), 40);
     pager.reset_peaks();

@@ -3,13 +3,13 @@
 //! While the planner knows where the program is, by the [order](crate::furthest) of next uses; otherwise, and where
 //! that order has nobody to offer, by recency over all blocks. The program's wishes come before either.
 
-use crate::block::{Block, BlockId, Place, Preference};
+use crate::block::{Block, BlockId, Place};
 use crate::furthest::{Resident, Standing, first_of};
 use crate::limit::Limit;
 use crate::operation::Target;
 use crate::planner::Planner;
 use crate::policy::Candidate;
-use crate::residency::{Pager, Slot};
+use crate::residency::Pager;
 
 impl Pager {
     /// Nothing keeps the block on the device: it lies still there, and neither a pin nor the current
@@ -33,7 +33,7 @@ impl Pager {
             .filter(|(_, block)| block.preference == foremost)
             .map(|(id, block)| Candidate { index: id.index, last_use: block.last_use });
         let index = self.recency.choose(now, &candidates)?;
-        Some(BlockId { index, generation: self.slots[index as usize].generation })
+        self.blocks.id(index)
     }
 
     /// As [`may_leave`](Self::may_leave), with `room` for its contents, and nothing has failed.
@@ -43,12 +43,12 @@ impl Pager {
 
     fn able(&self, room: Limit) -> impl Iterator<Item = (BlockId, &Block)> + Clone {
         let now = self.operation.number;
-        self.live().filter(move |(_, block)| is_able(block, now, room))
+        self.blocks.live().filter(move |(_, block)| is_able(block, now, room))
     }
 
     fn planned_victim(&mut self, room: Limit) -> Option<BlockId> {
         let missing = self.missing();
-        if self.hinted > 0 {
+        if self.blocks.has_preferences() {
             let foremost = self.able(room).map(|(_, block)| block.preference).min()?;
             let able = self.able(room).filter(|(_, block)| block.preference == foremost);
             let planner = self.planner.as_ref()?;
@@ -63,12 +63,12 @@ impl Pager {
             let planner = self.planner.as_ref()?;
             first_of(self.able(room).map(|(id, block)| resident(planner, id, block)), planner.now(), missing)
         };
-        let Self { order, planner: Some(planner), slots, operation, .. } = self else { return None };
+        let Self { order, planner: Some(planner), blocks, operation, .. } = self else { return None };
         let look = |id: BlockId| {
-            let block = find(slots, id).filter(|block| block.place.is_on_device())?;
+            let block = blocks.get(id).filter(|block| block.is_on_device())?;
             Some(resident(planner, id, block))
         };
-        let able = |id: BlockId| find(slots, id).is_some_and(|block| is_able(block, operation.number, room));
+        let able = |id: BlockId| blocks.get(id).is_some_and(|block| is_able(block, operation.number, room));
         let first = order.first(planner.now(), missing, &look, &able);
         #[cfg(test)]
         assert_eq!(first, by_look, "the order offers whom a look at all blocks would choose");
@@ -82,13 +82,13 @@ impl Pager {
             Target::Operands { .. } => {
                 let operands = self.operation.operands().iter().filter_map(|id| self.get(*id));
                 operands
-                    .filter(|block| matches!(block.place, Place::Nowhere | Place::Away(_)))
+                    .filter(|block| matches!(block.place(), Place::Nowhere | Place::Away(_)))
                     .map(|block| block.bytes)
                     .sum()
             }
         };
-        let stays = self.ledger.resident().saturating_sub(self.moves.departing_bytes());
-        match wanted.saturating_sub(self.ledger.budget().less(stays).cut(u64::MAX)) {
+        let stays = self.blocks.ledger().resident().saturating_sub(self.blocks.departing_bytes());
+        match wanted.saturating_sub(self.blocks.ledger().budget().less(stays).cut(u64::MAX)) {
             // The driver has less than the budget allows, and nobody knows how much.
             0 => wanted,
             missing => missing,
@@ -97,8 +97,8 @@ impl Pager {
 
     /// Enters a block in the order, as it stands.
     pub(crate) fn enter_in_order(&mut self, id: BlockId) {
-        let Self { order, planner: Some(planner), slots, .. } = self else { return };
-        if let Some(block) = find(slots, id).filter(|_| order.is_awake()) {
+        let Self { order, planner: Some(planner), blocks, .. } = self else { return };
+        if let Some(block) = blocks.get(id).filter(|_| order.is_awake()) {
             order.enter(&resident(planner, id, block));
         }
     }
@@ -108,45 +108,31 @@ impl Pager {
         if !self.order.is_awake() {
             return;
         }
-        if anew || self.order.is_stale(self.live_blocks()) {
+        if anew || self.order.is_stale(self.blocks.count()) {
             if self.order.clear() {
                 self.enter_all();
             }
             return;
         }
-        let Self { order, planner: Some(planner), slots, operation, .. } = self else { return };
+        let Self { order, planner: Some(planner), blocks, operation, .. } = self else { return };
         for id in operation.operands() {
-            if let Some(block) = find(slots, *id) {
+            if let Some(block) = blocks.get(*id) {
                 order.enter(&resident(planner, *id, block));
             }
         }
     }
 
     fn enter_all(&mut self) {
-        let Self { order, planner: Some(planner), slots, .. } = self else { return };
-        for (index, slot) in slots.iter().enumerate() {
-            let id = BlockId { index: index as u32, generation: slot.generation };
-            if let Some(block) = slot.block.as_ref() {
-                order.enter(&resident(planner, id, block));
-            }
+        let Self { order, planner: Some(planner), blocks, .. } = self else { return };
+        for (id, block) in blocks.live() {
+            order.enter(&resident(planner, id, block));
         }
     }
-
-    /// Notes a change of the program's wishes, which are looked at only while there are any.
-    pub(crate) fn count_hint(&mut self, before: Preference, after: Preference) {
-        self.hinted -= u64::from(before != Preference::Policy);
-        self.hinted += u64::from(after != Preference::Policy);
-    }
-}
-
-fn find(slots: &[Slot], id: BlockId) -> Option<&Block> {
-    let slot = slots.get(id.index as usize)?;
-    slot.block.as_ref().filter(|_| slot.generation == id.generation)
 }
 
 fn resident(planner: &Planner, id: BlockId, block: &Block) -> Resident {
     let standing = Standing::of(
-        block.defined,
+        block.copies.is_written(),
         block.needs_copy(),
         planner.future(id),
         planner.now(),
@@ -156,7 +142,7 @@ fn resident(planner: &Planner, id: BlockId, block: &Block) -> Resident {
 }
 
 fn may_leave(block: &Block, now: u64) -> bool {
-    block.place.is_on_device() && block.moving.is_none() && !block.pinned && block.last_use != now
+    block.is_on_device() && block.copies.moving().is_none() && !block.pinned && block.last_use != now
 }
 
 fn is_able(block: &Block, now: u64, room: Limit) -> bool {

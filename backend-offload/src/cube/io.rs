@@ -187,7 +187,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             return None;
         }
         let rows = Rows::of(descriptor);
-        match self.pager.get(id)?.place {
+        match self.pager.get(id)?.place() {
             Place::Away(_) | Place::Device { clean: Some(_) } => {
                 let contents = self.tiers.get(id)?.bytes();
                 let mut bytes = Vec::with_capacity(rows.bytes());
@@ -290,7 +290,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     fn write_on_host(&mut self, id: BlockId, descriptor: &CopyDescriptor, bytes: &Bytes) -> bool {
         let readable = R::can_read_tensor(&descriptor.shape, &descriptor.strides);
         let (stream, size) = (self.table.get(id).stream, self.table.get(id).size);
-        let better_here = self.pager.get(id).is_some_and(|block| match block.place {
+        let better_here = self.pager.get(id).is_some_and(|block| match block.place() {
             Place::Away(_) => true,
             Place::Nowhere => {
                 let arena = self.streams.arena(stream);
@@ -311,7 +311,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         });
         if edited {
             self.heal(id, descriptor);
-            if let Err(fault) = self.pager.wrote_in_tier(id, Tier::Host) {
+            if let Err(fault) = self.pager.wrote_on_host(id) {
                 self.distrust(id, fault, WRITE);
             }
         }

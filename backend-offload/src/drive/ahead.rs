@@ -82,7 +82,9 @@ fn raised_ahead<M: Mover>(door: &mut M, block: BlockId) -> Result<bool, Halt> {
 
 /// Gives up what nobody waits for and takes room below the device. False if there is nothing.
 pub(super) fn give_up<M: Mover>(door: &mut M) -> bool {
-    door.pager().raise_given_up();
+    if let Err(fault) = door.pager().raise_given_up() {
+        tracing::error!(target: TARGET, "giving up a block that was on its way from the disk: {fault}");
+    }
     door.tiers().give_up_ahead()
 }
 

@@ -112,7 +112,7 @@ impl<B: SharedStorage> State<B> {
             draft.copy_from_slice(contents);
         }
         let block = self.pager.insert(contents.len() as u64, Arena::UNPOOLED);
-        if let Err(fault) = self.pager.wrote_in_tier(block, Tier::Host) {
+        if let Err(fault) = self.pager.wrote_on_host(block) {
             self.fault(fault, "a tensor from data");
             self.remove_block(block);
             return Err(handle);

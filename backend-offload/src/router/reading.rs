@@ -8,7 +8,7 @@ use super::table::Tensor;
 use crate::error::OffloadError;
 use burn_backend::{ExecutionError, TensorData};
 use burn_ir::TensorIr;
-use pager::{BlockId, Place, Tier};
+use pager::{Block, BlockId, Place, Tier};
 use std::sync::Arc;
 
 impl<B: SharedStorage> State<B> {
@@ -63,11 +63,11 @@ impl<B: SharedStorage> State<B> {
     /// Whether the host has the contents, too.
     fn is_clean(&self, block: BlockId) -> bool {
         let clean = Place::Device { clean: Some(Tier::Host) };
-        self.pager.get(block).is_some_and(|block| block.place == clean)
+        self.pager.get(block).is_some_and(|block| block.place() == clean)
     }
 
     fn is_on_device(&self, block: BlockId) -> bool {
-        self.pager.get(block).is_some_and(|block| block.place.is_on_device())
+        self.pager.get(block).is_some_and(Block::is_on_device)
     }
 
     fn handle(&mut self, work: &Work) -> Result<B::Handle, Arc<OffloadError>> {

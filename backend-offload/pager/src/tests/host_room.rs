@@ -14,7 +14,7 @@ fn on_host<const N: usize>(sizes: [u64; N]) -> (Pager, [BlockId; N]) {
     let mut pager = Pager::new(Limit::bytes(100), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let blocks = sizes.map(|bytes| pager.insert(bytes, Arena(0)));
     for block in blocks {
-        pager.wrote_in_tier(block, HOST).expect("it is nowhere");
+        pager.wrote_on_host(block).expect("it is nowhere");
     }
     (pager, blocks)
 }

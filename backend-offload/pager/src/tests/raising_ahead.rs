@@ -72,7 +72,7 @@ fn under_way() -> (Sweep, BlockId) {
 fn an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it() {
     let (mut sweep, block) = under_way();
     assert_eq!(
-        sweep.pager.get(block).expect("it lives").place,
+        sweep.pager.get(block).expect("it lives").place(),
         Place::Away(DISK),
         "until all of it has come"
     );
@@ -99,16 +99,15 @@ fn a_block_is_under_way_until_it_is_given_up_changed_or_dropped() {
     let other =
         sweep.pager.soon_from_disk(BLOCKS).into_iter().find(|id| *id != block).expect("many are there");
     assert!(sweep.pager.raise_begun(other).is_err(), "one at a time");
-    sweep.pager.raise_given_up();
+    sweep.pager.raise_given_up().expect("it is under way");
     assert_eq!(sweep.pager.raising(), None);
-    let on_device =
-        sweep.blocks.iter().find(|id| sweep.pager.get(**id).is_some_and(|block| block.place.is_on_device()));
+    let on_device = sweep.blocks.iter().find(|id| sweep.pager.get(**id).is_some_and(Block::is_on_device));
     let on_device = *on_device.expect("two are");
     assert!(sweep.pager.raise_begun(on_device).is_err(), "it is not on the disk");
     sweep.pager.raise_begun(block).expect("it is on the disk");
-    sweep.pager.wrote_in_tier(block, HOST).expect("the program may");
+    sweep.pager.wrote_on_host(block).expect("the program may");
     assert_eq!(sweep.pager.raising(), None, "what comes from the disk is out of date");
-    assert_eq!(sweep.pager.get(block).map(|block| block.place), Some(Place::Away(HOST)));
+    assert_eq!(sweep.pager.get(block).map(Block::place), Some(Place::Away(HOST)));
     sweep.pager.raise_begun(other).expect("it is on the disk");
     sweep.pager.remove(other).expect("it lives");
     assert_eq!(sweep.pager.raising(), None);

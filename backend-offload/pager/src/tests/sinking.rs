@@ -29,7 +29,8 @@ fn operate_above_a_disk(
 
 fn place(pager: &Pager, id: BlockId) -> (Place, bool) {
     let block = pager.get(id).expect("it lives");
-    (block.place, block.below)
+    let below = block.held().contains(HOST) && block.held().contains(DISK);
+    (block.place(), below)
 }
 
 #[test]
@@ -127,15 +128,15 @@ fn a_full_disk_is_a_full_tier_and_no_disk_is_no_step() {
 fn what_is_written_on_the_host_is_no_more_on_the_disk() {
     let mut pager = Pager::new(Limit::bytes(10), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let block = pager.insert(10, Arena(0));
-    pager.wrote_in_tier(block, HOST).expect("it is nowhere");
+    pager.wrote_on_host(block).expect("it is nowhere");
     pager.sunk(block).expect("it is on the host");
     assert_eq!(pager.sunk(block).map_err(|fault| matches!(fault, Fault::Illegal { .. })), Err(true));
-    pager.wrote_in_tier(block, HOST).expect("it is away");
+    pager.wrote_on_host(block).expect("it is away");
     assert_eq!((place(&pager, block), pager.ledger().held(DISK)), ((Place::Away(HOST), false), 0));
     pager.sunk(block).expect("it is on the host");
     pager.raised(block).expect("it is on the disk");
     assert_eq!((place(&pager, block), pager.ledger().held(DISK)), ((Place::Away(HOST), true), 10));
-    pager.wrote_in_tier(block, HOST).expect("it is away");
+    pager.wrote_on_host(block).expect("it is away");
     assert_eq!((place(&pager, block), pager.ledger().held(DISK)), ((Place::Away(HOST), false), 0));
     assert!(pager.raised(block).is_err() && pager.return_started(block).is_ok());
 }
@@ -145,7 +146,7 @@ fn the_block_that_the_disk_has_sinks_of_two_needed_equally_late_and_nothing_is_w
     let mut pager = Pager::new(Limit::bytes(10), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let [below, larger] = [10, 12].map(|bytes| pager.insert(bytes, Arena(0)));
     for block in [below, larger] {
-        pager.wrote_in_tier(block, HOST).expect("it is nowhere");
+        pager.wrote_on_host(block).expect("it is nowhere");
     }
     pager.sunk(below).expect("it is on the host");
     pager.raised(below).expect("it is on the disk");
@@ -161,7 +162,7 @@ fn a_copy_that_the_disk_has_too_is_given_up_before_a_larger_one() {
     let mut pager = Pager::new(Limit::bytes(100), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let [below, larger] = [10, 12].map(|bytes| pager.insert(bytes, Arena(0)));
     for block in [below, larger] {
-        pager.wrote_in_tier(block, HOST).expect("it is nowhere");
+        pager.wrote_on_host(block).expect("it is nowhere");
     }
     pager.sunk(below).expect("it is on the host");
     operate_above_a_disk(&mut pager, &[below, larger], [22, 10]).expect("there is room");
@@ -227,11 +228,11 @@ fn written_pair() -> (Pager, [BlockId; 2]) {
 fn a_copy_on_the_disk_is_kept_where_giving_it_up_makes_no_room() {
     let mut pager = Pager::new(Limit::bytes(10), Policy::LeastRecentlyUsed, Oversized::Refuse);
     let [small, large] = [10, 30].map(|bytes| pager.insert(bytes, Arena(0)));
-    pager.wrote_in_tier(small, HOST).expect("it is nowhere");
+    pager.wrote_on_host(small).expect("it is nowhere");
     pager.sunk(small).expect("it is on the host");
     operate_above_a_disk(&mut pager, &[small], [10, 10]).expect("there is room");
     pager.copy_dropped(small, HOST).expect("it has a copy");
-    pager.wrote_in_tier(large, HOST).expect("it is nowhere");
+    pager.wrote_on_host(large).expect("it is nowhere");
     pager.swept();
     let full = Rooms { host: Limit::bytes(0), disk: Limit::bytes(0), page: 1 };
     let refused = Err(Stop::Shortage(Shortage::TierFull { wanted: 5 }));

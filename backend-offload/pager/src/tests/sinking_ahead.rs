@@ -9,7 +9,7 @@ fn swept(policy: Policy, host: u64, disk: u64, ahead: bool) -> Sweep {
         let rooms = sweep.rooms();
         if let Some(next) = sweep.pager.next_below(&|| rooms).filter(|_| ahead) {
             sweep.pager.written_below(next).expect("it rests on the host");
-            assert!(sweep.pager.get(next).is_some_and(|block| block.below));
+            assert!(sweep.pager.get(next).is_some_and(Block::is_on_disk));
         }
         sweep.pager.wrote(block).expect("on the device");
     })
@@ -55,7 +55,7 @@ fn a_block_is_written_below_only_where_it_rests_on_the_host_alone() {
     let more = pager.insert(10, Arena(0));
     operate(&mut pager, &[more]);
     let away =
-        *blocks.iter().find(|id| !pager.get(**id).expect("it lives").place.is_on_device()).expect("one left");
+        *blocks.iter().find(|id| !pager.get(**id).expect("it lives").is_on_device()).expect("one left");
     pager.written_below(away).expect("it rests there");
     assert!(pager.written_below(away).is_err(), "the disk has it");
     assert_eq!((pager.ledger().held(HOST), pager.ledger().held(DISK)), (10, 10));

@@ -36,7 +36,7 @@ fn operations_of_a_program_that_fits_allocate_nothing() {
         for pair in blocks.windows(2) {
             if !pager.begin(pair).expect("it fits") {
                 for block in pair {
-                    if !pager.get(*block).expect("it lives").place.is_on_device() {
+                    if !pager.get(*block).expect("it lives").is_on_device() {
                         let token = pager.return_started(*block).expect("nowhere yet");
                         pager.landed(token).expect("under way");
                     }

@@ -22,7 +22,7 @@ fn door() -> (FakeDoor, BlockId, BlockId) {
 }
 
 fn place(door: &FakeDoor, block: BlockId) -> Place {
-    door.pager.get(block).expect("a block that lives").place
+    door.pager.get(block).expect("a block that lives").place()
 }
 
 #[test]

@@ -1,0 +1,54 @@
+//! The end of a transfer, for the door to follow.
+
+use crate::block::{BlockId, Tier};
+
+/// How a move ended, for the door to follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The block is off the device: its device memory is to be given up. `copied` names the tier that has
+    /// taken its contents; without one, nothing was copied.
+    Left {
+        /// The block.
+        block: BlockId,
+        /// Its size.
+        bytes: u64,
+        /// The tier the move copied to.
+        copied: Option<Tier>,
+    },
+    /// An operation took the block back before it had left: its device memory stays its own. The copy just
+    /// made is to be kept if it is `current`, and thrown away otherwise.
+    Rescued {
+        /// The block.
+        block: BlockId,
+        /// Its size.
+        bytes: u64,
+        /// The tier the move copied to.
+        copied: Option<Tier>,
+        /// Nothing was written since.
+        current: bool,
+    },
+    /// The block is on the device.
+    Returned {
+        /// The block.
+        block: BlockId,
+        /// Its size.
+        bytes: u64,
+        /// The tier its contents came from, which keeps them; `None` for a block never written.
+        from: Option<Tier>,
+    },
+    /// It could not leave: its device memory stays its own, a copy begun is to be thrown away.
+    Stayed {
+        /// The block.
+        block: BlockId,
+    },
+    /// It could not return: the device memory taken for it is to be given up.
+    NotReturned {
+        /// The block.
+        block: BlockId,
+    },
+    /// The program dropped it while it moved: device memory and copies are to be thrown away.
+    Removed {
+        /// The block, whose id no longer names anything.
+        block: BlockId,
+    },
+}
