@@ -29,6 +29,17 @@ const PLAYED: u32 = 8;
 /// A plan that went wrong is made anew no earlier than this.
 const OFTEN: u64 = 256;
 
+/// A way between tiers on which moves are started ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// Between host and device, in both directions.
+    Device,
+    /// From disk to host.
+    FromDisk,
+    /// From host to disk.
+    ToDisk,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
     enabled: bool,
@@ -42,7 +53,7 @@ pub(crate) struct Ahead {
 }
 
 impl Pager {
-    /// Whether [`next_ahead`](Self::next_ahead) has anything to say: for doors whose moves end later than they start.
+    /// Whether moves between host and device are started ahead: for adapters whose moves end later than they start.
     pub fn look_ahead(&mut self, enabled: bool) {
         if enabled != self.ahead.enabled {
             self.ahead = Ahead { enabled, ..Ahead::default() };
@@ -54,9 +65,17 @@ impl Pager {
         self.ahead.enabled && self.is_planning()
     }
 
-    /// The next step worth taking for operations still to come, while the one begun last runs. A hint: it may be
-    /// taken or left. `rooms` as for [`next_step`](Self::next_step).
-    pub fn next_ahead(&mut self, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
+    /// The next step for operations still to come, while the one begun last runs. A hint: the step may be taken or left.
+    /// `rooms` as for [`next_step`](Self::next_step).
+    pub fn prefetch(&mut self, link: Link, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
+        match link {
+            Link::Device => self.next_ahead(rooms),
+            Link::FromDisk => self.next_loaded(rooms),
+            Link::ToDisk => self.next_written(rooms).map(|block| Step::WriteAhead { block }),
+        }
+    }
+
+    fn next_ahead(&mut self, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
         if !self.is_looking_ahead() || self.operation.driver.refuses() {
             return None;
         }

@@ -1,6 +1,7 @@
 //! Counts of what the pager decided. Exact: tests compare them with equality.
 
 use crate::block::Tier;
+use crate::blocks::Ended;
 
 /// Counters since the pager was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,26 +51,14 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// A transfer of a block whose contents `copy` held has ended.
-    pub(crate) fn note_moved(
-        &mut self,
-        bytes: u64,
-        to: Option<Tier>,
-        frees: Option<Tier>,
-        copy: Option<Tier>,
-    ) {
-        match (to, frees) {
-            (Some(Tier::Host), Some(Tier::Device)) => self.bytes_out += bytes,
-            (Some(Tier::Device), _) if copy.is_some() => self.bytes_in += bytes,
+    /// Counts the bytes that a move copied.
+    pub(crate) fn note_bytes(&mut self, ended: &Ended) {
+        match (ended.to, ended.frees) {
+            (Some(Tier::Host), Some(_)) => self.bytes_out += ended.bytes,
+            (Some(Tier::Host), None) => self.bytes_from_disk += ended.bytes,
+            (Some(Tier::Disk), _) => self.bytes_to_disk += ended.bytes,
+            (Some(Tier::Device), _) if ended.copy.is_some() => self.bytes_in += ended.bytes,
             _ => {}
-        }
-    }
-
-    /// A block left the device, with a copy to a tier or without.
-    pub(crate) fn note_left(&mut self, copied: Option<Tier>) {
-        match copied {
-            Some(_) => self.evictions += 1,
-            None => self.clean_drops += 1,
         }
     }
 

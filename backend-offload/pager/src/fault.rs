@@ -19,6 +19,8 @@ pub enum Fault {
         /// Where it is.
         place: Place,
     },
+    /// The step reported as started moves no block.
+    NoMove,
     /// A sum of bytes would fall below zero or exceed `u64`.
     Ledger {
         /// The sum.
@@ -35,6 +37,7 @@ impl fmt::Display for Fault {
         match self {
             Self::UnknownBlock(id) => write!(f, "block {}.{} does not exist", id.index, id.generation),
             Self::UnknownMove(token) => write!(f, "move {} is not under way", token.0),
+            Self::NoMove => write!(f, "the step that started moves no block"),
             Self::Illegal { attempted, block, place } => {
                 write!(f, "block {}.{} cannot be {attempted}: it is {place:?}", block.index, block.generation)
             }

@@ -51,7 +51,7 @@ impl Pager {
             return Ok(None);
         }
         match self.next_to_make_way(self.blocks.live(), rooms) {
-            Some(Step::Sink { block })
+            Some(Step::Spill { block })
                 if self.operation.garbage == Garbage::Unsearched
                     && !self.blocks.block(block)?.is_on_disk() =>
             {
@@ -73,7 +73,7 @@ impl Pager {
             return Some(Step::DropCopy { block, tier: Tier::Host });
         }
         if let Some(block) = self.deepest(live.clone(), rooms.disk) {
-            return Some(Step::Sink { block });
+            return Some(Step::Spill { block });
         }
         let block = spare_on_disk(live, rooms)?;
         Some(Step::DropCopy { block, tier: Tier::Disk })
@@ -139,7 +139,7 @@ impl Foreseen {
     }
 
     fn take(&mut self, step: Step) {
-        let (Step::Sink { block: id } | Step::DropCopy { block: id, .. }) = step else { return };
+        let (Step::Spill { block: id } | Step::DropCopy { block: id, .. }) = step else { return };
         let Some((_, block)) = self.blocks.iter_mut().find(|(other, _)| *other == id) else { return };
         let (bytes, on_disk) = (block.bytes, self.rooms.on_disk(block.bytes));
         let Rooms { host, disk, .. } = &mut self.rooms;

@@ -1,19 +1,18 @@
 //! Decides which blocks of memory live where, and moves none of them.
 //!
 //! A *block* is one base allocation, identified by a [`BlockId`] and known by its size alone. The pager never
-//! sees a device, a tensor, a clock or a file; a door drives it:
+//! sees a device, a tensor, a clock or a file. An *adapter* drives it:
 //!
-//! 1. [`Pager::begin`] names the operands of the next operation;
-//! 2. [`Pager::next_step`] says what to do next. The door does it and reports how it went, until the step is
-//!    [`Step::Ready`]. Moves of a block are reported twice, when they start ([`Pager::evict_started`],
-//!    [`Pager::return_started`]) and when they end ([`Pager::landed`], [`Pager::failed`]); in between other
-//!    steps may be taken and other operations may run;
-//! 3. the operation runs; [`Pager::wrote`] tells which blocks changed.
+//! 1. [`Pager::begin`] names the operands of the next operation.
+//! 2. [`Pager::next_step`] names the next step. The adapter takes it and reports the result, until the step is
+//!    [`Step::Ready`]. A move is reported twice: [`Pager::started`] and [`Pager::ended`]. In between, other steps may be
+//!    taken and other operations may run.
+//! 3. The operation runs. [`Pager::wrote`] names each block that changed.
 //!
-//! A door whose moves end later than they start asks [`Pager::next_ahead`], too, once an operation is ready: what it
-//! starts then runs beside that operation. So does a door above a disk with [`Pager::next_below`].
+//! Once an operation is ready, [`Pager::prefetch`] names moves for operations to come, for adapters whose moves run beside
+//! the work.
 //!
-//! One step at a time, because each can fail, and because what a step frees is known only once it is done.
+//! Each call names one step, because a step can fail, and because the memory it frees is known only when it ends.
 //!
 //! Budget invariant: `resident + spare <= budget` before and after every step, where *spare* are slices the
 //! device allocator keeps for reuse, and blocks on their way in either direction are resident. The one
@@ -57,6 +56,7 @@ mod timeline;
 mod trace;
 mod victims;
 
+pub use ahead::Link;
 pub use block::{Arena, Block, BlockId, Place, Preference, Tier, Token};
 pub use bound::{bound, disk_bound};
 pub use copies::TierSet;

@@ -46,6 +46,41 @@ pub enum Outcome {
         /// The block.
         block: BlockId,
     },
+    /// The block is on the host, and the disk keeps its copy.
+    Loaded {
+        /// The block.
+        block: BlockId,
+        /// Its size.
+        bytes: u64,
+    },
+    /// The block is on the disk alone.
+    Spilled {
+        /// The block.
+        block: BlockId,
+        /// Its size.
+        bytes: u64,
+        /// The disk had no copy before.
+        written: bool,
+    },
+    /// The disk has a copy of the block, which stays on the host.
+    WrittenAhead {
+        /// The block.
+        block: BlockId,
+        /// Its size.
+        bytes: u64,
+    },
+    /// A copy of the block was dropped.
+    Dropped {
+        /// The block.
+        block: BlockId,
+        /// Its size.
+        bytes: u64,
+    },
+    /// A move between host and disk failed: the block is where it was.
+    Unmoved {
+        /// The block.
+        block: BlockId,
+    },
     /// The program dropped it while it moved: device memory and copies are to be thrown away.
     Removed {
         /// The block, whose id no longer names anything.

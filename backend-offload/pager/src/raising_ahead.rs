@@ -5,8 +5,7 @@
 //!
 //! One block at a time is under way. It has its host memory from the beginning, and counts as on the disk until all of it has come.
 
-use crate::block::{BlockId, Place, Tier};
-use crate::fault::{Fault, illegal};
+use crate::block::{BlockId, Place, Tier, Token};
 use crate::limit::Limit;
 use crate::planner::Future;
 use crate::residency::Pager;
@@ -27,13 +26,23 @@ pub(crate) struct RaisingAhead {
     at: u64,
 }
 
+impl RaisingAhead {
+    /// Forgets what was chosen.
+    pub fn forget(&mut self) {
+        self.chosen.clear();
+    }
+}
+
 impl Pager {
-    /// The next step towards having blocks on the host that are on the disk, beside the operation begun last: [`Step::Sink`] for one that
-    /// the disk has, or [`Step::Raise`], which [`raise_begun`](Self::raise_begun) reports and [`raised_ahead`](Self::raised_ahead) ends. A hint: it may
-    /// be taken or left. `rooms` as for [`next_step`](Self::next_step).
-    pub fn next_above(&mut self, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
-        if let Some(block) = self.raising() {
-            return Some(Step::Raise { block });
+    /// The block that is being loaded from disk, and the token of its move.
+    pub fn loading(&self) -> Option<(Token, BlockId)> {
+        self.blocks.loading()
+    }
+
+    /// The next step towards loading blocks before operations need them: a block is loaded, or one that the disk has is spilled.
+    pub(crate) fn next_loaded(&mut self, rooms: &dyn Fn() -> Rooms) -> Option<Step> {
+        if let Some((_, block)) = self.loading() {
+            return Some(Step::LoadAhead { block });
         }
         if !self.is_planning() || self.blocks.ledger().held(Tier::Disk) == 0 {
             return None;
@@ -53,9 +62,9 @@ impl Pager {
     }
 
     fn is_of_use(&self, step: Step) -> bool {
-        let (Step::Sink { block: id } | Step::Raise { block: id }) = step else { return false };
+        let (Step::Spill { block: id } | Step::LoadAhead { block: id }) = step else { return false };
         self.get(id).is_some_and(|block| match step {
-            Step::Raise { .. } => block.place() == Place::Away(Tier::Disk),
+            Step::LoadAhead { .. } => block.place() == Place::Away(Tier::Disk),
             _ => rests_on_host(block) && block.is_on_disk(),
         })
     }
@@ -80,48 +89,19 @@ impl Pager {
                 && let Some((_, block, bytes)) = sinking.pop_if(|(depth, ..)| *depth / LATER >= after)
             {
                 room += bytes;
-                steps.push(Step::Sink { block });
+                steps.push(Step::Spill { block });
             }
             if room < wanted.bytes {
                 break;
             }
             room -= wanted.bytes;
-            steps.push(Step::Raise { block });
+            steps.push(Step::LoadAhead { block });
         }
         // Nobody sinks for nothing.
-        steps
-            .truncate(steps.iter().rposition(|step| matches!(step, Step::Raise { .. })).map_or(0, |n| n + 1));
+        steps.truncate(
+            steps.iter().rposition(|step| matches!(step, Step::LoadAhead { .. })).map_or(0, |n| n + 1),
+        );
         steps.reverse();
         steps
-    }
-
-    /// The block that is under way from the disk while the program goes on.
-    pub fn raising(&self) -> Option<BlockId> {
-        self.blocks.loading().map(|(_, id)| id)
-    }
-
-    /// The block has host memory, and its contents are on their way while the program goes on.
-    pub fn raise_begun(&mut self, id: BlockId) -> Result<(), Fault> {
-        if self.raising().is_some() {
-            return Err(illegal("begun to be raised", id, self.blocks.block(id)?));
-        }
-        self.blocks.start(id, Some(Tier::Host), None, "begun to be raised")?;
-        Ok(())
-    }
-
-    /// All of the block that was under way is on the host, before an operation had to wait for it. The disk keeps it, too.
-    pub fn raised_ahead(&mut self, id: BlockId) -> Result<(), Fault> {
-        self.raised(id)?;
-        self.counters.raised_ahead += 1;
-        Ok(())
-    }
-
-    /// The block that is under way stays on the disk, and has no host memory.
-    pub fn raise_given_up(&mut self) -> Result<(), Fault> {
-        self.raising_ahead.chosen.clear();
-        if let Some((token, _)) = self.blocks.loading() {
-            self.blocks.end(token, false)?;
-        }
-        Ok(())
     }
 }

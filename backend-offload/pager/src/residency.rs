@@ -17,6 +17,7 @@ use crate::policy::{Policy, Recency};
 use crate::raising_ahead::RaisingAhead;
 use crate::recording::Recorder;
 use crate::sinking_ahead::SinkingAhead;
+use crate::steps::Step;
 
 /// Where every block of one device is, and what has to happen before an operation may run.
 #[derive(Debug)]
@@ -224,69 +225,110 @@ impl Pager {
 
     // ---- moves ----------------------------------------------------------------------------------------
 
-    /// The block leaves the device from now on; into the host tier, if it needs a copy.
-    pub fn evict_started(&mut self, id: BlockId) -> Result<Token, Fault> {
-        let block = *self.blocks.block(id)?;
-        let is_needed = block.pinned || block.last_use == self.operation.number;
-        if is_needed || block.copies.moving().is_some() {
-            return Err(illegal("evicted while it is needed", id, &block));
+    /// A move that [`next_step`](Self::next_step) or [`prefetch`](Self::prefetch) named has started. Its bytes count in the
+    /// tier it copies to from here on. A load that is under way already goes on under its token.
+    pub fn started(&mut self, step: Step) -> Result<Token, Fault> {
+        match step {
+            Step::Evict { block: id, copy } => {
+                let block = *self.blocks.block(id)?;
+                let is_needed = block.pinned || block.last_use == self.operation.number;
+                if is_needed || block.copies.moving().is_some() {
+                    return Err(illegal("evicted while it is needed", id, &block));
+                }
+                let token = self.blocks.start(id, copy, Some(Tier::Device), "evicted")?;
+                self.counters.brought_in_vain += u64::from(self.blocks.set_ahead(id, false)?);
+                Ok(token)
+            }
+            Step::Bring { block, .. } => {
+                let token = self.blocks.start(block, Some(Tier::Device), None, "brought")?;
+                self.operation.driver = self.operation.driver.appeased();
+                Ok(token)
+            }
+            Step::DropCopy { block, tier } => {
+                self.blocks.start(block, None, Some(tier), "stripped of its copy")
+            }
+            Step::Spill { block } => {
+                let to = (!self.blocks.block(block)?.is_on_disk()).then_some(Tier::Disk);
+                self.blocks.start(block, to, Some(Tier::Host), "spilled to disk")
+            }
+            Step::Load { block } | Step::LoadAhead { block } => {
+                let token = match self.blocks.loading() {
+                    Some((token, loading)) if loading == block => token,
+                    Some(_) if matches!(step, Step::LoadAhead { .. }) => {
+                        let attempted = "loaded ahead beside another block";
+                        return Err(illegal(attempted, block, self.blocks.block(block)?));
+                    }
+                    _ => self.blocks.start(block, Some(Tier::Host), None, "loaded from disk")?,
+                };
+                self.blocks.set_ahead(block, matches!(step, Step::LoadAhead { .. }))?;
+                Ok(token)
+            }
+            Step::WriteAhead { block } => {
+                self.blocks.start(block, Some(Tier::Disk), None, "written to disk ahead")
+            }
+            Step::Sweep | Step::Trim | Step::Wait(_) | Step::Ready => Err(Fault::NoMove),
         }
-        let token = self.blocks.start(id, block.copied_to(), Some(Tier::Device), "evicted")?;
-        self.counters.brought_in_vain += u64::from(self.blocks.set_ahead(id, false)?);
-        Ok(token)
     }
 
-    /// Device memory was taken for the block, and its contents are on their way if it has any. The bytes
-    /// count from here on.
-    pub fn return_started(&mut self, id: BlockId) -> Result<Token, Fault> {
-        let token = self.blocks.start(id, Some(Tier::Device), None, "returned")?;
-        self.operation.driver = self.operation.driver.appeased();
-        Ok(token)
-    }
-
-    /// The move is done.
-    pub fn landed(&mut self, token: Token) -> Result<Outcome, Fault> {
-        self.ended(token, true)
-    }
-
-    /// The move came to nothing. The block is where it was before, dirty or clean as it was; one that could
-    /// not leave is asked again only after all others. The allocator keeps the memory taken for one that
-    /// could not return.
-    pub fn failed(&mut self, token: Token) -> Result<Outcome, Fault> {
-        self.ended(token, false)
-    }
-
-    fn ended(&mut self, token: Token, succeeded: bool) -> Result<Outcome, Fault> {
-        let Ended { id: block, bytes, to, frees, copy, fate } = self.blocks.end(token, succeeded)?;
+    /// A move has ended. One that failed leaves the block where it was, dirty or clean as it was; a block that could not
+    /// leave is tried again after all others. The allocator keeps the memory taken for a block that could not be brought.
+    pub fn ended(&mut self, token: Token, succeeded: bool) -> Result<Outcome, Fault> {
+        let ended = self.blocks.end(token, succeeded)?;
         if succeeded {
-            self.counters.note_moved(bytes, to, frees, copy);
+            self.counters.note_bytes(&ended);
         }
+        let Ended { id: block, bytes, to, frees, copy, fate } = ended;
         let Some(fate) = fate else { return Ok(Outcome::Removed { block }) };
+        let outcome = match (to, frees) {
+            (_, Some(Tier::Device)) if !succeeded => Outcome::Stayed { block },
+            (copied, Some(Tier::Device)) if fate == Fate::Awaited => Outcome::Left { block, bytes, copied },
+            (copied, Some(Tier::Device)) => {
+                Outcome::Rescued { block, bytes, copied, current: fate == Fate::Kept }
+            }
+            (Some(Tier::Device), _) if !succeeded => Outcome::NotReturned { block },
+            (Some(Tier::Device), _) => Outcome::Returned { block, bytes, from: copy },
+            _ if !succeeded => Outcome::Unmoved { block },
+            (Some(Tier::Host), _) => Outcome::Loaded { block, bytes },
+            (Some(_), None) => Outcome::WrittenAhead { block, bytes },
+            (written, _) if !self.blocks.block(block)?.is_on_device() && frees == Some(Tier::Host) => {
+                Outcome::Spilled { block, bytes, written: written.is_some() }
+            }
+            _ => Outcome::Dropped { block, bytes },
+        };
+        self.note_end(outcome)?;
+        Ok(outcome)
+    }
+
+    /// Counts the end of a move, and enters a block that is on the device in the order of evictions.
+    fn note_end(&mut self, outcome: Outcome) -> Result<(), Fault> {
         let now = self.operation.number;
-        let outcome = match (frees, succeeded) {
-            (Some(Tier::Device), true) if fate == Fate::Awaited => {
-                self.counters.note_left(to);
-                return Ok(Outcome::Left { block, bytes, copied: to });
-            }
-            (Some(Tier::Device), true) => {
-                Outcome::Rescued { block, bytes, copied: to, current: fate == Fate::Kept }
-            }
-            (Some(Tier::Device), false) => {
+        match outcome {
+            Outcome::Left { copied: Some(_), .. } => self.counters.evictions += 1,
+            Outcome::Left { copied: None, .. } => self.counters.clean_drops += 1,
+            Outcome::Stayed { block } => {
                 self.blocks.note_failure(block, now)?;
-                Outcome::Stayed { block }
+                self.enter_in_order(block);
             }
-            (_, true) => {
-                self.counters.restores += u64::from(copy.is_some());
-                Outcome::Returned { block, bytes, from: copy }
+            Outcome::Rescued { block, .. } => self.enter_in_order(block),
+            Outcome::Returned { block, from, .. } => {
+                self.counters.restores += u64::from(from.is_some());
+                self.enter_in_order(block);
             }
-            (_, false) => {
+            Outcome::NotReturned { block } => {
                 self.blocks.note_failure(block, now)?;
                 self.blocks.set_ahead(block, false)?;
-                return Ok(Outcome::NotReturned { block });
             }
-        };
-        self.enter_in_order(block);
-        Ok(outcome)
+            Outcome::Loaded { block, .. } => {
+                self.counters.raised += 1;
+                self.counters.raised_ahead += u64::from(self.blocks.set_ahead(block, false)?);
+            }
+            Outcome::Spilled { .. } => self.counters.sunk += 1,
+            Outcome::WrittenAhead { .. } => self.counters.written_ahead += 1,
+            // What was chosen counted on the room that it gave up.
+            Outcome::Unmoved { .. } => self.raising_ahead.forget(),
+            Outcome::Dropped { .. } | Outcome::Removed { .. } => {}
+        }
+        Ok(())
     }
 
     // ---- contents -------------------------------------------------------------------------------------
@@ -310,13 +352,6 @@ impl Pager {
         if let Some(recorder) = &mut self.recorder {
             recorder.wrote_in_tier(id.index);
         }
-        Ok(())
-    }
-
-    /// The tier's copy of a block was thrown away: the host's of one on the device, or the disk's of one that is elsewhere.
-    pub fn copy_dropped(&mut self, id: BlockId, tier: Tier) -> Result<(), Fault> {
-        let token = self.blocks.start(id, None, Some(tier), "stripped of its copy")?;
-        self.blocks.end(token, true)?;
         Ok(())
     }
 }

@@ -10,7 +10,7 @@
 //! until the operation is ready, and nobody is raised before there is device memory for it.
 
 use crate::block::{Block, BlockId, Place, Tier};
-use crate::fault::{Fault, Stop, illegal};
+use crate::fault::Stop;
 use crate::limit::Limit;
 use crate::planner::Future;
 use crate::residency::Pager;
@@ -59,13 +59,13 @@ impl Pager {
     /// The step before an operand can come from the disk.
     pub(crate) fn raise(&self, block: BlockId, rooms: Rooms) -> Result<Step, Stop> {
         let bytes = self.blocks.block(block)?.bytes;
-        if self.raising() == Some(block) {
-            return Ok(Step::Raise { block });
+        if self.loading().is_some_and(|(_, loading)| loading == block) {
+            return Ok(Step::Load { block });
         }
         match self.make_host_room(bytes, rooms) {
             // What lands may leave a copy on the host that can be given up.
             Err(Stop::Shortage(_)) if let Some(token) = self.blocks.oldest() => Ok(Step::Wait(token)),
-            step => Ok(step?.unwrap_or(Step::Raise { block })),
+            step => Ok(step?.unwrap_or(Step::Load { block })),
         }
     }
 
@@ -80,32 +80,6 @@ impl Pager {
         let mut soon: Vec<_> = on_disk.filter_map(|(id, _)| used(id)).collect();
         soon.sort_unstable_by_key(|(after, id)| (*after, id.index));
         soon.into_iter().take(count).map(|(_, id)| id).collect()
-    }
-
-    /// The block's contents are on the disk, and its host memory is free.
-    pub fn sunk(&mut self, id: BlockId) -> Result<(), Fault> {
-        let block = *self.blocks.block(id)?;
-        let to = (!block.is_on_disk()).then_some(Tier::Disk);
-        if !rests_on_host(&block) {
-            return Err(illegal("sunk", id, &block));
-        }
-        let token = self.blocks.start(id, to, Some(Tier::Host), "sunk")?;
-        self.blocks.end(token, true)?;
-        self.counters.sunk += 1;
-        self.counters.bytes_to_disk += if to.is_some() { block.bytes } else { 0 };
-        Ok(())
-    }
-
-    /// The block's contents are on the host again. The disk keeps them, too.
-    pub fn raised(&mut self, id: BlockId) -> Result<(), Fault> {
-        let token = match self.blocks.loading() {
-            Some((token, loading)) if loading == id => token,
-            _ => self.blocks.start(id, Some(Tier::Host), None, "raised")?,
-        };
-        let ended = self.blocks.end(token, true)?;
-        self.counters.raised += 1;
-        self.counters.bytes_from_disk += ended.bytes;
-        Ok(())
     }
 }
 

@@ -5,7 +5,6 @@
 //! changed before they sink, and were written for nothing.
 
 use crate::block::{Block, BlockId, Tier};
-use crate::fault::Fault;
 use crate::lately::Lately;
 use crate::planner::Future;
 use crate::residency::Pager;
@@ -29,10 +28,8 @@ pub(crate) struct SinkingAhead {
 }
 
 impl Pager {
-    /// The block on the host that is to be written to the disk next, beside the operation begun last; it stays on the host, and
-    /// [`written_below`](Self::written_below) reports that the disk has all of it. A hint: it may be taken or left. `rooms` as for
-    /// [`next_step`](Self::next_step).
-    pub fn next_below(&mut self, rooms: &dyn Fn() -> Rooms) -> Option<BlockId> {
+    /// The block that is written to disk next, beside the operation begun last.
+    pub(crate) fn next_written(&mut self, rooms: &dyn Fn() -> Rooms) -> Option<BlockId> {
         let planner = self.planner.as_ref().filter(|_| self.is_planning())?;
         let (now, period) = (planner.now(), planner.period()?);
         if !self.sinking_ahead.sinks.happens(now, period, self.counters.sunk) {
@@ -86,15 +83,6 @@ impl Pager {
         }
         chosen.reverse();
         chosen
-    }
-
-    /// The disk has the contents of a block that stays on the host.
-    pub fn written_below(&mut self, id: BlockId) -> Result<(), Fault> {
-        let token = self.blocks.start(id, Some(Tier::Disk), None, "written below")?;
-        let ended = self.blocks.end(token, true)?;
-        self.counters.written_ahead += 1;
-        self.counters.bytes_to_disk += ended.bytes;
-        Ok(())
     }
 }
 

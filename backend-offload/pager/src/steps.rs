@@ -8,40 +8,49 @@ use crate::operation::{Copies, Driver, Garbage, Target};
 use crate::residency::Pager;
 use crate::sinking::Rooms;
 
-/// The door's next task for the current operation.
+/// The adapter's next task. The start of a move is reported by [`Pager::started`], its end by [`Pager::ended`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Find blocks whose owners are gone and [`Pager::remove`] them, then report [`Pager::swept`].
     Sweep,
     /// Give the allocator's spare slices back to the driver, then report [`Pager::trimmed`].
     Trim,
-    /// Report [`Pager::evict_started`], and take `block` off the device.
+    /// Take `block` off the device.
     Evict {
         /// The victim.
         block: BlockId,
-        /// The tier its contents are to be copied to first; `None` if no copy is needed.
+        /// The tier its contents are copied to first; `None` if no copy is needed.
         copy: Option<Tier>,
     },
-    /// Throw away the tier's copy of `block`, whose contents are elsewhere, too; then report [`Pager::copy_dropped`].
+    /// Throw away the tier's copy of `block`, whose contents are in another tier, too.
     DropCopy {
-        /// The block. On the device it becomes dirty by it where no other tier has a copy.
+        /// The block.
         block: BlockId,
         /// The tier.
         tier: Tier,
     },
-    /// Write the contents of `block`, which are on the host alone, to the disk unless they are there already, and give up its
-    /// host memory; then report [`Pager::sunk`].
-    Sink {
-        /// The block.
+    /// Spill `block` to disk: write its contents there unless the disk has them, and give up its host memory.
+    Spill {
+        /// The block, which is on the host and not on the device.
         block: BlockId,
     },
-    /// Read the contents of `block` from the disk into host memory; then report [`Pager::raised`].
-    Raise {
+    /// Load the contents of `block` from disk into host memory.
+    Load {
         /// An operand, which comes to the device from there.
         block: BlockId,
     },
-    /// Take device memory for `block`, report [`Pager::return_started`] or [`Pager::device_refused`], and
-    /// copy its contents in.
+    /// The same, before an operation needs the block. It may go on beside operations.
+    LoadAhead {
+        /// The block.
+        block: BlockId,
+    },
+    /// Write the contents of `block` to disk while it stays on the host. The write may go on beside operations; it is
+    /// reported once it is complete.
+    WriteAhead {
+        /// The block.
+        block: BlockId,
+    },
+    /// Take device memory for `block`, or report [`Pager::device_refused`], and copy its contents in.
     Bring {
         /// An operand.
         block: BlockId,

@@ -14,6 +14,30 @@ mod sinking;
 mod sinking_ahead;
 mod sweep;
 
+/// Moves as scenes name them.
+trait Reports {
+    fn evict(&mut self, id: BlockId) -> Result<Token, Fault>;
+    fn bring(&mut self, id: BlockId) -> Result<Token, Fault>;
+    /// Starts and ends a move.
+    fn report(&mut self, step: Step) -> Result<Outcome, Fault>;
+}
+
+impl Reports for Pager {
+    fn evict(&mut self, block: BlockId) -> Result<Token, Fault> {
+        let copy = self.get(block).filter(|block| block.needs_copy()).map(|_| Tier::Host);
+        self.started(Step::Evict { block, copy })
+    }
+
+    fn bring(&mut self, block: BlockId) -> Result<Token, Fault> {
+        self.started(Step::Bring { block, from: None })
+    }
+
+    fn report(&mut self, step: Step) -> Result<Outcome, Fault> {
+        let token = self.started(step)?;
+        self.ended(token, true)
+    }
+}
+
 /// Takes every step of the operation begun last, completing each at once; returns them.
 fn take_steps(pager: &mut Pager) -> Result<Vec<Step>, Stop> {
     let mut steps = Vec::new();
@@ -32,18 +56,8 @@ fn take(pager: &mut Pager, step: Step) -> Result<(), Fault> {
         Step::Ready => {}
         Step::Sweep => pager.swept(),
         Step::Trim => pager.trimmed(),
-        Step::Evict { block, .. } => {
-            let token = pager.evict_started(block)?;
-            pager.landed(token)?;
-        }
-        Step::DropCopy { block, tier } => pager.copy_dropped(block, tier)?,
-        Step::Sink { block } => pager.sunk(block)?,
-        Step::Raise { block } => pager.raised(block)?,
-        Step::Bring { block, .. } => {
-            let token = pager.return_started(block)?;
-            pager.landed(token)?;
-        }
         Step::Wait(_) => panic!("every move landed at once"),
+        step => _ = pager.report(step)?,
     }
     Ok(())
 }
@@ -236,13 +250,13 @@ fn many_small_blocks_make_a_sweep_worth_while_too() {
 #[test]
 fn a_move_holds_its_bytes_on_both_sides_until_it_lands() {
     let (mut pager, blocks) = written(Limit::bytes(20), Policy::Recency, 2);
-    let leaving = pager.evict_started(blocks[0]).expect("idle");
+    let leaving = pager.evict(blocks[0]).expect("idle");
     assert_eq!((pager.ledger().resident(), pager.ledger().held(Tier::Host)), (20, 10));
-    pager.landed(leaving).expect("under way");
+    pager.ended(leaving, true).expect("under way");
     assert_eq!((pager.ledger().resident(), pager.ledger().spare()), (10, 10));
-    let returning = pager.return_started(blocks[0]).expect("away");
+    let returning = pager.bring(blocks[0]).expect("away");
     assert_eq!((pager.ledger().resident(), pager.ledger().spare()), (20, 0));
-    pager.failed(returning).expect("under way");
+    pager.ended(returning, false).expect("under way");
     assert_eq!(
         (pager.ledger().resident(), pager.ledger().spare()),
         (10, 10),
@@ -257,9 +271,9 @@ fn a_leaving_block_is_no_victim_again() {
     let more = pager.insert(10, Arena(0));
     assert_eq!(pager.begin(&[more]), Ok(false));
     pager.swept();
-    let leaving = pager.evict_started(blocks[0]).expect("idle");
+    let leaving = pager.evict(blocks[0]).expect("idle");
     assert_eq!(pager.next_step(&|| Rooms::ENDLESS), Ok(Step::Wait(leaving)), "its only copy is being made");
-    pager.failed(leaving).expect("under way");
+    pager.ended(leaving, false).expect("under way");
     assert_eq!(pager.get(blocks[0]).map(Block::place), Some(Place::Device { clean: None }));
 }
 
@@ -273,8 +287,8 @@ fn a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was() {
         assert_eq!(pager.get(block).map(Block::place), Some(place));
         pager.begin(&[]).expect("no operand");
         let held = pager.ledger().held(Tier::Host);
-        let token = pager.evict_started(block).expect("idle");
-        pager.failed(token).expect("under way");
+        let token = pager.evict(block).expect("idle");
+        pager.ended(token, false).expect("under way");
         assert_eq!(pager.get(block).map(Block::place), Some(place));
         assert_eq!(pager.ledger().held(Tier::Host), held);
     }
@@ -285,12 +299,12 @@ fn an_operation_takes_a_leaving_block_back() {
     let (mut pager, blocks) = written(Limit::bytes(20), Policy::Recency, 2);
     for overwrite in [false, true] {
         pager.begin(&[]).expect("no operand");
-        let token = pager.evict_started(blocks[0]).expect("idle");
+        let token = pager.evict(blocks[0]).expect("idle");
         assert_eq!(pager.begin(&[blocks[0]]), Ok(true), "its device memory is valid");
         if overwrite {
             pager.wrote(blocks[0]).expect("on the device");
         }
-        let outcome = pager.landed(token).expect("under way");
+        let outcome = pager.ended(token, true).expect("under way");
         let copied = Some(Tier::Host);
         let current = !overwrite;
         assert_eq!(outcome, Outcome::Rescued { block: blocks[0], bytes: 10, copied, current });
@@ -314,10 +328,10 @@ fn a_block_removed_on_its_way_counts_until_its_move_ends() {
             }
             pager.begin(&[]).expect("no operand");
             let held = pager.ledger().held(Tier::Host);
-            let token = pager.evict_started(block).expect("idle");
+            let token = pager.evict(block).expect("idle");
             pager.remove(block).expect("it lives");
             assert_eq!(pager.ledger().resident(), 20);
-            let ended = if land { pager.landed(token) } else { pager.failed(token) };
+            let ended = if land { pager.ended(token, true) } else { pager.ended(token, false) };
             assert_eq!(ended, Ok(Outcome::Removed { block }));
             assert_eq!(pager.ledger().resident(), 10);
             assert_eq!(pager.ledger().held(Tier::Host), if clean { held - 10 } else { held });
@@ -333,12 +347,12 @@ fn a_block_removed_on_its_way_counts_until_its_move_ends() {
 fn a_block_removed_on_its_way_back_gives_everything_up_when_it_lands() {
     let (mut pager, blocks) = written(Limit::bytes(10), Policy::Recency, 2);
     operate(&mut pager, &[]);
-    let token = pager.evict_started(blocks[1]).expect("idle");
-    pager.landed(token).expect("under way");
-    let token = pager.return_started(blocks[0]).expect("away");
+    let token = pager.evict(blocks[1]).expect("idle");
+    pager.ended(token, true).expect("under way");
+    let token = pager.bring(blocks[0]).expect("away");
     pager.remove(blocks[0]).expect("it lives");
     assert_eq!((pager.ledger().resident(), pager.ledger().held(Tier::Host)), (10, 20));
-    assert_eq!(pager.landed(token), Ok(Outcome::Removed { block: blocks[0] }));
+    assert_eq!(pager.ended(token, true), Ok(Outcome::Removed { block: blocks[0] }));
     assert_eq!((pager.ledger().resident(), pager.ledger().held(Tier::Host)), (0, 10));
 }
 
@@ -350,22 +364,22 @@ fn reports_that_contradict_the_books_are_faults_and_change_nothing() {
     let (away, here) = (blocks[0], blocks[2]);
     let token = {
         pager.begin(&[]).expect("no operand");
-        let token = pager.evict_started(blocks[1]).expect("idle");
-        pager.landed(token).expect("under way");
+        let token = pager.evict(blocks[1]).expect("idle");
+        pager.ended(token, true).expect("under way");
         token
     };
     let never = BlockId { index: 99, generation: 0 };
     let stale = BlockId { index: here.index, generation: 7 };
     let books = format!("{pager:?}");
     let illegal = [
-        pager.evict_started(away).map(drop),
-        pager.return_started(here).map(drop),
-        pager.landed(token).map(drop),
-        pager.failed(token).map(drop),
+        pager.evict(away).map(drop),
+        pager.bring(here).map(drop),
+        pager.ended(token, true).map(drop),
+        pager.ended(token, false).map(drop),
         pager.wrote(away).map(drop),
         pager.wrote_on_host(here),
-        pager.copy_dropped(here, Tier::Host),
-        pager.copy_dropped(away, Tier::Host),
+        pager.report(Step::DropCopy { block: here, tier: Tier::Host }).map(drop),
+        pager.report(Step::DropCopy { block: away, tier: Tier::Host }).map(drop),
         pager.pin(away),
     ];
     assert!(illegal.iter().all(Result::is_err), "{illegal:?}");
@@ -382,7 +396,7 @@ fn an_operand_or_a_pinned_block_cannot_be_evicted() {
     let (mut pager, blocks) = written(Limit::NONE, Policy::Recency, 2);
     pager.pin(blocks[1]).expect("on the device");
     operate(&mut pager, &[blocks[0]]);
-    assert!(pager.evict_started(blocks[0]).is_err() && pager.evict_started(blocks[1]).is_err());
+    assert!(pager.evict(blocks[0]).is_err() && pager.evict(blocks[1]).is_err());
 }
 
 #[test]

@@ -297,7 +297,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
                     self.tiers.keep(block, draft);
                 }
             }
-            Outcome::Stayed { .. } | Outcome::Rescued { .. } | Outcome::Removed { .. } => {}
+            _ => {}
         }
     }
 

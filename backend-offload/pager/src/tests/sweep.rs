@@ -26,7 +26,7 @@ impl Sweep {
     }
 
     pub fn rooms(&self) -> Rooms {
-        let raising = if self.pager.raising().is_some() { 10 } else { 0 };
+        let raising = if self.pager.loading().is_some() { 10 } else { 0 };
         let left = |room: u64, tier| Limit::bytes(room - self.pager.ledger().held(tier));
         Rooms { host: left(self.host - raising, HOST), disk: left(self.disk, DISK), page: 1 }
     }

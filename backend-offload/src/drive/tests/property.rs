@@ -3,7 +3,7 @@
 use super::fake_door::FakeDoor;
 use crate::drive::{make_room, sweep};
 use crate::tiers::{Disk, SlabSource, Tiers, in_memory, scheduled};
-use pager::{Arena, Block, BlockId, Limit, Oversized, Place, Policy, Tier};
+use pager::{Arena, Block, BlockId, Limit, Oversized, Place, Policy, Step, Tier};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -370,7 +370,7 @@ fn no_block_sinks_for_a_room_that_cannot_be_made_while_another_is_under_way_from
         door.write_from_host(block);
     }
     assert!(door.tiers.begin_raising(raised, 6000), "there is room for it");
-    door.pager.raise_begun(raised).expect("it is on the disk");
+    door.pager.started(Step::LoadAhead { block: raised }).expect("it is on the disk");
     door.check();
 
     door.take_host(12_300);
@@ -394,7 +394,7 @@ fn under_way(door: &mut FakeDoor, blocks: &[BlockId]) -> BlockId {
     let on_disk = |id: &BlockId| place(*id) == Some(Place::Away(Tier::Disk));
     let on_disk: Vec<_> = blocks.iter().copied().filter(on_disk).collect();
     assert!(door.tiers.begin_raising(on_disk[0], door.bytes(on_disk[0]) as u64), "there is room for it");
-    door.pager.raise_begun(on_disk[0]).expect("it is on the disk");
+    door.pager.started(Step::LoadAhead { block: on_disk[0] }).expect("it is on the disk");
     door.check();
     on_disk[1]
 }
@@ -404,7 +404,7 @@ fn memory_of_a_block_that_nobody_waits_for_is_given_to_the_program() {
     let (mut door, blocks) = reading_sweep();
     under_way(&mut door, &blocks);
     door.take_host(4_200);
-    assert_eq!((door.taken.len(), door.pager.raising()), (2, None));
+    assert_eq!((door.taken.len(), door.pager.loading()), (2, None));
     door.check();
     door.close();
 }
