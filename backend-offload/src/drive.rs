@@ -9,7 +9,7 @@ use crate::journal::{Event, Journal, TARGET};
 use crate::report::{self, Counts, panic_message};
 use crate::tiers::Tiers;
 use crate::trace_file::TraceFile;
-use pager::{Arena, BlockId, Fault, Limit, Outcome, Pager, Shortage, Step, Stop, Tier, Token};
+use pager::{Arena, BlockId, Fault, Limit, Outcome, Pager, Recorder, Shortage, Step, Stop, Tier, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -125,7 +125,7 @@ pub(crate) fn make_resident<M: Mover>(
     if door.journal().is_recording() {
         // A recording has every drop where it happened, not where somebody looked.
         sweep(door);
-        if door.pager().recorded_bytes() >= TraceFile::BUFFER {
+        if door.pager().recorder().is_some_and(|recorder| recorder.pending() >= TraceFile::BUFFER) {
             write_trace(door);
         }
     }
@@ -203,7 +203,7 @@ pub(crate) fn mark_step<M: Mover>(door: &mut M) {
 }
 
 fn write_trace<M: Mover>(door: &mut M) {
-    let recorded = door.pager().recorded();
+    let recorded = door.pager().recorder().map(Recorder::take).unwrap_or_default();
     if !door.journal().write_trace(&recorded) {
         door.pager().stop_recording();
     }

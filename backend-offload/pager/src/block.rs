@@ -62,7 +62,7 @@ impl Place {
     }
 }
 
-/// Where the program would like a block to be. A hint: it decides who leaves first, never whether an operation runs.
+/// Where the program prefers a block. A hint: it decides which block leaves first, never whether an operation runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub enum Preference {
     /// Among the first to leave the device when room is needed, however lately it was used.
@@ -122,6 +122,11 @@ impl Block {
     /// Tiers whose memory holds the block. All have the same contents.
     pub fn held(&self) -> TierSet {
         self.copies.held()
+    }
+
+    /// Whether the block is on the host, not on the device, and in no move.
+    pub(crate) fn rests_on_host(&self) -> bool {
+        self.copies.rests_on_host()
     }
 
     /// Whether the disk holds the contents.

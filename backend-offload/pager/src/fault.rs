@@ -1,4 +1,4 @@
-//! Errors of the books: a door reported what cannot have happened.
+//! Errors of the books: an adapter reported a move that cannot have happened.
 
 use crate::block::{Block, BlockId, Place, Token};
 use std::fmt;
@@ -61,7 +61,7 @@ pub enum Shortage {
     WorkingSet {
         /// Bytes of the operands.
         wanted: u64,
-        /// Bytes of pinned blocks beside them.
+        /// Bytes of other pinned blocks.
         pinned: u64,
     },
     /// Blocks would have to leave, and the tier has no room for their contents.

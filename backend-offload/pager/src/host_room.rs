@@ -1,18 +1,16 @@
 //! Room on the host: the copies and blocks that make way one after another, until enough bytes are free.
 //!
-//! One function makes each choice, among blocks as they are or as they will be after the choices before. An operation takes one step at
-//! a time. For memory of the program's own all steps are chosen before the first is taken, so that nothing is given up for a room that they
-//! do not make. Sums of bytes cannot tell: a block stays on the host if what is left of the disk is smaller than it, the disk takes whole
-//! pages, and a copy under way cannot be given up before it lands.
+//! One function makes each choice, among blocks as they are or as they will be after the choices before. An operation takes
+//! one step at a time. For memory of the program's own, all steps are chosen before the first is taken, so that no step is
+//! taken for a room that cannot be made. Sums of bytes do not suffice: a block larger than the rest of the disk stays on the
+//! host, the disk takes whole pages, and a copy under way cannot be dropped before it ends.
 
 use crate::block::{Block, BlockId, Place, Tier};
 use crate::fault::{Shortage, Stop};
 use crate::limit::Limit;
-use crate::operation::Garbage;
-use crate::planner::Future;
-use crate::residency::Pager;
-use crate::sinking::{Rooms, rests_on_host};
+use crate::rooms::Rooms;
 use crate::steps::Step;
+use crate::view::View;
 
 /// The tiers below the device as they will be after steps that are not taken yet.
 struct Foreseen {
@@ -20,13 +18,13 @@ struct Foreseen {
     rooms: Rooms,
 }
 
-impl Pager {
+impl View<'_> {
     /// All steps that make room for `bytes` of the program's own on the host, in their order; none once it is there. While moves are under way,
-    /// the wait for the oldest is the only step. The caller has [swept](Self::swept) dead blocks.
+    /// the wait for the oldest is the only step. The caller has swept dead blocks.
     ///
     /// # Errors
     /// [`Shortage::TierFull`] if the steps do not make the room. None of them is to be taken then.
-    pub fn steps_to_host_room(&self, bytes: u64, rooms: Rooms) -> Result<Vec<Step>, Stop> {
+    pub fn steps_to_host_room(self, bytes: u64, rooms: Rooms) -> Result<Vec<Step>, Stop> {
         if rooms.host.allows(bytes) {
             return Ok(Vec::new());
         }
@@ -46,14 +44,13 @@ impl Pager {
     }
 
     /// The next step towards room for `wanted` bytes on the host; `None` once it is there.
-    pub(crate) fn make_host_room(&self, wanted: u64, rooms: Rooms) -> Result<Option<Step>, Stop> {
+    pub fn make_host_room(self, wanted: u64, rooms: Rooms) -> Result<Option<Step>, Stop> {
         if rooms.host.allows(wanted) {
             return Ok(None);
         }
         match self.next_to_make_way(self.blocks.live(), rooms) {
             Some(Step::Spill { block })
-                if self.operation.garbage == Garbage::Unsearched
-                    && !self.blocks.block(block)?.is_on_disk() =>
+                if !self.request.is_swept() && !self.blocks.block(block)?.is_on_disk() =>
             {
                 Ok(Some(Step::Sweep))
             }
@@ -62,9 +59,9 @@ impl Pager {
         }
     }
 
-    /// The next step by which one of the blocks `live` gives up its bytes on the host, or its place on the disk to one that sinks then.
+    /// The next step: one of the blocks `live` gives up its bytes on the host, or its place on disk to a block that is spilled then.
     fn next_to_make_way<'a>(
-        &self,
+        self,
         live: impl Iterator<Item = (BlockId, &'a Block)> + Clone,
         rooms: Rooms,
     ) -> Option<Step> {
@@ -79,28 +76,16 @@ impl Pager {
         Some(Step::DropCopy { block, tier: Tier::Disk })
     }
 
-    /// The block that sinks first. An operand sinks only where no other block can: others leave the device through its place on the host,
-    /// and it is raised last. Of blocks needed equally late, one that the disk has already sinks: a write wears the drive, and both are
-    /// read again.
-    fn deepest<'a>(&self, live: impl Iterator<Item = (BlockId, &'a Block)>, room: Limit) -> Option<BlockId> {
+    /// The block that is spilled first. An operand is spilled only where no other block can be: it is loaded again, last of all
+    /// operands. Of blocks needed equally late, one that the disk has is spilled: a write wears the drive.
+    fn deepest<'a>(self, live: impl Iterator<Item = (BlockId, &'a Block)>, room: Limit) -> Option<BlockId> {
         let able = live
-            .filter(|(_, block)| rests_on_host(block) && (block.is_on_disk() || room.allows(block.bytes)));
+            .filter(|(_, block)| block.rests_on_host() && (block.is_on_disk() || room.allows(block.bytes)));
         let rank = |id: BlockId, block: &Block| {
-            let operand = block.last_use == self.operation.number;
+            let operand = block.last_use == self.request.number();
             (!operand, self.depth(id, block), block.is_on_disk(), block.bytes, id.index)
         };
         able.max_by_key(|(id, block)| rank(*id, block)).map(|(id, _)| id)
-    }
-
-    /// How much later than others the block is needed, as far as is known.
-    pub(crate) fn depth(&self, id: BlockId, block: &Block) -> u64 {
-        let age = self.operation.number - block.last_use;
-        match self.planner.as_ref().filter(|_| self.is_planning()).map(|planner| planner.future(id)) {
-            Some(Future::Used(after)) => after,
-            Some(Future::Freed(_)) => 0,
-            Some(Future::Unknown) => u64::MAX / 2 + age,
-            None => age,
-        }
     }
 }
 
@@ -114,8 +99,8 @@ fn largest_duplicate<'a>(live: impl Iterator<Item = (BlockId, &'a Block)>) -> Op
     duplicates.max_by_key(|(_, block)| (block.is_on_disk(), block.bytes)).map(|(id, _)| id)
 }
 
-/// The block that gives up its place on a full disk to one that has to sink. Contents that another tier has as well come first, then
-/// contents that only the device has beside the disk.
+/// The block that gives up its place on a full disk to a block that has to be spilled. Blocks that the host has come first,
+/// then blocks that the device has.
 fn spare_on_disk<'a>(
     mut live: impl Iterator<Item = (BlockId, &'a Block)> + Clone,
     rooms: Rooms,
@@ -127,7 +112,7 @@ fn spare_on_disk<'a>(
     let spares = live.clone().filter(|(_, block)| spare(block));
     let bytes = spares.clone().map(|(_, block)| rooms.on_disk(block.bytes)).sum();
     let room = rooms.disk.more(bytes);
-    live.find(|(_, block)| rests_on_host(block) && room.allows(block.bytes))?;
+    live.find(|(_, block)| block.rests_on_host() && room.allows(block.bytes))?;
     spares
         .max_by_key(|(id, block)| (block.held().contains(Tier::Host), block.bytes, id.index))
         .map(|(id, _)| id)

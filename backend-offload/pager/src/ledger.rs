@@ -109,6 +109,11 @@ impl Ledger {
         self.budget.allows_more(self.reserved(), bytes)
     }
 
+    /// Whether `bytes` more have room without another block leaving.
+    pub(crate) fn has_room(&self, bytes: u64, arena: Arena) -> bool {
+        self.has_spare(arena, bytes) || self.fits(bytes)
+    }
+
     /// Whether `bytes` would fit if the spare slices and `leaving` bytes were gone.
     pub(crate) fn fits_without(&self, leaving: u64, bytes: u64) -> bool {
         self.budget.allows_more(self.resident.saturating_sub(leaving), bytes)

@@ -20,43 +20,44 @@
 //!
 //! A report that contradicts the books is a [`Fault`] and changes nothing, in release too.
 
-mod ahead;
 mod block;
 mod blocks;
 mod bound;
 mod copies;
 mod counters;
+mod eviction;
+mod eviction_order;
 mod fault;
-mod furthest;
-mod heirs;
+mod forecast;
+mod history;
 mod host_room;
-mod lately;
 mod ledger;
-mod levels;
 mod limit;
-mod listening;
-mod operation;
+mod listeners;
+mod load_ahead;
+mod memory_profile;
 mod outcome;
 mod pace;
-mod plan;
-mod planner;
+mod pager;
 mod policy;
-mod raising_ahead;
+mod prefetch;
+mod recent_activity;
 mod recording;
 mod repeats;
-mod residency;
+mod replacements;
+mod request;
+mod room;
+mod rooms;
+mod schedule;
 mod simulate;
-mod sinking;
-mod sinking_ahead;
 mod step;
 mod steps;
 #[cfg(test)]
 mod tests;
 mod timeline;
-mod trace;
-mod victims;
+mod view;
+mod write_ahead;
 
-pub use ahead::Link;
 pub use block::{Arena, Block, BlockId, Place, Preference, Tier, Token};
 pub use bound::{bound, disk_bound};
 pub use copies::TierSet;
@@ -66,11 +67,12 @@ pub use ledger::Ledger;
 pub use limit::Limit;
 pub use outcome::Outcome;
 pub use pace::Pace;
+pub use pager::Pager;
 pub use policy::Policy;
-pub use recording::{BadRecording, Event, Operand, Recording};
-pub use residency::Pager;
+pub use prefetch::Link;
+pub use recording::{BadRecording, Event, Operand, Recorder, Recording};
+pub use rooms::Rooms;
 pub use simulate::{Moved, Replay};
-pub use sinking::Rooms;
 pub use steps::Step;
 pub use timeline::{Elapsed, Machine, StepTimeline};
 

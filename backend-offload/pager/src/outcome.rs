@@ -1,8 +1,10 @@
-//! The end of a transfer, for the door to follow.
+//! The outcome of a move, for the adapter to follow.
 
 use crate::block::{BlockId, Tier};
+use crate::blocks::Ended;
+use crate::copies::Fate;
 
-/// How a move ended, for the door to follow.
+/// How a move ended, for the adapter to follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The block is off the device: its device memory is to be given up. `copied` names the tier that has
@@ -86,4 +88,28 @@ pub enum Outcome {
         /// The block, whose id no longer names anything.
         block: BlockId,
     },
+}
+
+impl Outcome {
+    /// The outcome of a move after which its block `is_on_device` or is not.
+    pub(crate) fn of(ended: &Ended, succeeded: bool, is_on_device: bool) -> Self {
+        let Ended { id: block, bytes, to, frees, copy, fate } = *ended;
+        let Some(fate) = fate else { return Self::Removed { block } };
+        match (to, frees) {
+            (_, Some(Tier::Device)) if !succeeded => Self::Stayed { block },
+            (copied, Some(Tier::Device)) if fate == Fate::Awaited => Self::Left { block, bytes, copied },
+            (copied, Some(Tier::Device)) => {
+                Self::Rescued { block, bytes, copied, current: fate == Fate::Kept }
+            }
+            (Some(Tier::Device), _) if !succeeded => Self::NotReturned { block },
+            (Some(Tier::Device), _) => Self::Returned { block, bytes, from: copy },
+            _ if !succeeded => Self::Unmoved { block },
+            (Some(Tier::Host), _) => Self::Loaded { block, bytes },
+            (Some(_), None) => Self::WrittenAhead { block, bytes },
+            (written, Some(Tier::Host)) if !is_on_device => {
+                Self::Spilled { block, bytes, written: written.is_some() }
+            }
+            _ => Self::Dropped { block, bytes },
+        }
+    }
 }

@@ -6,9 +6,9 @@
 
 use crate::block::{Block, BlockId, Place};
 use crate::limit::Limit;
+use crate::pager::Pager;
 use crate::policy::Policy;
 use crate::recording::{Event, Recording};
-use crate::residency::Pager;
 use crate::steps::Step;
 use crate::timeline::{Elapsed, Machine, StepTimeline, Timeline};
 use crate::{Fault, Link, Outcome, Oversized, Rooms, Shortage, Stop, Tier};
@@ -346,9 +346,10 @@ impl<'r> Replay<'r> {
             let rooms = self.rooms();
             let Some(step) = self.pager.prefetch(Link::ToDisk, &|| rooms) else { return Ok(()) };
             let Step::WriteAhead { block } = step else { return Ok(()) };
+            let bytes = self.bytes(block)?;
             let Some(timeline) = &mut self.timeline else { return Ok(()) };
             let begun = self.writing.take_if(|(id, _)| *id == block);
-            let left = begun.map_or(self.pager.blocks.block(block)?.bytes, |(_, left)| left);
+            let left = begun.map_or(bytes, |(_, left)| left);
             let begins = timeline.writes_beside(left);
             if begins < left {
                 self.writing = Some((block, left - begins));
@@ -371,7 +372,7 @@ impl<'r> Replay<'r> {
                 continue;
             };
             if self.pager.loading().is_none() {
-                let bytes = self.pager.blocks.block(block)?.bytes;
+                let bytes = self.bytes(block)?;
                 if !rooms.host.allows(bytes) {
                     return Ok(());
                 }
@@ -404,14 +405,14 @@ impl<'r> Replay<'r> {
             }
             Step::Load { block } | Step::LoadAhead { block } => {
                 let is_under_way = self.pager.loading().is_some_and(|(_, loading)| loading == block);
-                let left = if is_under_way { self.raising } else { self.pager.blocks.block(block)?.bytes };
+                let left = if is_under_way { self.raising } else { self.bytes(block)? };
                 self.complete(step)?;
                 if let Some(timeline) = &mut self.timeline {
                     timeline.raises(left);
                 }
             }
             Step::Evict { block, copy } => {
-                let bytes = self.pager.blocks.block(block)?.bytes;
+                let bytes = self.bytes(block)?;
                 match &mut self.timeline {
                     Some(timeline) if copy.is_some() => {
                         timeline.starts_out(self.pager.started(step)?, bytes);
@@ -420,7 +421,7 @@ impl<'r> Replay<'r> {
                 }
             }
             Step::Bring { block, from } => {
-                let bytes = self.pager.blocks.block(block)?.bytes;
+                let bytes = self.bytes(block)?;
                 self.complete(step)?;
                 if let Some(timeline) = self.timeline.as_mut().filter(|_| from.is_some()) {
                     timeline.starts_back(block, bytes);
@@ -433,6 +434,10 @@ impl<'r> Replay<'r> {
             }
         }
         Ok(())
+    }
+
+    fn bytes(&self, block: BlockId) -> Result<u64, Fault> {
+        self.pager.get(block).map(|block| block.bytes).ok_or(Fault::UnknownBlock(block))
     }
 
     /// A move that ends when it starts.

@@ -187,7 +187,7 @@ fn making_room_in_advance_is_no_operation() {
     pager.begin_room(10, Arena(0));
     let steps = take_steps(&mut pager).expect("a block can leave");
     assert!(steps.contains(&Step::Evict { block: blocks[0], copy: Some(Tier::Host) }));
-    assert!(pager.has_room(10, Arena(0)));
+    assert!(pager.ledger().has_room(10, Arena(0)));
     assert_eq!(pager.counters().operations, before);
 }
 

@@ -85,8 +85,10 @@ impl<R: InnerRuntime> OffloadServer<R> {
         for (n, descriptor) in descriptors.into_iter().enumerate() {
             let named = self.table.name(&descriptor.handle);
             self.contents(named, &descriptor.handle, READ).map_err(|error| read_error(&error))?;
-            if let Some(id) = named.block() {
-                self.pager.reads(id, Rows::of(&descriptor).bytes() as u64);
+            if let Some(id) = named.block()
+                && let Some(recorder) = self.pager.recorder()
+            {
+                recorder.reads(id, Rows::of(&descriptor).bytes() as u64);
             }
             match named.block().map(|id| (id, self.bytes_without_device(id, &descriptor))) {
                 Some((_, Some(bytes))) => from_host.push((n, bytes)),

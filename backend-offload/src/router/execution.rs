@@ -199,7 +199,9 @@ impl<B: SharedStorage> State<B> {
         }
         operands.extend(&rooms);
         let ran = self.make_resident(&operands, work.name).and_then(|()| {
-            self.pager.takes(work.flops);
+            if let Some(recorder) = self.pager.recorder() {
+                recorder.takes(work.flops);
+            }
             let (handles, consumed) = self.hand_over(work.inputs);
             let outputs = run(self, handles).map_err(|panic| self.panic_reported(panic, work.name));
             let outputs = match outputs {

@@ -216,7 +216,8 @@ mod tests {
         assert!(matches!(state.table.tensor(made.id), Some(Tensor::Away { .. })));
         let read = state.read(&made).expect("zeros");
         assert_eq!(read.as_slice::<f32>().expect("floats"), [0.0; BYTES / 4]);
-        let recording = pager::Recording::from_bytes(&state.pager.recorded()).expect("a recording");
+        let recording = pager::Recording::from_bytes(&state.pager.recorder().expect("it records").take())
+            .expect("a recording");
         let born = pager::Event::Born { bytes: BYTES as u64, arena: pager::Arena::UNPOOLED };
         let read = pager::Event::Read { block: 0, bytes: BYTES as u64 };
         assert_eq!(recording.events, [born, pager::Event::WrittenInTier(0), read]);

@@ -31,8 +31,10 @@ impl<B: SharedStorage> State<B> {
         };
         let block = self.table.tensor(tensor.id).and_then(Tensor::block);
         let bytes = (tensor.shape.num_elements() * tensor.dtype.size()) as u64;
-        if let Some(block) = block {
-            self.pager.reads(block, bytes);
+        if let Some(block) = block
+            && let Some(recorder) = self.pager.recorder()
+        {
+            recorder.reads(block, bytes);
         }
         if let Some((block, view)) = on_host {
             let contents = self.verified_copy(block).map_err(|error| execution_error(&error))?;

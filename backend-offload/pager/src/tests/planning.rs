@@ -1,7 +1,7 @@
 //! Promises of the planner, on programs that repeat, turn elsewhere and come back.
 
 use super::*;
-use crate::trace::CONTEXT;
+use crate::history::CONTEXT;
 
 /// Numbers that look random and are the same in every run.
 pub(super) struct Dice(pub u64);

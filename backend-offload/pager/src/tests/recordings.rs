@@ -8,7 +8,7 @@ fn played(recording: &Recording, budget: Limit) -> Recording {
     let mut replay = Replay::new(recording, budget, Policy::Planned);
     replay.pager_mut().record();
     let mut replay = replay.run(1).expect("every operation fits");
-    Recording::from_bytes(&replay.pager_mut().recorded()).expect("a recording")
+    Recording::from_bytes(&replay.pager_mut().recorder().expect("it records").take()).expect("a recording")
 }
 
 #[test]
