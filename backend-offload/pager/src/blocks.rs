@@ -6,7 +6,6 @@ use crate::copies::{Change, Copies, Fate, TierSet};
 use crate::fault::{Fault, illegal};
 use crate::ledger::Ledger;
 use crate::limit::Limit;
-use std::collections::BTreeMap;
 
 #[derive(Debug)]
 pub(crate) struct Blocks {
@@ -14,7 +13,7 @@ pub(crate) struct Blocks {
     free: Vec<u32>,
     ledger: Ledger,
     /// Transfers under way, oldest first.
-    under_way: BTreeMap<Token, UnderWay>,
+    under_way: Vec<UnderWay>,
     /// Transfers started so far.
     started: u64,
     /// Blocks with a preference.
@@ -29,9 +28,10 @@ struct Slot {
 
 #[derive(Debug)]
 struct UnderWay {
+    token: Token,
     id: BlockId,
     /// The block, if the program dropped it meanwhile. Its memory counts until the transfer ends.
-    removed: Option<Block>,
+    removed: Option<Box<Block>>,
 }
 
 /// The end of a transfer.
@@ -47,13 +47,22 @@ pub(crate) struct Ended {
     pub fate: Option<Fate>,
 }
 
+/// A block that an operation names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Used {
+    pub bytes: u64,
+    /// Number of the operation that used it before.
+    pub last_use: u64,
+    pub is_on_device: bool,
+}
+
 impl Blocks {
     pub fn new(budget: Limit) -> Self {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
             ledger: Ledger::new(budget),
-            under_way: BTreeMap::new(),
+            under_way: Vec::new(),
             started: 0,
             hinted: 0,
         }
@@ -137,10 +146,12 @@ impl Blocks {
         if block.copies.moving().is_none() {
             self.ledger.post(block.bytes, block.arena, freed(&block.copies))?;
         }
-        if let Some(token) = block.copies.moving() {
-            self.under_way.insert(token, UnderWay { id, removed: Some(block) });
-        } else if let Some(token) = block.copies.token() {
-            self.under_way.remove(&token);
+        if let Some(at) = block.copies.token().and_then(|token| self.find(token).ok()) {
+            if block.copies.moving().is_some() {
+                self.under_way[at].removed = Some(Box::new(block));
+            } else {
+                self.under_way.remove(at);
+            }
         }
         self.slots[id.index as usize].block = None;
         self.free.push(id.index);
@@ -151,13 +162,16 @@ impl Blocks {
     /// The contents changed in a tier. Returns the tiers whose copies became stale by it, and hold them no more.
     pub fn wrote(&mut self, id: BlockId, tier: Tier) -> Result<TierSet, Fault> {
         let block = *self.block(id)?;
+        if tier == Tier::Device && block.copies.is_dirty() {
+            return Ok(TierSet::default());
+        }
         let mut copies = block.copies;
         let change = copies.wrote(tier).ok_or_else(|| illegal("written", id, &block))?;
         self.ledger.post(block.bytes, block.arena, change)?;
         if let Some(token) = block.copies.token()
             && copies.token().is_none()
         {
-            self.under_way.remove(&token);
+            self.under_way.remove(self.find(token)?);
         }
         self.block_mut(id)?.copies = copies;
         Ok(change.loses)
@@ -179,36 +193,33 @@ impl Blocks {
         let change = copies.start(token, to, frees).ok_or_else(|| illegal(attempted, id, &block))?;
         self.ledger.post(block.bytes, block.arena, change)?;
         self.block_mut(id)?.copies = copies;
-        self.under_way.insert(token, UnderWay { id, removed: None });
+        self.under_way.push(UnderWay { token, id, removed: None });
         self.started += 1;
         Ok(token)
     }
 
     /// Ends a transfer. One that failed leaves the block where it was, dirty or clean as it was.
     pub fn end(&mut self, token: Token, succeeded: bool) -> Result<Ended, Fault> {
-        let UnderWay { id, removed } = self.under_way.get(&token).ok_or(Fault::UnknownMove(token))?;
-        let id = *id;
-        let block = removed.map_or_else(|| self.block(id).copied(), Ok)?;
-        let mut copies = block.copies;
+        let at = self.find(token)?;
+        let UnderWay { id, ref removed, .. } = self.under_way[at];
+        let is_removed = removed.is_some();
+        let block = removed.as_deref().map_or_else(|| self.block(id), Ok)?;
+        let (bytes, arena, mut copies) = (block.bytes, block.arena, block.copies);
+        let (copy, all) = (copies.copy(), freed(&copies));
         let ended = copies.end(succeeded).ok_or(Fault::UnknownMove(token))?;
-        let change = match removed {
-            Some(block) => freed(&block.copies),
-            None => Change { gains: None, loses: ended.loses },
-        };
-        let fate = removed.is_none().then_some(ended.fate);
-        self.ledger.post(block.bytes, block.arena, change)?;
-        if fate.is_some() {
+        let change = if is_removed { all } else { Change { gains: None, loses: ended.loses } };
+        self.ledger.post(bytes, arena, change)?;
+        if !is_removed {
             self.block_mut(id)?.copies = copies;
         }
-        self.under_way.remove(&token);
-        let copy = block.copies.copy();
-        Ok(Ended { id, bytes: block.bytes, to: ended.to, frees: ended.frees, copy, fate })
+        self.under_way.remove(at);
+        let fate = (!is_removed).then_some(ended.fate);
+        Ok(Ended { id, bytes, to: ended.to, frees: ended.frees, copy, fate })
     }
 
-    /// An operation names a block that is leaving: it stays.
-    pub fn keep(&mut self, id: BlockId) -> Result<(), Fault> {
-        self.block_mut(id)?.copies.keep();
-        Ok(())
+    fn find(&self, token: Token) -> Result<usize, Fault> {
+        let found = self.under_way.binary_search_by_key(&token, |under_way| under_way.token);
+        found.map_err(|_| Fault::UnknownMove(token))
     }
 
     /// The block of a transfer under way; `None` if it was removed.
@@ -221,17 +232,17 @@ impl Blocks {
         let moves = |under_way: &UnderWay| {
             self.carried(under_way).is_none_or(|block| block.copies.moving().is_some())
         };
-        self.under_way.iter().find(|(_, under_way)| moves(under_way)).map(|(token, _)| *token)
+        self.under_way.iter().find(|under_way| moves(under_way)).map(|under_way| under_way.token)
     }
 
     /// The transfers that free device memory when they end, oldest first, with their bytes.
     pub fn departing(&self) -> impl Iterator<Item = (Token, u64)> {
-        self.under_way.iter().filter_map(|(token, under_way)| {
+        self.under_way.iter().filter_map(|under_way| {
             let block = match &under_way.removed {
-                Some(block) => block,
+                Some(block) => &**block,
                 None => self.get(under_way.id).filter(|block| block.copies.departs())?,
             };
-            Some((*token, block.bytes))
+            Some((under_way.token, block.bytes))
         })
     }
 
@@ -242,21 +253,24 @@ impl Blocks {
 
     /// The block that is being loaded from the disk.
     pub fn loading(&self) -> Option<(Token, BlockId)> {
-        self.under_way.iter().find_map(|(token, under_way)| {
+        self.under_way.iter().find_map(|under_way| {
             let block = self.carried(under_way)?;
-            block.copies.loading().map(|_| (*token, under_way.id))
+            block.copies.loading().map(|token| (token, under_way.id))
         })
     }
 
     // ---- notes on blocks ------------------------------------------------------------------------------
 
-    /// The operation `now` uses the block. Returns the number of the one that used it before.
-    pub fn note_use(&mut self, id: BlockId, now: u64) -> Result<u64, Fault> {
+    /// The operation `now` uses the block, which stays if it was leaving. `None` if the operation has named it before.
+    pub fn note_use(&mut self, id: BlockId, now: u64) -> Result<Option<Used>, Fault> {
         let block = self.block_mut(id)?;
-        if block.last_use != now {
-            block.ahead = false;
+        if block.last_use == now {
+            return Ok(None);
         }
-        Ok(std::mem::replace(&mut block.last_use, now))
+        let last_use = std::mem::replace(&mut block.last_use, now);
+        block.ahead = false;
+        block.copies.keep();
+        Ok(Some(Used { bytes: block.bytes, last_use, is_on_device: block.is_on_device() }))
     }
 
     /// Keeps a block that is on the device there for the rest of its life.

@@ -124,6 +124,16 @@ impl Copies {
         self.held.contains(Tier::Device) && !self.is_leaving()
     }
 
+    /// Whether the contents are on the device alone, and in no transfer.
+    pub fn is_dirty(&self) -> bool {
+        self.written && self.held == DEVICE && self.transfer.is_none()
+    }
+
+    /// Whether no tier has memory for the block.
+    pub fn is_nowhere(&self) -> bool {
+        self.held.is_empty() && self.transfer.is_none()
+    }
+
     /// Whether leaving the device takes a copy: the contents are nowhere else.
     pub fn needs_copy(&self) -> bool {
         self.written && self.held == DEVICE && !self.is_leaving()

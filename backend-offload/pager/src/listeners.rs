@@ -1,6 +1,6 @@
 //! Listeners to the program's requests: the recorder writes them down, and the forecast learns from them.
 
-use crate::block::{Arena, BlockId, Place};
+use crate::block::{Arena, BlockId};
 use crate::blocks::Blocks;
 use crate::forecast::{Course, Forecast};
 use crate::history::Named;
@@ -91,7 +91,7 @@ impl Listeners {
         }
         let named = |id: &BlockId| {
             let block = blocks.get(*id);
-            let is_new = block.is_some_and(|block| block.place() == Place::Nowhere);
+            let is_new = block.is_some_and(|block| block.copies.is_nowhere());
             Named { block: *id, bytes: block.map_or(0, |block| block.bytes), is_new }
         };
         let forecast = self.forecast.as_mut().filter(|_| blocks.ledger().budget() != Limit::NONE)?;

@@ -79,7 +79,7 @@ impl Pager {
         self.eviction.forget_order();
     }
 
-    /// Forgets the peaks so far: from here on they are those of what is held now and later.
+    /// Peaks start anew from the bytes held now.
     pub fn reset_peaks(&mut self) {
         self.blocks.reset_peaks();
         self.counters.largest_operation = 0;
@@ -90,7 +90,7 @@ impl Pager {
         self.counters
     }
 
-    /// Steps of the program completed, as [`mark_step`](Self::mark_step) told.
+    /// Steps that [`mark_step`](Self::mark_step) marked.
     pub fn steps(&self) -> u64 {
         self.steps.count
     }
@@ -145,7 +145,7 @@ impl Pager {
         self.blocks.pin(id)
     }
 
-    /// Notes where the program would like the block to be, for as long as it lives or until told otherwise.
+    /// Notes the tier that the program prefers for the block, for the life of the block or until the next call.
     pub fn prefer(&mut self, id: BlockId, preference: Preference) -> Result<(), Fault> {
         self.blocks.prefer(id, preference)
     }
@@ -180,26 +180,13 @@ impl Pager {
         let mut named = self.request.next();
         let (mut wanted, mut all_here) = (0u64, true);
         for &id in operands {
-            let block = *self.blocks.block(id)?;
-            let last_use = self.blocks.note_use(id, now)?;
-            if last_use == now {
-                continue;
-            }
-            wanted = wanted.saturating_add(block.bytes);
+            let Some(used) = self.blocks.note_use(id, now)? else { continue };
+            wanted = wanted.saturating_add(used.bytes);
             named.push(id);
-            match block.place() {
-                Place::Leaving { .. } => self.blocks.keep(id)?,
-                Place::Away(_) if self.view().known().is_none() => {
-                    let view = View {
-                        blocks: &self.blocks,
-                        request: &self.request,
-                        forecast: self.listeners.forecast(),
-                    };
-                    self.eviction.note_return(view, last_use);
-                }
-                _ => {}
+            if !used.is_on_device {
+                all_here = false;
+                self.note_return(id, used.last_use);
             }
-            all_here &= self.blocks.block(id)?.is_on_device();
         }
         let arrived = if all_here { named.len() } else { 0 };
         self.request.name(named, arrived);
@@ -217,7 +204,16 @@ impl Pager {
         self.request.operands().contains(&id)
     }
 
-    /// Tells the listeners of the operation that begins.
+    /// Recency learns from a block that has to come back, unless the forecast decides.
+    fn note_return(&mut self, id: BlockId, last_use: u64) {
+        let is_away = |block: &Block| matches!(block.place(), Place::Away(_));
+        let view = View { blocks: &self.blocks, request: &self.request, forecast: self.listeners.forecast() };
+        if view.known().is_none() && self.blocks.get(id).is_some_and(is_away) {
+            self.eviction.note_return(view, last_use);
+        }
+    }
+
+    /// The listeners hear of the operation that begins.
     fn note_operation(&mut self) {
         let Some(course) = self.listeners.operation(&self.blocks, &self.request) else { return };
         self.counters.predicted += u64::from(matches!(course, Course::Foretold | Course::Larger));
@@ -228,7 +224,7 @@ impl Pager {
         self.prefetch.device.go_on(course);
     }
 
-    /// The next step of the operation begun last. `rooms` tells the bytes left in the tiers below the device; it is
+    /// The next step of the operation begun last. `rooms` returns the bytes left in the tiers below the device; it is
     /// asked only where a block has to leave. Called again after every report.
     pub fn next_step(&mut self, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
         let mut room = Room {
@@ -400,8 +396,8 @@ impl Pager {
 
     // ---- contents -------------------------------------------------------------------------------------
 
-    /// The operation (or the program) changed the block's contents on the device. Names the tiers whose copies
-    /// became stale by it, for the door to throw away.
+    /// The operation (or the program) changed the block's contents on the device. Returns the tiers whose copies
+    /// became stale, for the adapter to throw away.
     pub fn wrote(&mut self, id: BlockId) -> Result<TierSet, Fault> {
         let stale = self.blocks.wrote(id, Tier::Device)?;
         self.listeners.wrote(id);
@@ -446,7 +442,7 @@ impl Pager {
         if prefers_host || !self.blocks.ledger().has_room(bytes, arena) { Tier::Host } else { Tier::Device }
     }
 
-    /// Whether dead blocks may hold so much that looking for them pays, for a door that learns of drops only
+    /// Whether dead blocks may hold so much that looking for them pays, for an adapter that learns of drops only
     /// by looking and is under no pressure. What lives at once, a small part of it and one block is then the most that the
     /// device holds; a sweep costs a constant per insertion of a block of average size.
     pub fn sweep_pays(&self) -> bool {
