@@ -14,7 +14,6 @@ pub(crate) struct Blocks {
     ledger: Ledger,
     /// Transfers under way, oldest first.
     under_way: Vec<UnderWay>,
-    /// Transfers started so far.
     started: u64,
     /// Blocks with a preference.
     hinted: u64,
@@ -140,7 +139,7 @@ impl Blocks {
         BlockId { index: (self.slots.len() - 1) as u32, generation: 0 }
     }
 
-    /// Removes a block. Its bytes are free on all tiers; those of a move to or from the device as soon as it ends.
+    /// Removes a block. Its bytes are free at once, those of a move of the device when that ends.
     pub fn remove(&mut self, id: BlockId) -> Result<(), Fault> {
         let block = *self.block(id)?;
         if block.copies.moving().is_none() {

@@ -19,11 +19,7 @@ struct Foreseen {
 }
 
 impl View<'_> {
-    /// All steps that make room for `bytes` of the program's own on the host, in their order; none once it is there. While moves are under way,
-    /// the wait for the oldest is the only step. The caller has swept dead blocks.
-    ///
-    /// # Errors
-    /// [`Shortage::TierFull`] if the steps do not make the room. None of them is to be taken then.
+    /// See [`Pager::steps_to_host_room`](crate::Pager::steps_to_host_room).
     pub fn steps_to_host_room(self, bytes: u64, rooms: Rooms) -> Result<Vec<Step>, Stop> {
         if rooms.host.allows(bytes) {
             return Ok(Vec::new());

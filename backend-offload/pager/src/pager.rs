@@ -72,8 +72,7 @@ impl Pager {
         self.blocks.ledger()
     }
 
-    /// Changes the device budget. Blocks above a lower one leave when room is made next, at the latest before the
-    /// next operation that needs any.
+    /// Changes the device budget. Blocks above it leave when room is made next.
     pub fn set_budget(&mut self, budget: Limit) {
         self.blocks.set_budget(budget);
         self.eviction.forget_order();
@@ -95,15 +94,14 @@ impl Pager {
         self.steps.count
     }
 
-    /// The program's step ends here. Where steps begin follows from their repetition, too; a mark makes it sure at once.
+    /// Ends a step of the program. The forecast finds steps by their repetition, too; a mark is sooner.
     pub fn mark_step(&mut self) {
         self.steps.count += 1;
         self.steps.left = [self.steps.left[1], self.counters.left()];
         self.listeners.step();
     }
 
-    /// Makes [`place_new`](Self::place_new) treat blocks as spilling: for a recording without a budget, which is replayed under
-    /// budgets that spill.
+    /// Makes [`place_new`](Self::place_new) treat blocks as spilling: for recordings without a budget, replayed under one.
     pub fn expect_spilling(&mut self) {
         self.expects_spilling = true;
     }
@@ -133,7 +131,7 @@ impl Pager {
         id
     }
 
-    /// Forgets a block. Its bytes are free on all tiers, those of a move under way as soon as it ends.
+    /// Removes a block. Its bytes are free at once, those of a move under way when that ends.
     pub fn remove(&mut self, id: BlockId) -> Result<(), Fault> {
         self.blocks.remove(id)?;
         self.listeners.freed(id);
@@ -145,15 +143,14 @@ impl Pager {
         self.blocks.pin(id)
     }
 
-    /// Notes the tier that the program prefers for the block, for the life of the block or until the next call.
+    /// Notes the tier that the program prefers for the block.
     pub fn prefer(&mut self, id: BlockId, preference: Preference) -> Result<(), Fault> {
         self.blocks.prefer(id, preference)
     }
 
     // ---- operations -----------------------------------------------------------------------------------
 
-    /// Starts an operation over `operands`, which may repeat. One that is leaving is taken back. True if all
-    /// are on the device, so that no step is left to be taken.
+    /// Starts an operation over `operands`, which may repeat. Operands that are leaving stay. True if all are on the device.
     pub fn begin(&mut self, operands: &[BlockId]) -> Result<bool, Stop> {
         let (wanted, all_here) = self.name_operands(operands)?;
         self.note_operation();
@@ -165,8 +162,7 @@ impl Pager {
         Ok(all_here)
     }
 
-    /// Starts bringing `blocks` ahead of their use. Not an operation of the program: it is not counted, and no
-    /// budget is too small for it.
+    /// Starts bringing `blocks` ahead of their use. Not counted as an operation; no budget is too small.
     pub fn begin_ahead(&mut self, blocks: &[BlockId]) -> Result<(), Stop> {
         self.name_operands(blocks).map(drop)
     }
@@ -193,8 +189,7 @@ impl Pager {
         Ok((wanted, all_here))
     }
 
-    /// Starts making room for `bytes` that will be wanted soon. Not an operation of the program: it is not
-    /// counted, and ends when there is room.
+    /// Starts making room for `bytes`. Not counted as an operation; ends when there is room.
     pub fn begin_room(&mut self, bytes: u64, arena: Arena) {
         self.request.next_room(bytes, arena);
     }
@@ -239,12 +234,12 @@ impl Pager {
         room.next_step(rooms)
     }
 
-    /// Whether moves between host and device are started ahead: for adapters whose moves end later than they start.
+    /// Enables moves ahead between host and device: for adapters whose moves end later than they start.
     pub fn look_ahead(&mut self, enabled: bool) {
         self.prefetch.device.enable(enabled);
     }
 
-    /// Whether there is anything to look for.
+    /// Whether such moves are made now.
     pub fn is_looking_ahead(&self) -> bool {
         self.prefetch.device.is_enabled() && self.view().known().is_some()
     }
@@ -442,15 +437,14 @@ impl Pager {
         if prefers_host || !self.blocks.ledger().has_room(bytes, arena) { Tier::Host } else { Tier::Device }
     }
 
-    /// Whether dead blocks may hold so much that looking for them pays, for an adapter that learns of drops only
-    /// by looking and is under no pressure. What lives at once, a small part of it and one block is then the most that the
-    /// device holds; a sweep costs a constant per insertion of a block of average size.
+    /// Whether dead blocks may hold so much that a sweep pays, for an adapter that finds dropped blocks by sweeps alone. The
+    /// device then holds the live blocks, a small part more, and one block at most. A sweep costs a constant per insertion.
     pub fn sweep_pays(&self) -> bool {
         self.request.sweep_pays(self.blocks.count(), self.blocks.ledger().resident())
     }
 
-    /// Whether the allocator hoards: it holds far more than this program ever used at once. Happens when
-    /// sizes keep changing, since a spare slice serves only its own size.
+    /// Whether the allocator holds far more than the program ever used at once. Sizes that keep changing do that: a spare
+    /// slice serves only its own size.
     pub fn hoards(&self) -> bool {
         let peak = self.blocks.ledger().resident_peak();
         self.blocks.ledger().reserved() > peak.saturating_add(peak / 2).saturating_add(SLACK)

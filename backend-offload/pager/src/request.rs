@@ -63,8 +63,7 @@ impl Driver {
     }
 }
 
-/// Dead bytes are looked for when they may be this part of the device's bytes. A sweep looks at every block, so it costs as
-/// many looks as this per block of average size.
+/// A sweep pays when dead blocks may be this part of the device's bytes.
 const DEAD_PART: u64 = 32;
 
 impl Request {
@@ -92,8 +91,7 @@ impl Request {
         (self.second_try, self.swept) = (false, false);
     }
 
-    /// Starts the next operation. Returns an empty list for its operands: the list is used again, so that the common case
-    /// allocates nothing.
+    /// Starts the next operation. Returns an empty list for its operands, which is reused to allocate nothing.
     pub fn next(&mut self) -> Vec<BlockId> {
         self.begin();
         let Wanted::Operands { blocks, .. } = &mut self.wanted else { return Vec::new() };
@@ -183,13 +181,11 @@ impl Request {
         self.unswept = (self.unswept.0 + 1, self.unswept.1.saturating_add(bytes));
     }
 
-    /// A sweep looks at every block. So it is done at most once per operation and, with many blocks, only every so many
-    /// operations; but always before a live block is copied out.
+    /// With many blocks a sweep is due only every so many operations, since it looks at every block.
     pub fn sweep_is_due(&self, most_blocks: u64) -> bool {
         self.number - self.swept_at > most_blocks / 64
     }
 
-    /// Whether dead blocks may hold so much that a sweep pays.
     pub fn sweep_pays(&self, blocks: u64, resident: u64) -> bool {
         let (inserted, bytes) = self.unswept;
         inserted >= 64.max(blocks / 8) || bytes >= (resident / DEAD_PART).max(1)

@@ -30,8 +30,7 @@ impl Room<'_> {
         View { blocks: self.blocks, request: self.request, forecast: self.forecast }
     }
 
-    /// The next step of the operation begun last. `rooms` returns the bytes left in the tiers below the device; it is
-    /// asked only where a block has to leave. Called again after every report.
+    /// See [`Pager::next_step`](crate::Pager::next_step).
     pub fn next_step(&mut self, rooms: &dyn Fn() -> Rooms) -> Result<Step, Stop> {
         if let Some((bytes, arena)) = self.request.room() {
             return Ok(self.make_room(bytes, arena, rooms)?.unwrap_or(Step::Ready));

@@ -41,14 +41,14 @@ impl Rooms {
         bytes.checked_next_multiple_of(self.page).unwrap_or(u64::MAX)
     }
 
-    /// The room on the host that a victim needs for its contents: none, where other blocks can be spilled for it.
+    /// Room on the host for a victim's contents: no limit where other blocks can be spilled for it.
     pub(crate) fn for_victims(self) -> Limit {
         if self.disk.allows(1) { Limit::NONE } else { self.host }
     }
 }
 
 impl View<'_> {
-    /// The next steps that load a block from disk; none for one that is not on the disk alone.
+    /// See [`Pager::steps_to_host`](crate::Pager::steps_to_host).
     pub fn steps_to_host(self, block: BlockId, rooms: Rooms) -> Result<Vec<Step>, Stop> {
         if self.blocks.block(block)?.place() == Place::Away(Tier::Disk) {
             return self.load(block, rooms).map(|step| vec![step]);
@@ -69,7 +69,7 @@ impl View<'_> {
         }
     }
 
-    /// At most `count` blocks that are on the disk alone and whose next use is known, the next one first.
+    /// See [`Pager::soon_from_disk`](crate::Pager::soon_from_disk).
     pub fn soon_from_disk(self, count: usize) -> Vec<BlockId> {
         let Some(forecast) = self.known() else { return Vec::new() };
         let used = |id: BlockId| match forecast.future(id) {

@@ -38,8 +38,7 @@ pub enum Step {
         /// The block.
         block: BlockId,
     },
-    /// Write the contents of `block` to disk while it stays on the host. The write may go on beside operations; it is
-    /// reported once it is complete.
+    /// Write the contents of `block`, which stays on the host, to disk. Reported once it is complete.
     WriteAhead {
         /// The block.
         block: BlockId,
