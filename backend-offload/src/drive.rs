@@ -14,7 +14,7 @@ use crate::journal::{Event, Journal, TARGET};
 use crate::report::{self, Counts, panic_message};
 use crate::tiers::Tiers;
 use crate::trace_file::TraceFile;
-use pager::{Arena, BlockId, Fault, Limit, Outcome, Pager, Shortage, Step, Stop, TierIndex, Token};
+use pager::{Arena, BlockId, Fault, Limit, Outcome, Pager, Recorder, Shortage, Step, Stop, Tier, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -91,18 +91,13 @@ pub(crate) trait Mover {
 
     /// Starts to take the block off the device, copying its contents to the tier `copy` first. Its device memory
     /// stays valid until [`settle`](Self::settle).
-    fn leave(
-        &mut self,
-        token: Token,
-        block: BlockId,
-        copy: Option<TierIndex>,
-    ) -> Result<Progress, MoveFailure>;
+    fn leave(&mut self, token: Token, block: BlockId, copy: Option<Tier>) -> Result<Progress, MoveFailure>;
 
     /// Takes device memory for the block. False if the driver refuses, which a panic says as well.
     fn take_memory(&mut self, block: BlockId) -> bool;
 
     /// Starts to copy the block's contents from a tier into the memory taken for it.
-    fn fill(&mut self, token: Token, block: BlockId, from: TierIndex) -> Result<Progress, MoveFailure>;
+    fn fill(&mut self, token: Token, block: BlockId, from: Tier) -> Result<Progress, MoveFailure>;
 
     /// Follows the end of a move: gives up device memory that is not the block's any more.
     fn settle(&mut self, token: Token, outcome: Outcome);
@@ -135,7 +130,7 @@ pub(crate) fn make_resident<M: Mover>(
     if door.journal().is_recording() {
         // A recording has every drop where it happened, not where somebody looked.
         sweep(door);
-        if door.pager().recorded_bytes() >= TraceFile::BUFFER {
+        if door.pager().recorder().is_some_and(|recorder| recorder.pending() >= TraceFile::BUFFER) {
             write_trace(door);
         }
     }
@@ -154,8 +149,8 @@ pub(crate) fn make_resident<M: Mover>(
         Err(stop) => return Err(explained(door, stop, operation, None)),
     }
     ahead::move_blocks(door);
-    ahead::raise(door);
-    ahead::write(door);
+    ahead::load_blocks(door);
+    ahead::write_blocks(door);
     watching::note_operation(door);
     Ok(())
 }
@@ -213,7 +208,7 @@ pub(crate) fn mark_step<M: Mover>(door: &mut M) {
 }
 
 fn write_trace<M: Mover>(door: &mut M) {
-    let recorded = door.pager().recorded();
+    let recorded = door.pager().recorder().map(Recorder::take).unwrap_or_default();
     if !door.journal().write_trace(&recorded) {
         door.pager().stop_recording();
     }
@@ -277,16 +272,21 @@ fn take_step<M: Mover>(
     complete_all_ended(door, copy_failure)?;
     let below = door.tiers().below();
     let step = door.pager().next_step(&|| below.rooms()).map_err(Halt::Stop)?;
-    if matches!(step, Step::Sink { .. }) && !std::mem::replace(reclaimed, true) {
-        // No block sinks for memory that only finished uploads hold.
+    if matches!(step, Step::Spill { .. }) && !std::mem::replace(reclaimed, true) {
+        // No block is spilled for memory that only finished uploads hold.
         door.reclaim_host();
         return Ok(false);
     }
     let copies = match step {
         Step::Evict { copy, .. } => copy.is_some(),
         Step::Bring { from, .. } => from.is_some(),
-        Step::Sink { .. } | Step::Raise { .. } | Step::Wait(_) => true,
-        Step::Ready | Step::Sweep | Step::Trim | Step::DropCopy { .. } => false,
+        Step::Spill { .. } | Step::Load { .. } | Step::Wait(_) => true,
+        Step::LoadAhead { .. }
+        | Step::WriteAhead { .. }
+        | Step::DropCopy { .. }
+        | Step::Ready
+        | Step::Sweep
+        | Step::Trim => false,
     };
     if matches!(step, Step::Bring { from: Some(_), .. }) {
         // Its upload may hold host memory after the host's copy is given up.
@@ -301,42 +301,43 @@ fn take_step<M: Mover>(
     carry_out(door, step, copy_failure)
 }
 
-/// True if there was nothing to do.
+/// True if nothing is left to do now.
 fn carry_out<M: Mover>(door: &mut M, step: Step, copy_failure: &mut Option<String>) -> Result<bool, Halt> {
     match step {
         Step::Ready => return Ok(true),
         Step::Sweep => sweep(door),
         Step::Trim => trim(door),
         Step::DropCopy { block, tier } => {
-            let bytes = bytes_of(door, block)?;
-            door.pager().copy_dropped(block, tier)?;
+            let token = door.pager().started(step)?;
             door.tiers().drop_copy(block, tier);
-            door.journal().record(Event::CopyDropped { bytes });
+            complete(door, token, Ok(()), copy_failure)?;
         }
-        Step::Sink { block } if door.forget_if_dead(block) => {}
-        Step::Sink { block } => {
+        Step::Spill { block } if door.forget_if_dead(block) => {}
+        Step::Spill { block } => {
             let bytes = bytes_of(door, block)?;
-            let before = door.pager().counters().bytes_to_disk;
+            let token = door.pager().started(step)?;
             if let Err(error) = door.tiers().sink(block) {
+                door.pager().ended(token, false)?;
                 return still(door.tiers().below().rooms().disk, bytes, error);
             }
-            door.pager().sunk(block)?;
-            let written = door.pager().counters().bytes_to_disk > before;
-            door.journal().record(Event::Sunk { bytes, written });
+            complete(door, token, Ok(()), copy_failure)?;
         }
-        Step::Raise { block } => {
+        Step::Load { block } => {
             let bytes = bytes_of(door, block)?;
+            let token = door.pager().started(step)?;
             if let Err(error) = door.tiers().raise(block, bytes) {
                 let room = door.tiers().below().rooms().host;
+                door.pager().ended(token, false)?;
                 ahead::give_up(door);
                 return still(room, bytes, error);
             }
-            door.pager().raised(block)?;
-            door.journal().record(Event::Raised { bytes });
+            complete(door, token, Ok(()), copy_failure)?;
         }
+        Step::LoadAhead { block } => return ahead::load(door, block).map(|complete| !complete),
+        Step::WriteAhead { block } => return ahead::write(door, block).map(|complete| !complete),
         Step::Evict { block, .. } if door.forget_if_dead(block) => {}
         Step::Evict { block, copy } => {
-            let token = door.pager().evict_started(block)?;
+            let token = door.pager().started(step)?;
             let started = caught(|| door.leave(token, block, copy));
             advance(door, token, started, copy_failure)?;
         }
@@ -347,7 +348,7 @@ fn carry_out<M: Mover>(door: &mut M, step: Step, copy_failure: &mut Option<Strin
                 door.journal().record(Event::DeviceRefused { bytes });
                 return Ok(false);
             }
-            let token = door.pager().return_started(block)?;
+            let token = door.pager().started(step)?;
             let started = match from {
                 Some(tier) => caught(|| door.fill(token, block, tier)),
                 None => Ok(Progress::Landed),
@@ -404,16 +405,9 @@ fn complete<M: Mover>(
     end: Result<(), MoveFailure>,
     copy_failure: &mut Option<String>,
 ) -> Result<(), Halt> {
-    let outcome = match &end {
-        Ok(()) => door.pager().landed(token)?,
-        Err(_) => door.pager().failed(token)?,
-    };
-    match outcome {
-        Outcome::Left { bytes, copied, .. } => {
-            door.journal().record(Event::Evicted { bytes, copied: copied.is_some() });
-        }
-        Outcome::Returned { bytes, from: Some(_), .. } => door.journal().record(Event::Restored { bytes }),
-        _ => {}
+    let outcome = door.pager().ended(token, end.is_ok())?;
+    if let Some(event) = event_of(outcome) {
+        door.journal().record(event);
     }
     caught(|| {
         door.settle(token, outcome);
@@ -431,6 +425,18 @@ fn complete<M: Mover>(
         _ => {}
     }
     Ok(())
+}
+
+fn event_of(outcome: Outcome) -> Option<Event> {
+    Some(match outcome {
+        Outcome::Left { bytes, copied, .. } => Event::Evicted { bytes, copied: copied.is_some() },
+        Outcome::Returned { bytes, from: Some(_), .. } => Event::Restored { bytes },
+        Outcome::Dropped { bytes, .. } => Event::CopyDropped { bytes },
+        Outcome::Spilled { bytes, written, .. } => Event::Sunk { bytes, written },
+        Outcome::Loaded { bytes, .. } => Event::Raised { bytes },
+        Outcome::WrittenAhead { bytes, .. } => Event::WrittenAhead { bytes },
+        _ => return None,
+    })
 }
 
 fn told<M: Mover>(

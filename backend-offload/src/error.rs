@@ -1,19 +1,8 @@
 //! Errors, each with the attempted action, its sizes and a remedy.
 
 use crate::bytes::{BudgetError, Bytes, OrUnlimited};
+use pager::Tier;
 use std::fmt;
-
-/// Where a block's bytes are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Tier {
-    /// Device memory.
-    Device,
-    /// Host memory.
-    Host,
-    /// The disk.
-    Disk,
-}
 
 /// One of the largest live blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]

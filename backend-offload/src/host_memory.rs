@@ -8,18 +8,11 @@ use crate::disk_memory::DiskMemory;
 use crate::error::OffloadError;
 use crate::stats::TierStats;
 use crate::tiers::{Below, Disk, Draft, HostPool, SlabSource, Traffic};
-use pager::Limit;
+use pager::{Limit, Preference};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
-
-/// Place where tensors begin that the program makes from data while tensors spill.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NewData {
-    OnDevice,
-    OnHost,
-}
 
 /// The device that host memory is for. Page-locked memory is taken and given back where its driver may be called, which is
 /// not on the program's threads.
@@ -33,15 +26,15 @@ pub(crate) trait Site: Send + Sync {
         drop(draft);
     }
 
-    /// Tells the device where tensors from data begin.
-    fn place(&self, new: NewData);
+    /// Sets the preference of tensors that are made from data from here on.
+    fn prefer_for_new(&self, preference: Preference);
 }
 
 /// No device.
 struct Nowhere;
 
 impl Site for Nowhere {
-    fn place(&self, _new: NewData) {}
+    fn prefer_for_new(&self, _: Preference) {}
 }
 
 /// The host tier of a device. Clones share one budget.
@@ -115,18 +108,20 @@ impl HostMemory {
         })
     }
 
-    /// Runs `make`. Tensors that it makes from data begin on the host if tensors of this device spill: they push no block
-    /// off the device, arrive when they are first used, and leave it again without a copy. Where everything fits they begin
-    /// on the device, as always. Whether tensors spill is judged by the steps that [`mark_step`](crate::mark_step) counts, or
-    /// by the whole program if it never calls that. A hint: tensors that other threads make meanwhile may do the same.
+    /// Runs `make`. Tensors that `make` creates from data begin on the host if tensors of this device spill. Such a tensor
+    /// evicts no block, arrives at its first use, and leaves the device without a copy. Where everything fits, tensors
+    /// begin on the device. Without this call a tensor from data begins on the host only if the device has no room for it.
+    ///
+    /// Whether tensors spill is judged by the steps that [`mark_step`](crate::mark_step) counts, or by the whole program if
+    /// no step is marked. The hint also reaches tensors that other threads create meanwhile.
     pub fn first<T>(&self, make: impl FnOnce() -> T) -> T {
         struct After<'a>(&'a HostMemory);
         impl Drop for After<'_> {
             fn drop(&mut self) {
-                self.0.site.place(NewData::OnDevice);
+                self.0.site.prefer_for_new(Preference::Policy);
             }
         }
-        self.site.place(NewData::OnHost);
+        self.site.prefer_for_new(Preference::Host);
         let _after = After(self);
         make()
     }

@@ -129,7 +129,7 @@ pub use cube::cuda_driver_found;
 #[cfg(feature = "cube")]
 pub use cube::{CubeDoor, InnerRuntime, OffloadRuntime};
 pub use disk_memory::{DiskMemory, DiskPieces, PageBuffer};
-pub use error::{Holder, OffloadError, Situation, Tier};
+pub use error::{Holder, OffloadError, Situation};
 #[cfg(any(test, feature = "test-util"))]
 pub use faults::DiskFault;
 #[cfg(feature = "test-util")]
@@ -138,7 +138,7 @@ pub use hints::{prefer, prefer_module};
 pub use host_memory::{HostBuffer, HostMemory};
 #[cfg(feature = "test-util")]
 pub use journal::Event;
-pub use pager::{Oversized, Policy, Preference};
+pub use pager::{Oversized, Policy, Preference, Tier};
 pub use registry::{DeviceFacts, DeviceMemory};
 pub use stats::{Stats, TierStats};
 pub use tiers::available_memory as available_host_memory;

@@ -47,6 +47,9 @@ impl Settings {
     /// The pager of one device, which records if a recording was asked for.
     pub(crate) fn pager(&self) -> Pager {
         let mut pager = Pager::new(self.device_budget, self.policy, self.oversized);
+        if self.dry_run {
+            pager.expect_spilling();
+        }
         if self.trace.is_some() {
             pager.record();
         }

@@ -1,9 +1,9 @@
 //! The numbers of a door's pager and host tier: its counters, and what stands behind an error.
 
-use crate::error::{Holder, OffloadError, Situation, Tier};
+use crate::error::{Holder, OffloadError, Situation};
 use crate::stats::{Stats, TierStats};
 use crate::tiers::Below;
-use pager::{Block, BlockId, Pager, Place, Shortage, Stop, TierIndex};
+use pager::{BlockId, Pager, Place, Shortage, Stop, Tier};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -33,16 +33,16 @@ pub(crate) fn stats(pager: &Pager, below: &Below, counts: &Counts) -> Stats {
             budget: ledger.budget().get(),
         },
         host: TierStats {
-            in_use: ledger.held(TierIndex::HOST),
+            in_use: ledger.held(Tier::Host),
             reserved: host.reserved,
-            peak: ledger.held_peak(TierIndex::HOST),
+            peak: ledger.held_peak(Tier::Host),
             peak_reserved: host.reserved_peak,
             budget: host.limit.get(),
         },
         disk: TierStats {
-            in_use: ledger.held(TierIndex::DISK),
+            in_use: ledger.held(Tier::Disk),
             reserved: disk.in_use,
-            peak: ledger.held_peak(TierIndex::DISK),
+            peak: ledger.held_peak(Tier::Disk),
             peak_reserved: disk.peak,
             budget: Some(disk.len),
         },
@@ -81,13 +81,12 @@ pub(crate) fn stats(pager: &Pager, below: &Below, counts: &Counts) -> Stats {
 /// The `count` blocks that hold most bytes, largest first.
 pub(crate) fn largest_holders(pager: &Pager, count: usize) -> Vec<Holder> {
     let holder = |id: BlockId| {
-        let Block { bytes, place, .. } = pager.get(id)?;
-        let tier = match place {
-            Place::Away(TierIndex::DISK) => Tier::Disk,
-            Place::Away(_) => Tier::Host,
+        let block = pager.get(id)?;
+        let tier = match block.place() {
+            Place::Away(tier) => tier,
             _ => Tier::Device,
         };
-        Some(Holder { bytes: *bytes, tier, age: pager.age(id)? })
+        Some(Holder { bytes: block.bytes, tier, age: pager.age(id)? })
     };
     pager.largest(count).into_iter().filter_map(holder).collect()
 }

@@ -12,7 +12,7 @@
 pub enum Policy {
     /// Least recently used, turning to most recently used while the program sweeps over its memory.
     Recency,
-    /// Furthest next use, by what came of the same place in an earlier step; recency where the future is unknown.
+    /// The block whose next use is furthest, as far as an earlier step foretells it; recency where the future is unknown.
     #[default]
     Planned,
     /// Least recently used, always. A baseline to measure against.

@@ -11,7 +11,7 @@
 //! same bytes, and a [kept](Recording::to_bytes) recording has them once: one event stands for many that were there before
 //! ([`repeats`](crate::repeats)). Kinds were added over time; whatever an older file has is read as it was.
 
-use crate::block::Arena;
+use crate::block::{Arena, BlockId};
 use crate::repeats::{REPEAT, Repeats};
 use std::fmt;
 use std::ops::Range;
@@ -340,9 +340,9 @@ impl Reader<'_> {
     }
 }
 
-/// Listens to a pager and writes down what it is asked.
+/// Writes down what a program asks of a pager.
 #[derive(Debug)]
-pub(crate) struct Recorder {
+pub struct Recorder {
     writer: Writer,
     /// The blocks' numbers, by their index in the pager.
     numbers: Vec<usize>,
@@ -351,20 +351,21 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { writer: Writer::new(), numbers: Vec::new(), open: None }
     }
 
-    /// The bytes written since the last call.
-    pub fn drain(&mut self) -> Vec<u8> {
+    /// Takes the bytes recorded since the last call, for a file that they continue.
+    pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.writer.bytes)
     }
 
+    /// Bytes recorded since they were taken last.
     pub fn pending(&self) -> usize {
         self.writer.bytes.len()
     }
 
-    pub fn born(&mut self, index: u32, bytes: u64, arena: Arena) {
+    pub(crate) fn born(&mut self, index: u32, bytes: u64, arena: Arena) {
         self.close();
         let index = index as usize;
         if self.numbers.len() <= index {
@@ -374,19 +375,20 @@ impl Recorder {
         self.writer.event(Event::Born { bytes, arena }, &[]);
     }
 
-    pub fn operation(&mut self, indices: impl Iterator<Item = u32>) {
+    pub(crate) fn operation(&mut self, indices: impl Iterator<Item = u32>) {
         self.close();
         let operand = |index: u32| Operand { block: self.numbers[index as usize], written: false };
         self.open = Some((indices.map(operand).collect(), 0));
     }
 
+    /// The operation begun last takes this many floating-point operations.
     pub fn takes(&mut self, flops: u64) {
         if let Some((_, sum)) = &mut self.open {
             *sum = flops;
         }
     }
 
-    pub fn wrote(&mut self, index: u32) {
+    pub(crate) fn wrote(&mut self, index: u32) {
         let block = self.numbers[index as usize];
         let open = self.open.iter_mut().flat_map(|(operands, _)| operands);
         let open = open.into_iter().find(|operand| operand.block == block);
@@ -396,19 +398,21 @@ impl Recorder {
         }
     }
 
-    pub fn wrote_in_tier(&mut self, index: u32) {
+    pub(crate) fn wrote_in_tier(&mut self, index: u32) {
         self.tell(Event::WrittenInTier(self.numbers[index as usize]));
     }
 
-    pub fn reads(&mut self, index: u32, bytes: u64) {
-        self.tell(Event::Read { block: self.numbers[index as usize], bytes });
+    /// The program reads this many bytes of the block, in whichever tier they are.
+    pub fn reads(&mut self, block: BlockId, bytes: u64) {
+        let Some(block) = self.numbers.get(block.index as usize).copied() else { return };
+        self.tell(Event::Read { block, bytes });
     }
 
-    pub fn freed(&mut self, index: u32) {
+    pub(crate) fn freed(&mut self, index: u32) {
         self.tell(Event::Freed(self.numbers[index as usize]));
     }
 
-    pub fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         self.tell(Event::Step);
     }
 

@@ -6,7 +6,7 @@ use crate::backend::{Door, sealed};
 use crate::config::OffloadConfig;
 use crate::drive;
 use crate::error::{Holder, OffloadError};
-use crate::host_memory::{HostMemory, NewData, Site};
+use crate::host_memory::{HostMemory, Site};
 use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::report;
 use crate::stats::Stats;
@@ -144,8 +144,8 @@ impl<R: InnerRuntime> Site for CubeSite<R> {
         on_server::<R, _>(&self.0, |_| drop(draft));
     }
 
-    fn place(&self, new: NewData) {
-        on_server::<R, _>(&self.0, |server| server.new_data = new);
+    fn prefer_for_new(&self, preference: Preference) {
+        on_server::<R, _>(&self.0, |server| server.new_data = preference);
     }
 }
 

@@ -7,7 +7,6 @@ use super::side::{Rows, begun};
 use super::table::Named;
 use super::transfer::flat;
 use crate::error::OffloadError;
-use crate::host_memory::NewData;
 use crate::report::panic_message;
 use crate::tiers::Share;
 use cubecl_common::backtrace::BackTrace;
@@ -17,7 +16,7 @@ use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{Binding, ComputeServer, CopyDescriptor, Handle, ServerError};
 use cubecl_runtime::memory_management::optimal_align;
 use cubecl_runtime::storage::ManagedResource;
-use pager::{BlockId, Place, TierIndex};
+use pager::{BlockId, Place, Tier};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -86,8 +85,10 @@ impl<R: InnerRuntime> OffloadServer<R> {
         for (n, descriptor) in descriptors.into_iter().enumerate() {
             let named = self.table.name(&descriptor.handle);
             self.contents(named, &descriptor.handle, READ).map_err(|error| read_error(&error))?;
-            if let Some(id) = named.block() {
-                self.pager.reads(id, Rows::of(&descriptor).bytes() as u64);
+            if let Some(id) = named.block()
+                && let Some(recorder) = self.pager.recorder()
+            {
+                recorder.reads(id, Rows::of(&descriptor).bytes() as u64);
             }
             match named.block().map(|id| (id, self.bytes_without_device(id, &descriptor))) {
                 Some((_, Some(bytes))) => from_host.push((n, bytes)),
@@ -188,7 +189,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             return None;
         }
         let rows = Rows::of(descriptor);
-        match self.pager.get(id)?.place {
+        match self.pager.get(id)?.place() {
             Place::Away(_) | Place::Device { clean: Some(_) } => {
                 let contents = self.tiers.get(id)?.bytes();
                 let mut bytes = Vec::with_capacity(rows.bytes());
@@ -291,12 +292,11 @@ impl<R: InnerRuntime> OffloadServer<R> {
     fn write_on_host(&mut self, id: BlockId, descriptor: &CopyDescriptor, bytes: &Bytes) -> bool {
         let readable = R::can_read_tensor(&descriptor.shape, &descriptor.strides);
         let (stream, size) = (self.table.get(id).stream, self.table.get(id).size);
-        let better_here = self.pager.get(id).is_some_and(|block| match block.place {
+        let better_here = self.pager.get(id).is_some_and(|block| match block.place() {
             Place::Away(_) => true,
             Place::Nowhere => {
                 let arena = self.streams.arena(stream);
-                !self.pager.has_room(block.bytes, arena)
-                    || self.new_data == NewData::OnHost && self.pager.is_better_away(block.bytes, arena)
+                self.pager.place_new(block.bytes, arena, self.new_data) == Tier::Host
             }
             Place::Device { .. } | Place::Leaving { .. } | Place::Returning { .. } => false,
         });
@@ -313,7 +313,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         });
         if edited {
             self.heal(id, descriptor);
-            if let Err(fault) = self.pager.wrote_in_tier(id, TierIndex::HOST) {
+            if let Err(fault) = self.pager.wrote_on_host(id) {
                 self.distrust(id, fault, WRITE);
             }
         }

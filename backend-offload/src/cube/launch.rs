@@ -205,8 +205,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
 
     pub(super) fn wrote(&mut self, id: BlockId) {
         match self.pager.wrote(id) {
-            Ok(None) => {}
-            Ok(Some(_)) => self.tiers.remove(id),
+            Ok(stale) if stale.is_empty() => {}
+            Ok(_) => self.tiers.remove(id),
             Err(fault) => self.distrust(id, fault, "writing a buffer"),
         }
     }

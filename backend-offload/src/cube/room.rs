@@ -14,7 +14,7 @@ use crate::tiers::{Lease, Tiers};
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{ComputeServer, Handle};
 use cubecl_runtime::memory_management::ManagedMemoryHandle;
-use pager::{BlockId, Fault, Outcome, Pager, TierIndex, Token};
+use pager::{BlockId, Fault, Outcome, Pager, Tier, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -208,7 +208,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
         self.copies.let_go_of_ended();
     }
 
-    fn leave(&mut self, token: Token, id: BlockId, copy: Option<TierIndex>) -> Result<Progress, MoveFailure> {
+    fn leave(&mut self, token: Token, id: BlockId, copy: Option<Tier>) -> Result<Progress, MoveFailure> {
         let buffer = self.table.get_mut(id);
         let device = buffer.device.clone().expect("a victim is on the device");
         let (stream, size, last_use) = (buffer.stream, buffer.size, buffer.last_use);
@@ -252,7 +252,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
         true
     }
 
-    fn fill(&mut self, _: Token, id: BlockId, _: TierIndex) -> Result<Progress, MoveFailure> {
+    fn fill(&mut self, _: Token, id: BlockId, _: Tier) -> Result<Progress, MoveFailure> {
         if self.injector.breaks_copy_in() {
             return Err("injected: the upload failed".to_owned().into());
         }
@@ -297,7 +297,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
                     self.tiers.keep(block, draft);
                 }
             }
-            Outcome::Stayed { .. } | Outcome::Rescued { .. } | Outcome::Removed { .. } => {}
+            _ => {}
         }
     }
 

@@ -13,7 +13,6 @@ use super::table::{Buffer, Table};
 use super::visibility::{NotingCompiler, Visibility};
 use crate::error::OffloadError;
 use crate::faults::Injector;
-use crate::host_memory::NewData;
 use crate::journal::Journal;
 use crate::registry::{self, Settings};
 use crate::report::Counts;
@@ -32,7 +31,7 @@ use cubecl_core::{CubeTask, ExecutionMode, MemoryUsage};
 use cubecl_runtime::logging::ServerLogger;
 use cubecl_runtime::memory_management::{ManagedMemoryHandle, MemoryAllocationMode};
 use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
-use pager::Pager;
+use pager::{Pager, Preference};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -53,7 +52,7 @@ pub struct OffloadServer<R: InnerRuntime> {
     pub(super) journal: Journal,
     /// Reused by every launch, so that the fast path allocates nothing.
     pub(super) operands: Operands,
-    pub(super) new_data: NewData,
+    pub(super) new_data: Preference,
     pub(super) counts: Counts,
     pub(super) injector: Injector,
     #[cfg(feature = "test-util")]
@@ -137,7 +136,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             profile: ProfileWatch::default(),
             journal: Journal::new(settings.trace.clone()),
             operands: Operands::default(),
-            new_data: NewData::OnDevice,
+            new_data: Preference::Policy,
             counts: Counts::default(),
             injector: settings.injector,
             #[cfg(feature = "test-util")]

@@ -1,32 +1,24 @@
-//! Hints: moves, reads and writes that start beside the operation about to run, for operations to come. Nothing here fails, and
-//! whatever comes to nothing is done when it is needed.
+//! Moves ahead: moves, reads and writes that start while an earlier operation runs, for operations to come. All are
+//! hints: one that fails is made again when an operation needs it.
 //!
 //! The memory of a load that no operation waits for goes to a block that the program needs
 //! (`memory_of_a_block_that_nobody_waits_for_is_given_to_one_that_is_needed`). Devices that share a disk load nothing
 //! ahead, since no device could reclaim another's memory (`devices_that_share_a_disk_raise_nothing_ahead`).
 
-use super::{Halt, Mover, bytes_of, carry_out, complete_ended, told};
-use crate::journal::{Event, TARGET};
+use super::{Halt, Mover, bytes_of, carry_out, complete, complete_ended, told};
+use crate::journal::TARGET;
 use crate::tiers::Tiers;
-use pager::{BlockId, Step};
+use pager::{BlockId, Link, Step};
 
 /// Starts moves between device and host.
 pub(super) fn move_blocks<M: Mover>(door: &mut M) {
-    if !door.pager().is_looking_ahead() || !door.looks_ahead() {
-        return;
-    }
-    complete_ended(door);
-    let below = door.tiers().below();
-    while let Some(step) = door.pager().next_ahead(&|| below.rooms()) {
-        if let Err(halt) = carry_out(door, step, &mut None) {
-            let error = told(door, halt, &|| "moving blocks ahead".to_owned(), None);
-            tracing::debug!(target: TARGET, "nothing more is moved ahead of this operation: {error}");
-            return;
-        }
+    if door.pager().is_looking_ahead() && door.looks_ahead() {
+        complete_ended(door);
+        carry_out_all(door, Link::Device, |_, _| true);
     }
 }
 
-/// Starts to read what will be raised next, which changes no book.
+/// Starts to read the blocks that are loaded next. The pager does not count that.
 pub(super) fn read<M: Mover>(door: &mut M) {
     if door.tiers().has_disk() {
         let soon = door.pager().soon_from_disk(Tiers::READ_AHEAD);
@@ -34,90 +26,91 @@ pub(super) fn read<M: Mover>(door: &mut M) {
     }
 }
 
-/// Goes on raising what is needed next into host memory that is free, or that others can leave at once.
-pub(super) fn raise<M: Mover>(door: &mut M) {
+/// Loads blocks from disk into host memory that is free, or that others can leave at once.
+pub(super) fn load_blocks<M: Mover>(door: &mut M) {
     if !door.tiers().raises_ahead() {
         return;
     }
-    let below = door.tiers().below();
-    let mut sinking = None;
-    while let Some(step) = door.pager().next_above(&|| below.rooms()) {
-        let goes_on = match step {
-            Step::Raise { block } => raised_ahead(door, block),
-            // Nothing is gained while an upload holds its memory, too, or where it did not sink before.
-            Step::Sink { block } if door.tiers().is_lent(block) || sinking == Some(block) => Ok(false),
-            Step::Sink { block } => {
-                sinking = Some(block);
-                carry_out(door, step, &mut None).map(|_| true)
-            }
-            _ => Ok(false),
-        };
-        match goes_on {
-            Ok(true) => {}
-            Ok(false) => return,
-            Err(halt) => {
-                give_up(door);
-                let error = told(door, halt, &|| "raising blocks ahead".to_owned(), None);
-                tracing::debug!(target: TARGET, "nothing more is raised beside this operation: {error}");
-                return;
-            }
+    let mut spilled = None;
+    let halt = carry_out_all(door, Link::FromDisk, |door, step| match step {
+        // Nothing is gained while an upload holds its memory, too, or where it was not spilled before.
+        Step::Spill { block } if door.tiers().is_lent(block) || spilled == Some(block) => false,
+        Step::Spill { block } => {
+            spilled = Some(block);
+            true
         }
+        _ => true,
+    });
+    if halt {
+        give_up(door);
     }
 }
 
-fn raised_ahead<M: Mover>(door: &mut M, block: BlockId) -> Result<bool, Halt> {
+/// Writes blocks to disk that are to be spilled. They stay on the host, too.
+pub(super) fn write_blocks<M: Mover>(door: &mut M) {
+    if door.tiers().has_disk() {
+        carry_out_all(door, Link::ToDisk, |_, _| true);
+    }
+}
+
+/// Carries out the steps that the pager names and `takes` accepts, until one is not complete. True if one failed.
+fn carry_out_all<M: Mover>(door: &mut M, link: Link, mut takes: impl FnMut(&mut M, Step) -> bool) -> bool {
+    let below = door.tiers().below();
+    while let Some(step) = door.pager().prefetch(link, &|| below.rooms()) {
+        if !takes(door, step) {
+            return false;
+        }
+        match carry_out(door, step, &mut None) {
+            Ok(_) if matches!(step, Step::Spill { .. }) => {}
+            Ok(false) => {}
+            Ok(true) => return false,
+            Err(halt) => {
+                let error = told(door, halt, &|| "moving blocks ahead".to_owned(), None);
+                tracing::debug!(target: TARGET, "nothing more is moved ahead of this operation: {error}");
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// Goes on loading the block. True once all of it is on the host.
+pub(super) fn load<M: Mover>(door: &mut M, block: BlockId) -> Result<bool, Halt> {
     if door.forget_if_dead(block) {
         return Ok(true);
     }
     let bytes = bytes_of(door, block)?;
-    if door.pager().raising().is_none() {
-        if !door.tiers().begin_raising(block, bytes) {
-            return Ok(false);
-        }
-        door.pager().raise_begun(block)?;
-    }
+    let token = match door.pager().loading() {
+        Some((token, _)) => token,
+        None if !door.tiers().begin_raising(block, bytes) => return Ok(false),
+        None => door.pager().started(Step::LoadAhead { block })?,
+    };
     if !door.tiers().raise_ahead(block).map_err(|error| Halt::Move(error.into()))? {
         return Ok(false);
     }
-    door.pager().raised_ahead(block)?;
-    door.journal().record(Event::Raised { bytes });
+    complete(door, token, Ok(()), &mut None)?;
     Ok(true)
 }
 
-/// Gives up what nobody waits for and takes room below the device. False if there is nothing.
-pub(super) fn give_up<M: Mover>(door: &mut M) -> bool {
-    door.pager().raise_given_up();
-    door.tiers().give_up_ahead()
-}
-
-/// Starts to write what is to sink. What the disk has all of stays on the host, too.
-pub(super) fn write<M: Mover>(door: &mut M) {
-    if !door.tiers().has_disk() {
-        return;
+/// Goes on writing the block. True once the disk has all of it.
+pub(super) fn write<M: Mover>(door: &mut M, block: BlockId) -> Result<bool, Halt> {
+    if door.forget_if_dead(block) {
+        return Ok(true);
     }
-    let below = door.tiers().below();
-    while let Some(block) = door.pager().next_below(&|| below.rooms()) {
-        if door.forget_if_dead(block) {
-            continue;
-        }
-        match written_ahead(door, block) {
-            Ok(true) => {}
-            Ok(false) => return,
-            Err(halt) => {
-                let error = told(door, halt, &|| "writing blocks to the disk ahead".to_owned(), None);
-                tracing::debug!(target: TARGET, "nothing more is written beside this operation: {error}");
-                return;
-            }
-        }
-    }
-}
-
-fn written_ahead<M: Mover>(door: &mut M, block: BlockId) -> Result<bool, Halt> {
-    let bytes = bytes_of(door, block)?;
     if !door.tiers().write_ahead(block).map_err(|error| Halt::Move(error.into()))? {
         return Ok(false);
     }
-    door.pager().written_below(block)?;
-    door.journal().record(Event::WrittenAhead { bytes });
+    let token = door.pager().started(Step::WriteAhead { block })?;
+    complete(door, token, Ok(()), &mut None)?;
     Ok(true)
+}
+
+/// Gives up moves ahead that hold room below the device. False if there is none.
+pub(super) fn give_up<M: Mover>(door: &mut M) -> bool {
+    if let Some((token, _)) = door.pager().loading()
+        && let Err(fault) = door.pager().ended(token, false)
+    {
+        tracing::error!(target: TARGET, "giving up a block that was being loaded: {fault}");
+    }
+    door.tiers().give_up_ahead()
 }

@@ -117,8 +117,8 @@ impl<B: SharedStorage> State<B> {
             self.table.add_tensor(tensor, handle, Some(block));
         }
         match self.pager.wrote(block) {
-            Ok(None) => Ok(()),
-            Ok(Some(_)) => {
+            Ok(stale) if stale.is_empty() => Ok(()),
+            Ok(_) => {
                 self.tiers.remove(block);
                 Ok(())
             }

@@ -6,9 +6,8 @@ use super::scratch::Scratch;
 use super::state::{Room, State, Work, consumes};
 use super::storage::SharedStorage;
 use super::table::Tensor;
-use crate::host_memory::NewData;
 use burn_ir::{OperationIr, TensorIr};
-use pager::{Arena, BlockId, TierIndex};
+use pager::{Arena, BlockId, Tier};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -92,10 +91,8 @@ impl<B: SharedStorage> State<B> {
         let (device, dry) = (self.device.clone(), self.dry);
         let make = || catch_unwind(AssertUnwindSafe(|| if dry { B::blank(tensor) } else { make(&device) }));
         let bytes = (tensor.shape.num_elements() * tensor.dtype.size()) as u64;
-        // A dry run records for budgets under which tensors spill.
-        let better_away = self.dry || self.pager.is_better_away(bytes, Arena::UNPOOLED);
-        let away = self.new_data == NewData::OnHost && better_away;
-        if bytes < self.smallest_block || !away {
+        let place = self.pager.place_new(bytes, Arena::UNPOOLED, self.new_data);
+        if bytes < self.smallest_block || place != Tier::Host {
             self.counts.bytes_written += bytes;
             return self.produce(&work, |_, _| make().map(|handle| vec![handle]));
         }
@@ -115,7 +112,7 @@ impl<B: SharedStorage> State<B> {
             draft.copy_from_slice(contents);
         }
         let block = self.pager.insert(contents.len() as u64, Arena::UNPOOLED);
-        if let Err(fault) = self.pager.wrote_in_tier(block, TierIndex::HOST) {
+        if let Err(fault) = self.pager.wrote_on_host(block) {
             self.fault(fault, "a tensor from data");
             self.remove_block(block);
             return Err(handle);
@@ -202,7 +199,9 @@ impl<B: SharedStorage> State<B> {
         }
         operands.extend(&rooms);
         let ran = self.make_resident(&operands, work.name).and_then(|()| {
-            self.pager.takes(work.flops);
+            if let Some(recorder) = self.pager.recorder() {
+                recorder.takes(work.flops);
+            }
             let (handles, consumed) = self.hand_over(work.inputs);
             let outputs = run(self, handles).map_err(|panic| self.panic_reported(panic, work.name));
             let outputs = match outputs {

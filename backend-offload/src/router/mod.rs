@@ -66,7 +66,7 @@ use crate::bytes::Budget;
 use crate::config::OffloadConfig;
 use crate::drive;
 use crate::error::{Holder, OffloadError};
-use crate::host_memory::{HostMemory, NewData, Site};
+use crate::host_memory::{HostMemory, Site};
 use crate::registry::{self, DeviceFacts, DeviceKey};
 use crate::stats::Stats;
 use crate::tiers::{Draft, HostPool};
@@ -196,8 +196,8 @@ impl<B: SharedStorage> Site for RouterSite<B> {
         drive::draft(&mut *self.0.state(), len)
     }
 
-    fn place(&self, new: NewData) {
-        self.0.state().new_data = new;
+    fn prefer_for_new(&self, preference: Preference) {
+        self.0.state().new_data = preference;
     }
 }
 

@@ -8,7 +8,7 @@ use crate::error::OffloadError;
 use crate::journal::Journal;
 use crate::report::Counts;
 use crate::tiers::{Lease, Tiers};
-use pager::{BlockId, Outcome, Pager, TierIndex, Token};
+use pager::{BlockId, Outcome, Pager, Tier, Token};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ impl<B: SharedStorage> Mover for State<B> {
     /// The heap keeps nothing that could be given back.
     fn give_spare_back(&mut self) {}
 
-    fn leave(&mut self, _: Token, block: BlockId, copy: Option<TierIndex>) -> Result<Progress, MoveFailure> {
+    fn leave(&mut self, _: Token, block: BlockId, copy: Option<Tier>) -> Result<Progress, MoveFailure> {
         if copy.is_some() {
             self.copy_out(block)?;
         }
@@ -85,7 +85,7 @@ impl<B: SharedStorage> Mover for State<B> {
         !self.injector.refuses_allocation()
     }
 
-    fn fill(&mut self, _: Token, block: BlockId, _: TierIndex) -> Result<Progress, MoveFailure> {
+    fn fill(&mut self, _: Token, block: BlockId, _: Tier) -> Result<Progress, MoveFailure> {
         if self.injector.breaks_copy_in() {
             return Err("an upload broken on purpose".to_owned().into());
         }
@@ -123,14 +123,13 @@ mod tests {
     use super::*;
     use crate::config::OffloadConfig;
     use crate::faults::Injector;
-    use crate::host_memory::NewData;
     use crate::registry::Settings;
     use crate::router::table::Tensor;
     use crate::tiers::HostPool;
     use burn_backend::{Shape, TensorData};
     use burn_flex::{Flex, FlexDevice};
     use burn_ir::{BackendIr, TensorId, TensorIr, TensorStatus};
-    use pager::{Limit, Oversized};
+    use pager::{Limit, Oversized, Preference};
 
     const BYTES: usize = 4096;
 
@@ -168,11 +167,28 @@ mod tests {
         TensorIr { status: TensorStatus::ReadOnly, ..ir }
     }
 
+    /// Runs an operation that only reads the tensor.
+    fn use_on_device(state: &mut State<Flex>, tensor: &TensorIr) {
+        let block = state.table.tensor(tensor.id).and_then(Tensor::block).expect("a block");
+        assert!(state.make_resident(&[block], &|| "a test".to_owned()).is_ok());
+    }
+
+    #[test]
+    fn new_data_evicts_no_tensor_to_begin_on_a_full_device() {
+        let mut state = device();
+        let first = tensor(&mut state, 1, 1.0);
+        let second = tensor(&mut state, 2, 2.0);
+        assert!(matches!(state.table.tensor(first.id), Some(Tensor::Here { .. })));
+        assert!(matches!(state.table.tensor(second.id), Some(Tensor::Away { .. })));
+        assert_eq!(state.pager.counters().evictions, 0);
+    }
+
     #[test]
     fn a_host_copy_that_changed_is_an_error_of_its_tensors_alone() {
         let mut state = device();
         let first = tensor(&mut state, 1, 1.0);
         let second = tensor(&mut state, 2, 2.0);
+        use_on_device(&mut state, &second);
         let block = match state.table.tensor(first.id) {
             Some(Tensor::Away { block, .. }) => *block,
             _ => panic!("there is room for one"),
@@ -187,7 +203,7 @@ mod tests {
             state.read(&second).expect("intact").as_slice::<f32>().expect("floats")[0].to_bits(),
             2f32.to_bits()
         );
-        assert_eq!(state.pager.ledger().held(TierIndex::HOST), 0);
+        assert_eq!(state.pager.ledger().held(Tier::Host), BYTES as u64, "the copy of the second alone");
     }
 
     #[test]
@@ -195,12 +211,13 @@ mod tests {
         let settings = Settings { dry_run: true, paranoid: false, device_budget: Limit::NONE, ..settings() };
         let mut state = State::new(FlexDevice, settings);
         state.pager.record();
-        state.new_data = NewData::OnHost;
+        state.new_data = Preference::Host;
         let made = tensor(&mut state, 1, 1.0);
         assert!(matches!(state.table.tensor(made.id), Some(Tensor::Away { .. })));
         let read = state.read(&made).expect("zeros");
         assert_eq!(read.as_slice::<f32>().expect("floats"), [0.0; BYTES / 4]);
-        let recording = pager::Recording::from_bytes(&state.pager.recorded()).expect("a recording");
+        let recording = pager::Recording::from_bytes(&state.pager.recorder().expect("it records").take())
+            .expect("a recording");
         let born = pager::Event::Born { bytes: BYTES as u64, arena: pager::Arena::UNPOOLED };
         let read = pager::Event::Read { block: 0, bytes: BYTES as u64 };
         assert_eq!(recording.events, [born, pager::Event::WrittenInTier(0), read]);
@@ -212,7 +229,8 @@ mod tests {
         let first = tensor(&mut state, 1, 1.0);
         let taken = state.take(&first);
         let Ok(burn_ir::HandleKind::Float(outside)) = taken else { panic!("a float tensor") };
-        tensor(&mut state, 2, 2.0);
+        let second = tensor(&mut state, 2, 2.0);
+        use_on_device(&mut state, &second);
         assert!(matches!(state.table.tensor(first.id), Some(Tensor::Away { .. })));
         assert_eq!(
             outside.storage::<f32>()[0].to_bits(),

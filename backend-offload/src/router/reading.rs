@@ -8,7 +8,7 @@ use super::table::Tensor;
 use crate::error::OffloadError;
 use burn_backend::{ExecutionError, TensorData};
 use burn_ir::TensorIr;
-use pager::{BlockId, Place, TierIndex};
+use pager::{Block, BlockId, Place, Tier};
 use std::sync::Arc;
 
 impl<B: SharedStorage> State<B> {
@@ -31,8 +31,10 @@ impl<B: SharedStorage> State<B> {
         };
         let block = self.table.tensor(tensor.id).and_then(Tensor::block);
         let bytes = (tensor.shape.num_elements() * tensor.dtype.size()) as u64;
-        if let Some(block) = block {
-            self.pager.reads(block, bytes);
+        if let Some(block) = block
+            && let Some(recorder) = self.pager.recorder()
+        {
+            recorder.reads(block, bytes);
         }
         if let Some((block, view)) = on_host {
             let contents = self.verified_copy(block).map_err(|error| execution_error(&error))?;
@@ -62,12 +64,12 @@ impl<B: SharedStorage> State<B> {
 
     /// Whether the host has the contents, too.
     fn is_clean(&self, block: BlockId) -> bool {
-        let clean = Place::Device { clean: Some(TierIndex::HOST) };
-        self.pager.get(block).is_some_and(|block| block.place == clean)
+        let clean = Place::Device { clean: Some(Tier::Host) };
+        self.pager.get(block).is_some_and(|block| block.place() == clean)
     }
 
     fn is_on_device(&self, block: BlockId) -> bool {
-        self.pager.get(block).is_some_and(|block| block.place.is_on_device())
+        self.pager.get(block).is_some_and(Block::is_on_device)
     }
 
     fn handle(&mut self, work: &Work) -> Result<B::Handle, Arc<OffloadError>> {

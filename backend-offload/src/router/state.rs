@@ -5,7 +5,6 @@ use super::storage::SharedStorage;
 use super::table::{Table, Tensor};
 use crate::error::OffloadError;
 use crate::faults::Injector;
-use crate::host_memory::NewData;
 use crate::journal::Journal;
 use crate::registry::Settings;
 use crate::report::Counts;
@@ -26,7 +25,7 @@ pub(super) struct State<B: SharedStorage> {
     /// Compute nothing; see [`OffloadConfig::dry_run`](crate::OffloadConfig::dry_run).
     pub(super) dry: bool,
     pub(super) smallest_block: u64,
-    pub(super) new_data: NewData,
+    pub(super) new_data: Preference,
     pub(super) counts: Counts,
     /// The first failure of each thread since its last synchronisation.
     pub(super) pending: HashMap<ThreadId, Arc<OffloadError>>,
@@ -70,7 +69,7 @@ impl<B: SharedStorage> State<B> {
             paranoid: settings.paranoid,
             dry: settings.dry_run,
             smallest_block: settings.smallest_block,
-            new_data: NewData::OnDevice,
+            new_data: Preference::Policy,
             counts: Counts::default(),
             pending: HashMap::new(),
             #[cfg(feature = "test-util")]

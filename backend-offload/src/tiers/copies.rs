@@ -10,7 +10,7 @@ use super::extents::ALIGNMENT;
 use super::pool::{Draft, HostPool, Lease};
 use super::slab::SlabSource;
 use crate::error::OffloadError;
-use pager::{BlockId, Limit, Rooms, TierIndex};
+use pager::{BlockId, Limit, Rooms, Tier};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -231,8 +231,8 @@ impl Tiers {
     }
 
     /// Throws away what one tier has of the block, which is elsewhere, too.
-    pub fn drop_copy(&mut self, block: BlockId, tier: TierIndex) {
-        if tier == TierIndex::DISK {
+    pub fn drop_copy(&mut self, block: BlockId, tier: Tier) {
+        if tier == Tier::Disk {
             self.sunk.remove(&block);
         } else {
             self.copies.remove(&block);

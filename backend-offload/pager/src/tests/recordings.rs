@@ -8,7 +8,7 @@ fn played(recording: &Recording, budget: Limit) -> Recording {
     let mut replay = Replay::new(recording, budget, Policy::Planned);
     replay.pager_mut().record();
     let mut replay = replay.run(1).expect("every operation fits");
-    Recording::from_bytes(&replay.pager_mut().recorded()).expect("a recording")
+    Recording::from_bytes(&replay.pager_mut().recorder().expect("it records").take()).expect("a recording")
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn contents_made_on_the_host_take_the_place_of_what_sinks() {
     script.step();
     let replay = Replay::new(&script.recording, Limit::bytes(100), Policy::Planned).above_a_disk(20);
     let replay = replay.run(1).expect("the disk takes one");
-    assert_eq!(replay.pager().ledger().held(TierIndex::HOST), 20);
+    assert_eq!(replay.pager().ledger().held(Tier::Host), 20);
     assert_eq!(replay.disk_steps(), [Moved { bytes_in: 0, bytes_out: 10 }]);
 }
 

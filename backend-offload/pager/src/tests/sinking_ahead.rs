@@ -7,9 +7,10 @@ use super::*;
 fn swept(policy: Policy, host: u64, disk: u64, ahead: bool) -> Sweep {
     Sweep::new(policy, host, disk).run(|sweep, block| {
         let rooms = sweep.rooms();
-        if let Some(next) = sweep.pager.next_below(&|| rooms).filter(|_| ahead) {
-            sweep.pager.written_below(next).expect("it rests on the host");
-            assert!(sweep.pager.get(next).is_some_and(|block| block.below));
+        if let Some(next) = sweep.pager.prefetch(Link::ToDisk, &|| rooms).filter(|_| ahead) {
+            let outcome = sweep.pager.report(next).expect("it rests on the host");
+            let Outcome::WrittenAhead { block, .. } = outcome else { panic!("{outcome:?}") };
+            assert!(sweep.pager.get(block).is_some_and(Block::is_on_disk));
         }
         sweep.pager.wrote(block).expect("on the device");
     })
@@ -51,14 +52,14 @@ fn a_disk_that_is_nearly_full_is_left_to_who_has_to_sink() {
 #[test]
 fn a_block_is_written_below_only_where_it_rests_on_the_host_alone() {
     let (mut pager, blocks) = written(Limit::bytes(20), Policy::Planned, 2);
-    assert!(pager.written_below(blocks[0]).is_err(), "it is on the device");
+    assert!(pager.report(Step::WriteAhead { block: blocks[0] }).is_err(), "it is on the device");
     let more = pager.insert(10, Arena(0));
     operate(&mut pager, &[more]);
     let away =
-        *blocks.iter().find(|id| !pager.get(**id).expect("it lives").place.is_on_device()).expect("one left");
-    pager.written_below(away).expect("it rests there");
-    assert!(pager.written_below(away).is_err(), "the disk has it");
+        *blocks.iter().find(|id| !pager.get(**id).expect("it lives").is_on_device()).expect("one left");
+    pager.report(Step::WriteAhead { block: away }).expect("it rests there");
+    assert!(pager.report(Step::WriteAhead { block: away }).is_err(), "the disk has it");
     assert_eq!((pager.ledger().held(HOST), pager.ledger().held(DISK)), (10, 10));
-    pager.sunk(away).expect("for free");
+    pager.report(Step::Spill { block: away }).expect("for free");
     assert_eq!((pager.counters().bytes_to_disk, pager.ledger().held(HOST)), (10, 0));
 }

@@ -2,8 +2,8 @@
 
 use super::*;
 
-pub(super) const HOST: TierIndex = TierIndex::HOST;
-pub(super) const DISK: TierIndex = TierIndex::DISK;
+pub(super) const HOST: Tier = Tier::Host;
+pub(super) const DISK: Tier = Tier::Disk;
 
 /// Blocks of 10 bytes.
 pub(super) const BLOCKS: usize = 40;
@@ -26,7 +26,7 @@ impl Sweep {
     }
 
     pub fn rooms(&self) -> Rooms {
-        let raising = if self.pager.raising().is_some() { 10 } else { 0 };
+        let raising = if self.pager.loading().is_some() { 10 } else { 0 };
         let left = |room: u64, tier| Limit::bytes(room - self.pager.ledger().held(tier));
         Rooms { host: left(self.host - raising, HOST), disk: left(self.disk, DISK), page: 1 }
     }

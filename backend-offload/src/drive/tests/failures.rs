@@ -3,7 +3,7 @@
 use super::fake_door::FakeDoor;
 use crate::error::OffloadError;
 use crate::tiers::in_memory;
-use pager::{BlockId, Limit, Oversized, Place, Policy, TierIndex};
+use pager::{BlockId, Limit, Oversized, Place, Policy, Tier};
 
 const BYTES: u64 = 100;
 
@@ -16,13 +16,13 @@ fn door() -> (FakeDoor, BlockId, BlockId) {
         assert!(door.operate(&[block], 1).is_ok());
         door.check();
     }
-    assert_eq!(place(&door, first), Place::Away(TierIndex::HOST));
+    assert_eq!(place(&door, first), Place::Away(Tier::Host));
     assert_eq!(place(&door, second), Place::Device { clean: None });
     (door, first, second)
 }
 
 fn place(door: &FakeDoor, block: BlockId) -> Place {
-    door.pager.get(block).expect("a block that lives").place
+    door.pager.get(block).expect("a block that lives").place()
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn a_panic_in_a_move_leaves_its_block_where_it_was() {
     door.broken_copies = 200;
     let error = door.operate(&[first], 0).expect_err("the second block cannot leave");
     assert!(matches!(error, OffloadError::CopyOut(..)), "{error}");
-    assert_eq!(place(&door, first), Place::Away(TierIndex::HOST));
+    assert_eq!(place(&door, first), Place::Away(Tier::Host));
     assert_eq!(place(&door, second), Place::Device { clean: None });
     door.check();
 
@@ -84,7 +84,7 @@ fn above_a_disk() -> (FakeDoor, [BlockId; 3]) {
         door.operate(&[block], 1).expect("five places for three blocks");
         door.check();
     }
-    assert_eq!(place(&door, blocks[0]), Place::Away(TierIndex::DISK));
+    assert_eq!(place(&door, blocks[0]), Place::Away(Tier::Disk));
     (door, blocks)
 }
 
@@ -103,7 +103,7 @@ fn a_disk_that_cannot_be_read_fails_the_operation_and_loses_nothing() {
         door.check();
     }
     door.read_on_host(first);
-    assert_eq!(place(&door, first), Place::Away(TierIndex::DISK));
+    assert_eq!(place(&door, first), Place::Away(Tier::Disk));
     break_disk(&door, 0);
     door.operate(&[first], 0).expect("as it was written");
     door.check();
@@ -117,7 +117,7 @@ fn a_disk_that_cannot_be_written_is_reported_and_serves_once_it_can() {
     let more = [0; 2].map(|_| door.insert(PAGE, 0));
     break_disk(&door, 100);
     door.operate(&[more[0]], 1).expect("its write is not waited for");
-    assert_eq!(place(&door, second), Place::Away(TierIndex::DISK));
+    assert_eq!(place(&door, second), Place::Away(Tier::Disk));
     door.check();
     for _ in 0..3 {
         let error = door.operate(&[more[1]], 1).expect_err("nobody can sink for it").to_string();
@@ -127,7 +127,7 @@ fn a_disk_that_cannot_be_written_is_reported_and_serves_once_it_can() {
         );
         door.check();
     }
-    assert_eq!(place(&door, third), Place::Away(TierIndex::HOST));
+    assert_eq!(place(&door, third), Place::Away(Tier::Host));
     break_disk(&door, 0);
     door.operate(&[more[1]], 1).expect("three places on the disk");
     door.check();
@@ -140,7 +140,7 @@ fn a_copy_that_changed_in_host_memory_does_not_sink() {
     let another = door.insert(PAGE, 0);
     let error = door.operate(&[another], 1).expect_err("nobody else can make room");
     assert!(matches!(error, OffloadError::HostCopyDamaged { .. }), "{error}");
-    assert_eq!(place(&door, second), Place::Away(TierIndex::HOST));
+    assert_eq!(place(&door, second), Place::Away(Tier::Host));
 }
 
 #[test]

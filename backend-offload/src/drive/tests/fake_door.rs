@@ -8,7 +8,7 @@ use crate::error::OffloadError;
 use crate::journal::Journal;
 use crate::report::Counts;
 use crate::tiers::{ALIGNMENT, Disk, Draft, HostPool, Lease, Share, SlabSource, Tiers};
-use pager::{Arena, BlockId, Limit, Outcome, Oversized, Pager, Place, Policy, TierIndex, Token};
+use pager::{Arena, BlockId, Limit, Outcome, Oversized, Pager, Place, Policy, Tier, TierSet, Token};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -193,7 +193,7 @@ impl FakeDoor {
                 let shadow = self.shadow(*id);
                 shadow.memory = Some(new.clone());
                 shadow.written = Some(new);
-                if self.pager.wrote(*id).expect("on the device").is_some() {
+                if !self.pager.wrote(*id).expect("on the device").is_empty() {
                     self.tiers.remove(*id);
                 }
             }
@@ -203,7 +203,7 @@ impl FakeDoor {
 
     pub fn write_from_host(&mut self, id: BlockId) {
         let block = *self.pager.get(id).expect("a block that lives");
-        if !matches!(block.place, Place::Away(_) | Place::Nowhere) {
+        if !matches!(block.place(), Place::Away(_) | Place::Nowhere) {
             return;
         }
         let mut new = self.new_contents(block.bytes as usize);
@@ -219,7 +219,7 @@ impl FakeDoor {
             0
         };
         if self.tiers.edit(id, new.len(), share, |bytes| bytes[from..].copy_from_slice(&new[from..])) {
-            self.pager.wrote_in_tier(id, TierIndex::HOST).expect("nowhere or there");
+            self.pager.wrote_on_host(id).expect("nowhere or there");
             self.shadow(id).written = Some(new);
         }
     }
@@ -228,12 +228,12 @@ impl FakeDoor {
     pub fn read_on_host(&mut self, id: BlockId) {
         self.operands.clear();
         let raised = raise(self, id, &|| "reading".to_owned());
-        let place = self.pager.get(id).expect("a block that lives").place;
+        let place = self.pager.get(id).expect("a block that lives").place();
         match raised {
-            Ok(()) => assert_ne!(place, Place::Away(TierIndex::DISK)),
+            Ok(()) => assert_ne!(place, Place::Away(Tier::Disk)),
             Err(error) => assert!(!matches!(error, OffloadError::Bookkeeping { .. }), "{error}"),
         }
-        if place == Place::Away(TierIndex::HOST) {
+        if place == Place::Away(Tier::Host) {
             let read = self.tiers.verified(id).expect("undamaged");
             assert_eq!(Some(read.bytes()), self.shadow(id).written.as_deref());
         }
@@ -249,8 +249,8 @@ impl FakeDoor {
             Ok(None) => {
                 assert_eq!(self.pager.counters().sunk, sunk, "no block sinks for a room that cannot be made");
                 let before = at_rest.iter().filter_map(|before| Some((before, self.pager.get(before.0)?)));
-                for ((_, place, below), block) in before {
-                    assert_eq!((block.place, block.below), (*place, *below), "nothing is given up for it");
+                for ((_, place, held), block) in before {
+                    assert_eq!((block.place(), block.held()), (*place, *held), "nothing is given up for it");
                 }
                 assert!(!self.all_could_sink(len as u64), "a room that can be made is not refused");
             }
@@ -259,10 +259,10 @@ impl FakeDoor {
     }
 
     /// Blocks that no move is about, with their places.
-    fn at_rest(&self) -> Vec<(BlockId, Place, bool)> {
+    fn at_rest(&self) -> Vec<(BlockId, Place, TierSet)> {
         let moves = |id: BlockId| self.flights.iter().any(|flight| flight.block == id);
         let blocks = self.shadows.iter().flatten().filter(|shadow| !moves(shadow.id));
-        let place = |id: BlockId| self.pager.get(id).map(|block| (id, block.place, block.below));
+        let place = |id: BlockId| self.pager.get(id).map(|block| (id, block.place(), block.held()));
         blocks.filter_map(|shadow| place(shadow.id)).collect()
     }
 
@@ -270,7 +270,8 @@ impl FakeDoor {
     fn all_could_sink(&self, len: u64) -> bool {
         let taken: usize = self.taken.iter().map(|draft| draft.len()).sum();
         let blocks = self.shadows.iter().flatten().filter_map(|shadow| self.pager.get(shadow.id));
-        let unwritten = blocks.filter(|block| block.place == Place::Away(TierIndex::HOST) && !block.below);
+        let unwritten = blocks
+            .filter(|block| block.place() == Place::Away(Tier::Host) && !block.held().contains(Tier::Disk));
         let pages = unwritten.map(|block| block.bytes.next_multiple_of(ALIGNMENT)).sum();
         let limit = self.tiers.pool().usage().limit;
         limit.allows_more(taken as u64, len) && self.tiers.below().rooms().disk.allows(pages)
@@ -367,11 +368,11 @@ impl FakeDoor {
         let host = self.tiers.pool().usage();
         let taken: usize = self.taken.iter().map(|draft| draft.len()).sum();
         let raising = self.tiers.raising();
-        assert_eq!(self.pager.raising(), raising.map(|(block, _)| block));
-        let copies = host.in_use - taken as u64 - raising.map_or(0, |(_, bytes)| bytes);
-        assert_eq!(ledger.held(TierIndex::HOST), copies, "the tier's account is the sum of its copies");
+        assert_eq!(self.pager.loading().map(|(_, block)| block), raising.map(|(block, _)| block));
+        let copies = host.in_use - taken as u64;
+        assert_eq!(ledger.held(Tier::Host), copies, "the tier's account is the sum of its copies");
         assert!(host.limit.allows(host.in_use), "the host limit is a limit");
-        assert_eq!(ledger.held(TierIndex::DISK), self.tiers.held_on_disk(), "and so is the disk's");
+        assert_eq!(ledger.held(Tier::Disk), self.tiers.held_on_disk(), "and so is the disk's");
         if self.oversized == Oversized::Refuse {
             assert!(ledger.budget().allows(ledger.reserved_peak()), "the budget holds at every moment");
         }
@@ -382,7 +383,7 @@ impl FakeDoor {
         }
         for shadow in self.shadows.iter().flatten() {
             let block = self.pager.get(shadow.id).expect("a block that lives");
-            let tier = match block.place {
+            let tier = match block.place() {
                 Place::Device { clean } | Place::Leaving { clean } => clean,
                 Place::Returning { from } => from,
                 Place::Away(tier) => Some(tier),
@@ -390,14 +391,14 @@ impl FakeDoor {
             };
             // That there is no copy elsewhere follows from the sums.
             let below = self.tiers.on_disk(shadow.id);
-            assert_eq!(below.is_some(), block.below || tier == Some(TierIndex::DISK), "{block:?}");
+            assert_eq!(below.is_some(), block.held().contains(Tier::Disk), "{block:?}");
             let copy = tier.map(|tier| match (&below, tier) {
-                (Some(below), TierIndex::DISK) => below,
+                (Some(below), Tier::Disk) => below,
                 _ => self.tiers.get(shadow.id).expect("a copy where the pager says").bytes(),
             });
-            let takes_memory = !matches!(block.place, Place::Nowhere | Place::Away(_));
+            let takes_memory = !matches!(block.place(), Place::Nowhere | Place::Away(_));
             assert_eq!(shadow.memory.is_some(), takes_memory, "{block:?}");
-            let returning = matches!(block.place, Place::Returning { .. });
+            let returning = matches!(block.place(), Place::Returning { .. });
             let current = if returning { copy } else { shadow.memory.as_deref().or(copy) };
             if let Some(written) = shadow.written.as_deref() {
                 assert_eq!(current, Some(written), "contents are where the pager says: {block:?}");
@@ -428,8 +429,8 @@ impl FakeDoor {
         self.taken.clear();
         let host = self.tiers.pool().usage().in_use;
         let ledger = self.pager.ledger();
-        assert_eq!((ledger.resident(), ledger.held(TierIndex::HOST), host), (0, 0, 0));
-        assert_eq!((ledger.held(TierIndex::DISK), self.tiers.held_on_disk()), (0, 0));
+        assert_eq!((ledger.resident(), ledger.held(Tier::Host), host), (0, 0, 0));
+        assert_eq!((ledger.held(Tier::Disk), self.tiers.held_on_disk()), (0, 0));
     }
 }
 
@@ -468,12 +469,7 @@ impl Mover for FakeDoor {
 
     fn give_spare_back(&mut self) {}
 
-    fn leave(
-        &mut self,
-        token: Token,
-        block: BlockId,
-        copy: Option<TierIndex>,
-    ) -> Result<Progress, MoveFailure> {
+    fn leave(&mut self, token: Token, block: BlockId, copy: Option<Tier>) -> Result<Progress, MoveFailure> {
         self.watched(|door| {
             door.promise(!door.operands.contains(&block), "an operand stays while its operation runs");
             let shadow = door.shadow(block);
@@ -516,7 +512,7 @@ impl Mover for FakeDoor {
         })
     }
 
-    fn fill(&mut self, token: Token, block: BlockId, _: TierIndex) -> Result<Progress, MoveFailure> {
+    fn fill(&mut self, token: Token, block: BlockId, _: Tier) -> Result<Progress, MoveFailure> {
         self.watched(|door| {
             let lease = door.tiers.verified(block)?;
             door.start(token, block, Cargo::In(lease))
@@ -540,7 +536,7 @@ impl Mover for FakeDoor {
                 }
                 Outcome::NotReturned { block } => door.shadow(block).memory = None,
                 Outcome::Removed { block } => door.tiers.remove(block),
-                Outcome::Rescued { .. } | Outcome::Returned { .. } | Outcome::Stayed { .. } => {}
+                _ => {}
             }
         });
     }

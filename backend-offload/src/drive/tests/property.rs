@@ -3,7 +3,7 @@
 use super::fake_door::FakeDoor;
 use crate::drive::{make_room, sweep};
 use crate::tiers::{Disk, SlabSource, Tiers, in_memory, scheduled};
-use pager::{Arena, BlockId, Limit, Oversized, Place, Policy, TierIndex};
+use pager::{Arena, Block, BlockId, Limit, Oversized, Place, Policy, Step, Tier};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ impl FakeDoor {
             }
             Op::Pin { block } => {
                 let Some(id) = self.nth(block) else { return };
-                if self.pager.get(id).is_some_and(|block| block.place.is_on_device()) {
+                if self.pager.get(id).is_some_and(Block::is_on_device) {
                     self.pager.pin(id).expect("on the device");
                     self.shadow(id).pinned = true;
                 }
@@ -370,7 +370,7 @@ fn no_block_sinks_for_a_room_that_cannot_be_made_while_another_is_under_way_from
         door.write_from_host(block);
     }
     assert!(door.tiers.begin_raising(raised, 6000), "there is room for it");
-    door.pager.raise_begun(raised).expect("it is on the disk");
+    door.pager.started(Step::LoadAhead { block: raised }).expect("it is on the disk");
     door.check();
 
     door.take_host(12_300);
@@ -390,11 +390,11 @@ fn under_way(door: &mut FakeDoor, blocks: &[BlockId]) -> BlockId {
     door.take_host(50_000);
     assert!(door.taken.pop().is_some(), "all sink for it");
     door.take_host(45_800);
-    let place = |id: BlockId| door.pager.get(id).map(|block| block.place);
-    let on_disk = |id: &BlockId| place(*id) == Some(Place::Away(TierIndex::DISK));
+    let place = |id: BlockId| door.pager.get(id).map(Block::place);
+    let on_disk = |id: &BlockId| place(*id) == Some(Place::Away(Tier::Disk));
     let on_disk: Vec<_> = blocks.iter().copied().filter(on_disk).collect();
     assert!(door.tiers.begin_raising(on_disk[0], door.bytes(on_disk[0]) as u64), "there is room for it");
-    door.pager.raise_begun(on_disk[0]).expect("it is on the disk");
+    door.pager.started(Step::LoadAhead { block: on_disk[0] }).expect("it is on the disk");
     door.check();
     on_disk[1]
 }
@@ -404,7 +404,7 @@ fn memory_of_a_block_that_nobody_waits_for_is_given_to_the_program() {
     let (mut door, blocks) = reading_sweep();
     under_way(&mut door, &blocks);
     door.take_host(4_200);
-    assert_eq!((door.taken.len(), door.pager.raising()), (2, None));
+    assert_eq!((door.taken.len(), door.pager.loading()), (2, None));
     door.check();
     door.close();
 }
@@ -416,8 +416,8 @@ fn memory_of_a_block_that_nobody_waits_for_is_given_to_one_that_is_needed() {
         let needed = under_way(&mut door, &blocks);
         if reads {
             door.read_on_host(needed);
-            let place = door.pager.get(needed).map(|block| block.place);
-            assert_eq!(place, Some(Place::Away(TierIndex::HOST)), "the other one gives up");
+            let place = door.pager.get(needed).map(Block::place);
+            assert_eq!(place, Some(Place::Away(Tier::Host)), "the other one gives up");
         } else {
             door.operate(&[needed], 0).expect("the other one gives up");
         }

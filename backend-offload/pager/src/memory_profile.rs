@@ -1,18 +1,18 @@
-//! Levels: memory on paper after each operation of a stretch that moves along with the program, by a tree of maxima, so that
-//! changing a stretch and asking for its highest level take a few steps each.
+//! The memory profile: simulated memory after each operation of a stretch that moves along with the program. A tree of maxima:
+//! to change a stretch, or to find its highest level, takes a few steps.
 
 use std::ops::Range;
 
 #[derive(Debug, Default)]
-pub(crate) struct Levels {
+pub(crate) struct MemoryProfile {
     /// Nodes of a binary tree, the root at 1: the highest level below, less what was added at the nodes above.
     highest: Vec<i64>,
     /// Added to all levels below a node, which is in its own `highest` already.
     added: Vec<i64>,
 }
 
-impl Levels {
-    /// Levels of so many operations in a row, at least.
+impl MemoryProfile {
+    /// A profile of so many operations in a row, at least.
     pub fn of(operations: u64) -> Self {
         let leaves = operations.max(1).next_power_of_two() as usize;
         Self { highest: vec![0; 2 * leaves], added: vec![0; 2 * leaves] }
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn any_changes_leave_the_levels_that_a_list_of_them_has() {
         const KEPT: u64 = 16;
-        let mut levels = Levels::of(KEPT);
+        let mut levels = MemoryProfile::of(KEPT);
         let mut list = vec![0i64; 400];
         let mut chance = 1u64;
         let mut next = |below: u64| {

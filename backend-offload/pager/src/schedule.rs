@@ -1,20 +1,19 @@
-//! The plan: what the pager will do in the operations to come if nothing is done ahead, found by doing it on paper.
+//! The schedule: the moves of the operations to come if none is made ahead, found by simulation.
 //!
-//! The operations that the planner foresees are played one after the other over blocks that are on the device on paper, with
-//! the order of victims that decides for real. That gives who leaves for which operation and who comes back for which. To do
-//! the same moves earlier costs no byte: whoever is to leave may leave as soon as he has been used for the last time before,
-//! and whoever is to come back may come as soon as there is memory that nobody on paper wants until then, that of early leavers
-//! included.
+//! The operations of the forecast are played one after the other over simulated blocks, with the eviction order that decides
+//! for real. The result: which block leaves for which operation, and which block comes back for which. To make the same
+//! moves earlier costs no byte. A block may leave after its last use before that operation. A block may come back once
+//! enough memory is free until its use, that of blocks that leave early included.
 
 use crate::block::{Block, BlockId, Place};
-use crate::furthest::{Furthest, Resident, Standing};
-use crate::levels::Levels;
-use crate::planner::{Due, Future, Planner};
+use crate::eviction_order::{EvictionCost, EvictionOrder, Resident};
+use crate::forecast::{Due, Forecast, Future};
+use crate::memory_profile::MemoryProfile;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Blocks that as many operations before the present one have used leave on paper only when others are needed soon. What was just used
-/// is often what is needed last; but to copy it, and what comes into its memory, nothing would be left but the present moment.
+/// The schedule avoids evicting blocks used in this many last operations, unless all others are needed soon. Such a block is
+/// often needed last; but its copy, and the copy of the block that takes its memory, would have no time ahead.
 const RESTED: u64 = 3;
 
 /// A block to come, or one that is there.
@@ -25,7 +24,7 @@ pub(crate) enum Name {
     Operand(u64, usize),
 }
 
-/// A block that leaves on paper.
+/// A block that leaves in the simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Leave {
     /// The operation whose memory it makes.
@@ -35,13 +34,13 @@ pub(crate) struct Leave {
     pub name: Name,
 }
 
-/// A block that comes back on paper.
+/// A block that comes back in the simulation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Return {
     /// The operation that uses it.
     pub by: u64,
     pub name: Name,
-    /// Bytes that come back on paper from the beginning, these included.
+    /// Bytes that come back from the beginning on, these included.
     pub until: u64,
 }
 
@@ -63,7 +62,7 @@ enum Contents {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Paper {
+struct SimulatedBlock {
     generation: u32,
     presence: Presence,
     bytes: u64,
@@ -75,33 +74,33 @@ struct Paper {
     name: Name,
 }
 
-impl Paper {
-    fn standing(&self, now: u64) -> Standing {
+impl SimulatedBlock {
+    fn cost(&self, now: u64) -> EvictionCost {
         let future = match self.due {
             Some(due) if due.operation > now && due.ends => Future::Freed(due.operation - now),
             Some(due) if due.operation > now => Future::Used(due.operation - now),
             _ => Future::Unknown,
         };
         let (defined, dirty) = (self.contents != Contents::Nothing, self.contents == Contents::OnDeviceAlone);
-        Standing::of(defined, dirty, future, now, self.used)
+        EvictionCost::of(defined, dirty, future, now, self.used)
     }
 }
 
-/// Numbers a block on paper.
+/// Numbers a simulated block.
 type Number = u32;
 
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
+pub(crate) struct Schedule {
     /// The operation that was played last.
     upto: u64,
     period: u64,
-    papers: Vec<Paper>,
+    simulated: Vec<SimulatedBlock>,
     unused: Vec<Number>,
-    /// When blocks are used next: the operation, which operand, and who.
+    /// When blocks are used next: the operation, the operand, the block and its generation.
     uses: BinaryHeap<Reverse<(u64, usize, Number, u32)>>,
     /// Before which operation blocks are freed.
     ends: BinaryHeap<Reverse<(u64, Number, u32)>>,
-    order: Furthest,
+    order: EvictionOrder,
     resident: u64,
     returned: u64,
     /// Blocks to leave after an operation that has not run yet, by that.
@@ -109,50 +108,49 @@ pub(crate) struct Plan {
     /// Blocks that can leave, the one for the next operation first.
     ready: BinaryHeap<Reverse<Leave>>,
     returns: VecDeque<Return>,
-    /// Bytes on the device after an operation, less all that came back until then, if everybody leaves as early as he can.
-    levels: Levels,
+    /// Bytes on the device after each operation, less all that came back until then, if blocks leave as early as they can.
+    profile: MemoryProfile,
     operands: Vec<Option<Number>>,
 }
 
-impl Plan {
-    /// A plan from here on, where the program is as far as it has come.
-    /// It will be played `far` operations ahead at most.
+impl Schedule {
+    /// A schedule from the current operation on, to be played `far` operations ahead at most.
     pub fn begin<'b>(
-        planner: &Planner,
+        forecast: &Forecast,
         blocks: impl Iterator<Item = (BlockId, &'b Block)>,
         far: u64,
     ) -> Option<Self> {
-        let period = planner.period()?;
-        let levels = Levels::of(far.min(period) + 2);
-        let mut plan = Self { upto: planner.now(), period, levels, ..Self::default() };
-        for (id, block) in blocks.filter(|(_, block)| block.place != Place::Nowhere) {
-            let number = plan.enter(Paper {
+        let period = forecast.period()?;
+        let profile = MemoryProfile::of(far.min(period) + 2);
+        let mut schedule = Self { upto: forecast.now(), period, profile, ..Self::default() };
+        for (id, block) in blocks.filter(|(_, block)| block.place() != Place::Nowhere) {
+            let number = schedule.enter(SimulatedBlock {
                 generation: 0,
-                presence: if block.place.is_on_device() || block.place.is_returning() {
+                presence: if matches!(block.place(), Place::Device { .. } | Place::Returning { .. }) {
                     Presence::OnDevice
                 } else {
                     Presence::Away
                 },
                 bytes: block.bytes,
-                contents: match (block.defined, block.needs_copy()) {
+                contents: match (block.copies.is_written(), block.needs_copy()) {
                     (false, _) => Contents::Nothing,
                     (true, false) => Contents::Copied,
                     (true, true) => Contents::OnDeviceAlone,
                 },
                 pinned: block.pinned,
                 due: None,
-                used: planner.used(id),
+                used: forecast.used(id),
                 name: Name::Block(id),
             });
-            plan.expect(number, planner.due(id));
+            schedule.expect(number, forecast.due(id));
         }
-        plan.levels.set(plan.upto, plan.level());
-        Some(plan)
+        schedule.profile.set(schedule.upto, schedule.level());
+        Some(schedule)
     }
 
     /// Whether most of it is about blocks that are no more.
     pub fn is_cluttered(&self, live: u64) -> bool {
-        (self.papers.len() - self.unused.len()) as u64 > 4 * live + 1024
+        (self.simulated.len() - self.unused.len()) as u64 > 4 * live + 1024
     }
 
     /// Whether it has been played far enough, or as far as it can be.
@@ -160,23 +158,23 @@ impl Plan {
         self.upto >= now + operations.min(self.period.saturating_sub(1))
     }
 
-    fn enter(&mut self, paper: Paper) -> Number {
-        if paper.presence == Presence::OnDevice {
-            self.resident += paper.bytes;
+    fn enter(&mut self, block: SimulatedBlock) -> Number {
+        if block.presence == Presence::OnDevice {
+            self.resident += block.bytes;
         }
         let number = self.unused.pop().unwrap_or_else(|| {
-            self.papers.push(Paper { presence: Presence::Ended, ..paper });
-            (self.papers.len() - 1) as Number
+            self.simulated.push(SimulatedBlock { presence: Presence::Ended, ..block });
+            (self.simulated.len() - 1) as Number
         });
-        let slot = &mut self.papers[number as usize];
-        *slot = Paper { generation: slot.generation.wrapping_add(1), ..paper };
+        let slot = &mut self.simulated[number as usize];
+        *slot = SimulatedBlock { generation: slot.generation.wrapping_add(1), ..block };
         number
     }
 
     fn expect(&mut self, number: Number, due: Option<Due>) {
-        let paper = &mut self.papers[number as usize];
-        paper.due = due;
-        let generation = paper.generation;
+        let block = &mut self.simulated[number as usize];
+        block.due = due;
+        let generation = block.generation;
         match due {
             Some(Due { operation, ends: true, .. }) => {
                 self.ends.push(Reverse((operation, number, generation)));
@@ -191,14 +189,14 @@ impl Plan {
 
     fn enter_in_order(&mut self, number: Number) {
         if self.order.is_awake()
-            && let Some(resident) = resident(&self.papers, id(number, &self.papers), self.upto)
+            && let Some(resident) = resident(&self.simulated, id(number, &self.simulated), self.upto)
         {
             self.order.enter(&resident);
         }
     }
 
     /// Plays the next operation, in so much memory.
-    pub fn play(&mut self, planner: &Planner, memory: u64) {
+    pub fn play(&mut self, forecast: &Forecast, memory: u64) {
         self.upto += 1;
         let now = self.upto;
         self.release(now);
@@ -208,16 +206,16 @@ impl Plan {
             && operation <= now
         {
             self.uses.pop();
-            if operation == now && self.papers[number as usize].generation == generation {
+            if operation == now && self.simulated[number as usize].generation == generation {
                 operands.resize(operands.len().max(operand + 1), None);
                 operands[operand] = Some(number);
             }
         }
-        let foreseen: Vec<_> = planner.foreseen(now - self.period).enumerate().collect();
+        let foreseen: Vec<_> = forecast.foreseen(now - self.period).enumerate().collect();
         operands.resize(foreseen.len(), None);
         for (n, operand) in &foreseen {
             let number = operands[*n].unwrap_or_else(|| {
-                self.enter(Paper {
+                self.enter(SimulatedBlock {
                     generation: 0,
                     presence: Presence::Away,
                     bytes: operand.bytes,
@@ -229,29 +227,29 @@ impl Plan {
                 })
             });
             operands[*n] = Some(number);
-            self.papers[number as usize].used = now;
+            self.simulated[number as usize].used = now;
         }
-        let is_away = |paper: &Paper| paper.presence != Presence::OnDevice;
-        let all = operands.iter().flatten().map(|number| &self.papers[*number as usize]);
-        let mut wanted: u64 = all.filter(|paper| is_away(paper)).map(|paper| paper.bytes).sum();
+        let is_away = |block: &SimulatedBlock| block.presence != Presence::OnDevice;
+        let all = operands.iter().flatten().map(|number| &self.simulated[*number as usize]);
+        let mut wanted: u64 = all.filter(|block| is_away(block)).map(|block| block.bytes).sum();
         for number in operands.iter().copied().flatten() {
-            let paper = self.papers[number as usize];
-            if is_away(&paper) {
+            let block = self.simulated[number as usize];
+            if is_away(&block) {
                 self.bring(number, memory, wanted);
-                wanted -= paper.bytes;
+                wanted -= block.bytes;
             }
         }
         for (n, operand) in &foreseen {
             let Some(number) = operands[*n] else { continue };
-            let paper = &mut self.papers[number as usize];
-            paper.name = Name::Operand(now, *n);
+            let block = &mut self.simulated[number as usize];
+            block.name = Name::Operand(now, *n);
             if operand.written {
-                paper.contents = Contents::OnDeviceAlone;
+                block.contents = Contents::OnDeviceAlone;
             }
             self.expect(number, operand.due);
         }
         self.operands = operands;
-        self.levels.set(now, self.level());
+        self.profile.set(now, self.level());
     }
 
     fn level(&self) -> i64 {
@@ -264,13 +262,13 @@ impl Plan {
             && operation <= now
         {
             self.ends.pop();
-            let paper = &mut self.papers[number as usize];
-            if paper.generation == generation
-                && paper.presence != Presence::Ended
-                && paper.due.is_some_and(|due| due.ends && due.operation == operation)
+            let block = &mut self.simulated[number as usize];
+            if block.generation == generation
+                && block.presence != Presence::Ended
+                && block.due.is_some_and(|due| due.ends && due.operation == operation)
             {
-                self.resident -= if paper.presence == Presence::OnDevice { paper.bytes } else { 0 };
-                paper.presence = Presence::Ended;
+                self.resident -= if block.presence == Presence::OnDevice { block.bytes } else { 0 };
+                block.presence = Presence::Ended;
                 self.unused.push(number);
             }
         }
@@ -278,39 +276,39 @@ impl Plan {
 
     /// Brings one operand of an operation that has so many bytes still to bring.
     fn bring(&mut self, number: Number, memory: u64, wanted: u64) {
-        let paper = self.papers[number as usize];
-        while self.resident + paper.bytes > memory {
+        let block = self.simulated[number as usize];
+        while self.resident + block.bytes > memory {
             let Some(victim) = self.victim(self.resident + wanted - memory) else { break };
             self.leave(victim);
         }
-        self.resident += paper.bytes;
-        self.papers[number as usize].presence = Presence::OnDevice;
-        if paper.contents != Contents::Nothing && paper.name != Name::Operand(u64::MAX, 0) {
-            self.returned += paper.bytes;
-            self.returns.push_back(Return { by: self.upto, name: paper.name, until: self.returned });
+        self.resident += block.bytes;
+        self.simulated[number as usize].presence = Presence::OnDevice;
+        if block.contents != Contents::Nothing && block.name != Name::Operand(u64::MAX, 0) {
+            self.returned += block.bytes;
+            self.returns.push_back(Return { by: self.upto, name: block.name, until: self.returned });
         }
     }
 
     fn victim(&mut self, missing: u64) -> Option<Number> {
-        let (now, papers) = (self.upto, &self.papers);
-        let live = (papers.len() - self.unused.len()) as u64;
+        let (now, simulated) = (self.upto, &self.simulated);
+        let live = (simulated.len() - self.unused.len()) as u64;
         if !self.order.is_awake() || self.order.is_stale(live) {
             self.order.clear();
             self.order.wake();
-            for number in 0..papers.len() as Number {
-                if let Some(resident) = resident(papers, id(number, papers), now) {
+            for number in 0..simulated.len() as Number {
+                if let Some(resident) = resident(simulated, id(number, simulated), now) {
                     self.order.enter(&resident);
                 }
             }
         }
-        let look = |id: BlockId| resident(papers, id, now);
+        let look = |id: BlockId| resident(simulated, id, now);
         let able = |rested: u64| {
             move |id: BlockId| {
-                let paper = &papers[id.index as usize];
-                paper.used + rested < now && !paper.pinned
+                let block = &simulated[id.index as usize];
+                block.used + rested < now && !block.pinned
             }
         };
-        let is_near = |id: &BlockId| papers[id.index as usize].standing(now).is_near(now);
+        let is_near = |id: &BlockId| simulated[id.index as usize].cost(now).is_near(now);
         let rested = self.order.first(now, missing, &look, &able(RESTED)).filter(|first| !is_near(first));
         let first = rested.or_else(|| self.order.first(now, missing, &look, &able(0)))?;
         Some(first.index)
@@ -318,21 +316,21 @@ impl Plan {
 
     fn leave(&mut self, number: Number) {
         let by = self.upto;
-        let paper = &mut self.papers[number as usize];
-        self.resident -= paper.bytes;
-        paper.presence = Presence::Away;
-        if paper.contents == Contents::OnDeviceAlone {
-            paper.contents = Contents::Copied;
+        let block = &mut self.simulated[number as usize];
+        self.resident -= block.bytes;
+        block.presence = Presence::Away;
+        if block.contents == Contents::OnDeviceAlone {
+            block.contents = Contents::Copied;
         }
-        let (after, bytes) = (paper.used, paper.bytes);
-        let kept = by.saturating_sub(self.levels.kept());
-        self.levels.add((after + 1).max(kept)..by, -(bytes as i64));
-        self.later.push(Reverse((after, Leave { by, after, name: paper.name })));
+        let (after, bytes) = (block.used, block.bytes);
+        let kept = by.saturating_sub(self.profile.kept());
+        self.profile.add((after + 1).max(kept)..by, -(bytes as i64));
+        self.later.push(Reverse((after, Leave { by, after, name: block.name })));
     }
 
     // ---- what to do -----------------------------------------------------------------------------------
 
-    /// The block that leaves first of those that can, and what is said of it.
+    /// The block that leaves first of those that can.
     pub fn first_leave(&mut self, now: u64) -> Option<Leave> {
         while let Some(Reverse((_, leave))) = self.later.peek().filter(|next| next.0.0 < now).copied() {
             self.later.pop();
@@ -346,13 +344,13 @@ impl Plan {
         self.ready.pop();
     }
 
-    /// The block that comes back first, and the most bytes on paper until then, those included that come back before.
+    /// The block that comes back first, and the most bytes in use until then, with those that come back before.
     pub fn first_return(&mut self, now: u64) -> Option<(Return, i64)> {
         while self.returns.front().is_some_and(|first| first.by <= now) {
             self.returns.pop_front();
         }
         let first = *self.returns.front()?;
-        let highest = self.levels.highest(now..first.by)?;
+        let highest = self.profile.highest(now..first.by)?;
         Some((first, highest + first.until as i64))
     }
 
@@ -362,12 +360,12 @@ impl Plan {
     }
 }
 
-fn id(number: Number, papers: &[Paper]) -> BlockId {
-    BlockId { index: number, generation: papers[number as usize].generation }
+fn id(number: Number, simulated: &[SimulatedBlock]) -> BlockId {
+    BlockId { index: number, generation: simulated[number as usize].generation }
 }
 
-fn resident(papers: &[Paper], id: BlockId, now: u64) -> Option<Resident> {
-    let paper = papers.get(id.index as usize).filter(|paper| paper.generation == id.generation)?;
-    let standing = paper.standing(now);
-    (paper.presence == Presence::OnDevice).then_some(Resident { id, bytes: paper.bytes, standing })
+fn resident(simulated: &[SimulatedBlock], id: BlockId, now: u64) -> Option<Resident> {
+    let block = simulated.get(id.index as usize).filter(|block| block.generation == id.generation)?;
+    let cost = block.cost(now);
+    (block.presence == Presence::OnDevice).then_some(Resident { id, bytes: block.bytes, cost })
 }

@@ -1,25 +1,23 @@
-//! The order in which blocks leave the device while the planner knows the future, kept so that the first one is
-//! found without a look at all others.
+//! The eviction order: which block leaves first while the forecast knows the future.
 //!
-//! A block that leaves costs copies: one out if its contents are nowhere else, one back if it is used again. What it
-//! gives is its memory for as long as it is not needed. So blocks leave in this order:
+//! An eviction costs copies: one out if the contents are nowhere else, one back if the block is used again. It gains the
+//! block's memory until that use. So blocks leave in this order:
 //!
-//! 1. those that cost nothing, largest first;
-//! 2. those of which nothing is known, for longest unused first: what is known is near, at most a period away;
-//! 3. the others by operations gained for each byte copied. Those needed within the next [`NEAR`] operations come last.
+//! 1. blocks that cost nothing, largest first;
+//! 2. blocks without a known next use, longest unused first: a known use is at most a period away;
+//! 3. all others, by operations gained for each byte copied. Blocks needed within the next [`NEAR`] operations come last.
 //!
-//! A block gains only as much as the operation misses, and as much again for those after it: all of it has to be
-//! copied, and what nobody wants meanwhile was copied for nothing. And two copies count as four: one of them is made now, when
-//! nobody knows yet how long the memory will be wanted, and a block that was copied out leaves for half as much ever after.
-//! Both numbers were found by replays of recorded steps, not derived.
+//! A block gains only the bytes that the operation misses, and as many again for later operations: all of it has to be
+//! copied, and memory that no block takes was copied for nothing. Two copies count as four: one is made now, when
+//! the time for which the memory is wanted is unknown, and later evictions of a copied block cost half as much.
+//! Replays of recorded steps gave both numbers.
 //!
-//! Blocks alike, which means as large and as costly, leave by their next use alone. They are a heap of entries that may be out of date:
-//! whatever comes to the top is compared with the block as it is, and entered anew if it has changed. That makes an entry
-//! cheap to add, which is what every operation does, and an order right when it is asked for. Nobody asks while everything
-//! fits, and then nothing is kept.
+//! Blocks of one size and one cost leave by their next use alone. They are a heap of entries that may be out of date. The
+//! entry on top is compared with its block, and entered again if the block has changed. So an entry is cheap to add, which
+//! every operation does, and the order is right when it is asked for. While everything fits, no entry is kept.
 
 use crate::block::BlockId;
-use crate::planner::Future;
+use crate::forecast::Future;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -29,10 +27,10 @@ const NEAR: u64 = 4;
 /// Classes of which none has entries are kept up to this many, so that what comes and goes makes no new ones.
 const MOST_EMPTY: usize = 256;
 
-/// The reason for which a block leaves earlier or later than others.
+/// The cost of an eviction, by which blocks leave earlier or later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// It costs nothing.
+pub(crate) enum EvictionCost {
+    /// No copy.
     Free,
     /// Nothing is known of its future. The less `recent`, the earlier it leaves.
     Unknown { recent: u64 },
@@ -40,7 +38,7 @@ pub(crate) enum Standing {
     Known { due: u64, copies: u64 },
 }
 
-impl Standing {
+impl EvictionCost {
     pub fn of(defined: bool, dirty: bool, future: Future, now: u64, recent: u64) -> Self {
         let out = u64::from(dirty);
         let (due, back) = match future {
@@ -123,18 +121,18 @@ impl Entry {
 pub(crate) struct Resident {
     pub id: BlockId,
     pub bytes: u64,
-    pub standing: Standing,
+    pub cost: EvictionCost,
 }
 
 impl Resident {
     fn entry(&self) -> Entry {
-        let Self { id, bytes, standing } = *self;
-        Entry { key: standing.key(bytes), bytes, index: Reverse(id.index), generation: id.generation }
+        let Self { id, bytes, cost } = *self;
+        Entry { key: cost.key(bytes), bytes, index: Reverse(id.index), generation: id.generation }
     }
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Furthest {
+pub(crate) struct EvictionOrder {
     /// By class.
     heaps: Vec<(Class, BinaryHeap<Entry>)>,
     /// Entries in them.
@@ -151,7 +149,7 @@ pub(crate) struct Furthest {
     moved: Vec<Resident>,
 }
 
-impl Furthest {
+impl EvictionOrder {
     /// Whether entries are kept. Otherwise they have to be made before it is asked.
     pub fn is_awake(&self) -> bool {
         self.awake
@@ -162,7 +160,7 @@ impl Furthest {
         (self.entries + self.passing.len()) as u64 > 8 * live + 256
     }
 
-    /// Forgets all entries. Returns whether new ones are to be made: nobody has asked for a while otherwise.
+    /// Forgets all entries. Returns whether new ones are to be made: otherwise no victim was wanted for a while.
     pub fn clear(&mut self) -> bool {
         if self.heaps.len() > MOST_EMPTY {
             self.heaps.clear();
@@ -179,7 +177,7 @@ impl Furthest {
         self.awake = true;
     }
 
-    /// No entries are kept until somebody asks.
+    /// No entries are kept until a victim is wanted.
     pub fn sleep(&mut self) {
         self.asked = false;
         self.clear();
@@ -187,10 +185,10 @@ impl Furthest {
 
     pub fn enter(&mut self, resident: &Resident) {
         let entry = resident.entry();
-        if let Standing::Known { .. } = resident.standing {
+        if let EvictionCost::Known { .. } = resident.cost {
             self.passing.push(Reverse(entry));
         }
-        let class = resident.standing.class(resident.bytes);
+        let class = resident.cost.class(resident.bytes);
         let at = self.heaps.binary_search_by_key(&class, |(class, _)| *class).unwrap_or_else(|at| {
             self.heaps.insert(at, (class, BinaryHeap::new()));
             at
@@ -199,8 +197,8 @@ impl Furthest {
         self.entries += 1;
     }
 
-    /// The first to leave of those that `may_leave`, for an operation that misses so many bytes. `look` tells how a block stands;
-    /// nothing for one that is not on the device.
+    /// The first to leave of those that `may_leave`, for an operation that misses so many bytes. `look` returns a block and its cost;
+    /// `None` for a block that is not on the device.
     pub fn first(
         &mut self,
         now: u64,
@@ -212,7 +210,7 @@ impl Furthest {
         while let Some(Reverse(passed)) = self.passing.peek().filter(|passed| passed.0.key <= now).copied() {
             self.passing.pop();
             if let Some(resident) = look(passed.id())
-                && matches!(resident.standing, Standing::Unknown { .. })
+                && matches!(resident.cost, EvictionCost::Unknown { .. })
             {
                 self.enter(&resident);
             }
@@ -221,7 +219,7 @@ impl Furthest {
             let mut best = None;
             for at in 0..self.heaps.len() {
                 if let Some(found) = self.top(at, look, may_leave) {
-                    let rank = found.standing.rank(now, found.bytes, missing, found.id.index);
+                    let rank = found.cost.rank(now, found.bytes, missing, found.id.index);
                     best = best.max(Some((rank, found.id)));
                 }
             }
@@ -247,7 +245,7 @@ impl Furthest {
         while let Some(entry) = heap.peek().copied() {
             let resident = look(entry.id());
             let is_there = |resident: &Resident| {
-                resident.standing.class(resident.bytes) == *class && resident.entry().key == entry.key
+                resident.cost.class(resident.bytes) == *class && resident.entry().key == entry.key
             };
             let there = resident.filter(is_there);
             if there.is_some() && may_leave(entry.id()) {
@@ -269,6 +267,6 @@ impl Furthest {
 
 /// The first to leave, by a look at all of them.
 pub(crate) fn first_of(blocks: impl Iterator<Item = Resident>, now: u64, missing: u64) -> Option<BlockId> {
-    let rank = |found: &Resident| found.standing.rank(now, found.bytes, missing, found.id.index);
+    let rank = |found: &Resident| found.cost.rank(now, found.bytes, missing, found.id.index);
     blocks.max_by_key(rank).map(|found| found.id)
 }

@@ -1,6 +1,6 @@
-//! The planner: predicts when each block is used next, from where the program is in its own past.
+//! The forecast: predicts when each block is used next, from where the program is in its own past.
 //!
-//! A cursor runs along the [`Trace`], behind the program: the operation it points at looks like the one that runs, and so
+//! A cursor runs along the [`History`], behind the program: the operation it points at looks like the one that runs, and so
 //! did those before. What came of that operation's operands then is what is expected of these. Nothing else is
 //! assumed: where a step begins, which phases there are and what belongs together all follow from the repetition. A
 //! marked step only saves the operations it takes to be sure of a place.
@@ -13,8 +13,8 @@
 //! used since is then set anew: a block that lived in that earlier time is used next when it was used next then.
 
 use crate::block::BlockId;
-use crate::heirs::Heirs;
-use crate::trace::{CONTEXT, Named, Next, Trace};
+use crate::history::{CONTEXT, History, Named, Next};
+use crate::replacements::Replacements;
 
 /// The expected future of one block.
 #[derive(Debug, Clone, Copy, Default)]
@@ -86,8 +86,8 @@ pub(crate) enum Course {
 
 /// Knows where the program is in its own past, and what came of it there.
 #[derive(Debug)]
-pub(crate) struct Planner {
-    trace: Trace,
+pub(crate) struct Forecast {
+    trace: History,
     /// By index of the block.
     outlooks: Vec<Outlook>,
     /// The operation of the past that the program is at.
@@ -111,10 +111,10 @@ pub(crate) struct Planner {
 
 const BEGINNINGS: usize = 8;
 
-impl Planner {
+impl Forecast {
     pub fn new() -> Self {
         Self {
-            trace: Trace::new(),
+            trace: History::new(),
             outlooks: Vec::new(),
             cursor: None,
             resized: 0,
@@ -400,7 +400,7 @@ impl Planner {
             } else {
                 self.credit -= period;
             }
-            let mut heirs = Heirs::new(self.trace.uses(past + 1).start..self.trace.uses(number).start);
+            let mut heirs = Replacements::new(self.trace.uses(past + 1).start..self.trace.uses(number).start);
             // Backwards, so that the earliest use is the one that stays.
             for then in (past + 1..number).rev() {
                 heirs.look_at(&self.trace, then);

@@ -1,22 +1,22 @@
-//! Heirs: which block took over from which, within one period of the trace.
+//! Replacements: which new block replaced which old one, within one period of the history.
 //!
-//! Burn's optimizers make a new block of a parameter in each step and let go of the old one. Nobody says that the one
-//! takes the other's place, but it shows: the new block is born in the operation that uses the old one last, and is as
-//! large. So what came of the old one in this period is what will come of the new one in the next.
+//! Burn's optimizers make a new block of a parameter in each step and free the old one. No call says that one replaces the
+//! other, but it shows: the new block is born in the operation that uses the old one last, and has its size. So the uses
+//! of the old block in this period are those of the new one in the next.
 
 use crate::block::BlockId;
-use crate::trace::{Next, Trace};
+use crate::history::{History, Next};
 
 /// By place: the block that has come of the one there, looked at backwards from the period's end.
 #[derive(Debug)]
-pub(crate) struct Heirs {
+pub(crate) struct Replacements {
     /// The place before which nothing is looked at.
     begin: u64,
     last: Vec<Option<BlockId>>,
     inherits: Vec<bool>,
 }
 
-impl Heirs {
+impl Replacements {
     /// For the places in this range.
     pub fn new(places: std::ops::Range<u64>) -> Self {
         let count = places.end.saturating_sub(places.start) as usize;
@@ -39,7 +39,7 @@ impl Heirs {
     }
 
     /// Looks at an operation; those after it have been looked at.
-    pub fn look_at(&mut self, trace: &Trace, number: u64) {
+    pub fn look_at(&mut self, trace: &History, number: u64) {
         let places = trace.uses(number);
         for place in places.clone() {
             let last = match (trace.next(place), trace.next_place(number, place)) {

@@ -122,7 +122,7 @@ impl PackedSize {
 
 /// The log. Operations and operands have numbers that only grow.
 #[derive(Debug)]
-pub(crate) struct Trace {
+pub(crate) struct History {
     operations: Ring<Operation>,
     uses: Ring<Use>,
     /// The latest operation of each context, by some bits of its hash.
@@ -131,7 +131,7 @@ pub(crate) struct Trace {
 
 const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
-impl Trace {
+impl History {
     pub fn new() -> Self {
         Self {
             operations: Ring::new(MOST_OPERATIONS, Operation::default()),
