@@ -1,12 +1,12 @@
-//! The loop that brings an operation's operands onto the device: ask the pager, start what it says, complete it,
-//! report how it went.
+//! The loop that makes an operation's operands resident: ask the pager, start its step, complete it and report the
+//! result.
 //!
-//! Both doors run this loop; each brings its own [`Mover`], which moves bytes and decides nothing. A move may
-//! complete at once or later. A panic inside a move is a move that failed: its block is where it was before
+//! Both adapters run this loop. Each implements [`Mover`], which moves bytes and decides nothing. A move may complete
+//! at once or later. A panic inside a move is a failed move: its block stays where it was
 //! (`a_panic_in_a_move_leaves_its_block_where_it_was`).
 //!
 //! Random programs under any budget read what they wrote (`any_program_under_any_budget_reads_what_it_wrote`). Their
-//! moves end late, in any order, or not at all. For repeated programs, a seed sets when disk reads and writes end
+//! moves end late, in any order, or not at all. In repeated programs a seed decides when disk reads and writes end
 //! (`any_repeated_program_reads_what_it_wrote_while_moves_are_ahead`).
 
 use crate::error::OffloadError;
@@ -32,25 +32,24 @@ pub(crate) use host::raise;
 #[cfg(any(test, feature = "cube", feature = "router"))]
 pub(crate) use watching::{watch_step, watched_step};
 
-/// How far a move has come when it was started.
+/// The state of a move right after its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// The move is complete.
     Landed,
-    /// The move completes later: [`Mover::ended`] or [`Mover::wait`] will tell.
+    /// [`Mover::ended`] or [`Mover::wait`] reports the end.
     #[cfg_attr(
         not(any(test, feature = "cube")),
-        expect(dead_code, reason = "only CUDA copies beside its work")
+        expect(dead_code, reason = "only CUDA copies in parallel with its work")
     )]
     UnderWay,
 }
 
-/// Why a move came to nothing.
+/// Why a move failed.
 #[derive(Debug)]
 pub(crate) enum MoveFailure {
     /// The copy failed, or the runtime panicked.
     Copy(String),
-    /// The contents are not there to be copied.
+    /// The contents no longer exist.
     Lost(OffloadError),
 }
 
@@ -66,69 +65,68 @@ impl From<OffloadError> for MoveFailure {
     }
 }
 
-/// A door, as the loop sees it: it moves the bytes of one block at a time.
+/// An adapter as the loop uses it: it moves the bytes of one block at a time.
 pub(crate) trait Mover {
     fn pager(&mut self) -> &mut Pager;
     fn tiers(&mut self) -> &mut Tiers;
     fn journal(&mut self) -> &mut Journal;
     fn counts(&self) -> &Counts;
 
-    /// Removes the block, here and from the pager, if the program has dropped it unnoticed. A door that is
-    /// told of every drop keeps the default.
+    /// Removes the block from the adapter and the pager if the program has dropped it. An adapter that is notified of
+    /// every drop keeps the default.
     fn forget_if_dead(&mut self, _block: BlockId) -> bool {
         false
     }
 
-    /// Removes every such block.
+    /// Removes every dropped block.
     fn remove_dead(&mut self) {}
 
-    /// Gives the allocator's spare slices back to the driver.
+    /// Returns the allocator's spare slices to the driver.
     fn give_spare_back(&mut self);
 
-    /// Lets go of host memory that only finished uploads still hold. Asked once before an operation is refused
-    /// because the host is full.
+    /// Releases host memory that only finished uploads error_if_room hold. Called before a spill, and before an operation is
+    /// refused because the host is full.
     fn reclaim_host(&mut self) {}
 
-    /// Starts to take the block off the device, copying its contents to the tier `copy` first. Its device memory
-    /// stays valid until [`settle`](Self::settle).
+    /// Starts to evict the block, copying its contents to the tier `copy` first. Its device memory stays valid until
+    /// [`settle`](Self::settle).
     fn leave(&mut self, token: Token, block: BlockId, copy: Option<Tier>) -> Result<Progress, MoveFailure>;
 
-    /// Takes device memory for the block. False if the driver refuses, which a panic says as well.
+    /// Allocates device memory for the block. False if the driver refuses; a panic counts as a refusal.
     fn take_memory(&mut self, block: BlockId) -> bool;
 
-    /// Starts to copy the block's contents from a tier into the memory taken for it.
+    /// Starts to copy the block's contents from a tier into its device memory.
     fn fill(&mut self, token: Token, block: BlockId, from: Tier) -> Result<Progress, MoveFailure>;
 
-    /// Follows the end of a move: gives up device memory that is not the block's any more.
+    /// Called after a move ended: releases device memory that the block no longer uses.
     fn settle(&mut self, token: Token, outcome: Outcome);
 
-    /// A move under way that has ended since this was asked last. Nothing for a door that completes at once.
+    /// The next move that has ended since the last call. `None` for an adapter whose moves complete at once.
     fn ended(&mut self) -> Option<(Token, Result<(), MoveFailure>)> {
         None
     }
 
-    /// Waits for the end of a move under way.
     fn wait(&mut self, _token: Token) -> Result<(), MoveFailure> {
         Err("the door has no move to wait for".to_owned().into())
     }
 
-    /// Whether moves may be started ahead of their operations now: for doors whose copies run beside the work.
+    /// Whether the pager may start moves ahead of their operations: for adapters that copy in parallel with the work.
     fn looks_ahead(&mut self) -> bool {
         false
     }
 
-    /// The program waited this long for blocks to move.
+    /// Counts time for which the program waited for blocks to move.
     fn waited(&mut self, time: Duration);
 }
 
-/// Brings all operands of an operation onto the device. `operation` names it, for errors.
+/// Makes all operands of an operation resident. `operation` names it in errors.
 pub(crate) fn make_resident<M: Mover>(
     door: &mut M,
     operands: &[BlockId],
     operation: &dyn Fn() -> String,
 ) -> Result<(), OffloadError> {
     if door.journal().is_recording() {
-        // A recording has every drop where it happened, not where somebody looked.
+        // In a recording, each drop stands where it happened, not where a sweep found it.
         sweep(door);
         if door.pager().recorder().is_some_and(|recorder| recorder.pending() >= TraceFile::BUFFER) {
             write_trace(door);
@@ -137,7 +135,7 @@ pub(crate) fn make_resident<M: Mover>(
     match door.pager().begin(operands) {
         Ok(true) => {}
         Ok(false) => {
-            // Memory for a block's first use is not a stall, and costs no look at the clock.
+            // A block's first use only allocates: that is no stall, so the clock is not read.
             let mut copying_since = None;
             let result = take_steps(door, operation, &mut copying_since);
             if let Some(start) = copying_since {
@@ -146,7 +144,7 @@ pub(crate) fn make_resident<M: Mover>(
             result?;
             ahead::read(door);
         }
-        Err(stop) => return Err(explained(door, stop, operation, None)),
+        Err(stop) => return Err(stop_error(door, stop, operation, None)),
     }
     ahead::move_blocks(door);
     ahead::load_blocks(door);
@@ -155,9 +153,9 @@ pub(crate) fn make_resident<M: Mover>(
     Ok(())
 }
 
-/// Follows the moves that have ended by themselves. Best effort: stops at the first that failed for an operation.
+/// Completes the moves that have ended. Best effort: stops at the first failure of an operand.
 pub(crate) fn complete_ended<M: Mover>(door: &mut M) {
-    let _left_to_its_operation = complete_all_ended(door, &mut None);
+    let _reported_by_its_operation = complete_all_ended(door, &mut None);
 }
 
 fn complete_all_ended<M: Mover>(door: &mut M, copy_failure: &mut Option<String>) -> Result<(), Halt> {
@@ -167,20 +165,20 @@ fn complete_all_ended<M: Mover>(door: &mut M, copy_failure: &mut Option<String>)
     Ok(())
 }
 
-/// Brings `blocks` onto the device ahead of their use. Best effort: brings what it can and never fails.
+/// Loads `blocks` onto the device ahead of their use. Best effort: never fails.
 #[cfg_attr(not(feature = "cube"), expect(dead_code, reason = "only CubeCL profiles kernels"))]
 pub(crate) fn bring_ahead<M: Mover>(door: &mut M, blocks: &[BlockId]) {
     let operation = || "bringing blocks ahead".to_owned();
     let brought = match door.pager().begin_ahead(blocks) {
         Ok(()) => take_steps(door, &operation, &mut None),
-        Err(stop) => Err(explained(door, stop, &operation, None)),
+        Err(stop) => Err(stop_error(door, stop, &operation, None)),
     };
     if let Err(error) = brought {
         tracing::debug!(target: TARGET, "{error}");
     }
 }
 
-/// Makes room for `bytes` that will be wanted soon. Best effort: evicts what it can and never fails.
+/// Evicts blocks until `bytes` are free, for a later allocation. Best effort: never fails.
 pub(crate) fn make_room<M: Mover>(door: &mut M, bytes: u64, arena: Arena) {
     door.pager().begin_room(bytes, arena);
     let stopped = take_steps(door, &|| "making room".to_owned(), &mut None);
@@ -189,10 +187,10 @@ pub(crate) fn make_room<M: Mover>(door: &mut M, bytes: u64, arena: Arena) {
     }
 }
 
-/// Puts another device budget in force and makes blocks above it leave, as far as they can. Returns the one before.
+/// Sets the device budget and evicts blocks above it, as far as possible. Returns the previous budget.
 #[cfg_attr(
     not(any(feature = "cube", feature = "router")),
-    expect(dead_code, reason = "a door's users ask for it")
+    expect(dead_code, reason = "only adapters offer it")
 )]
 pub(crate) fn change_budget<M: Mover>(door: &mut M, budget: Limit) -> Limit {
     let before = door.pager().ledger().budget();
@@ -201,7 +199,7 @@ pub(crate) fn change_budget<M: Mover>(door: &mut M, budget: Limit) -> Limit {
     before
 }
 
-/// The program's step ends here.
+/// Ends the program's step.
 pub(crate) fn mark_step<M: Mover>(door: &mut M) {
     door.pager().mark_step();
     write_trace(door);
@@ -214,13 +212,12 @@ fn write_trace<M: Mover>(door: &mut M) {
     }
 }
 
-/// Removes the blocks the program has dropped.
 pub(crate) fn sweep<M: Mover>(door: &mut M) {
     door.remove_dead();
     door.pager().swept();
 }
 
-/// Gives the allocator's spare slices back to the driver.
+/// Returns the allocator's spare slices to the driver.
 pub(crate) fn trim<M: Mover>(door: &mut M) {
     door.give_spare_back();
     door.pager().trimmed();
@@ -244,12 +241,12 @@ fn take_steps<M: Mover>(
                 reclaimed = true;
                 door.reclaim_host();
             }
-            Err(halt) => return Err(told(door, halt, operation, copy_failure.as_deref())),
+            Err(halt) => return Err(halt_error(door, halt, operation, copy_failure.as_deref())),
         }
     }
 }
 
-/// Why the loop ends before the operation is ready.
+/// The reason why the loop stops before the operation is ready.
 enum Halt {
     Stop(Stop),
     Move(MoveFailure),
@@ -261,7 +258,7 @@ impl From<Fault> for Halt {
     }
 }
 
-/// One turn of the loop; true if the operation is ready.
+/// Takes one step. True if the operation is ready.
 fn take_step<M: Mover>(
     door: &mut M,
     operation: &dyn Fn() -> String,
@@ -273,7 +270,7 @@ fn take_step<M: Mover>(
     let below = door.tiers().below();
     let step = door.pager().next_step(&|| below.rooms()).map_err(Halt::Stop)?;
     if matches!(step, Step::Spill { .. }) && !std::mem::replace(reclaimed, true) {
-        // No block is spilled for memory that only finished uploads hold.
+        // Finished uploads may error_if_room hold host memory: release it before a block is spilled for it.
         door.reclaim_host();
         return Ok(false);
     }
@@ -289,7 +286,7 @@ fn take_step<M: Mover>(
         | Step::Trim => false,
     };
     if matches!(step, Step::Bring { from: Some(_), .. }) {
-        // Its upload may hold host memory after the host's copy is given up.
+        // The upload may hold host memory after the host copy is dropped.
         *reclaimed = false;
     }
     if copies {
@@ -301,7 +298,7 @@ fn take_step<M: Mover>(
     carry_out(door, step, copy_failure)
 }
 
-/// True if nothing is left to do now.
+/// Carries out one step. True if the operation is ready.
 fn carry_out<M: Mover>(door: &mut M, step: Step, copy_failure: &mut Option<String>) -> Result<bool, Halt> {
     match step {
         Step::Ready => return Ok(true),
@@ -318,7 +315,7 @@ fn carry_out<M: Mover>(door: &mut M, step: Step, copy_failure: &mut Option<Strin
             let token = door.pager().started(step)?;
             if let Err(error) = door.tiers().sink(block) {
                 door.pager().ended(token, false)?;
-                return still(door.tiers().below().rooms().disk, bytes, error);
+                return error_if_room(door.tiers().below().rooms().disk, bytes, error);
             }
             complete(door, token, Ok(()), copy_failure)?;
         }
@@ -329,7 +326,7 @@ fn carry_out<M: Mover>(door: &mut M, step: Step, copy_failure: &mut Option<Strin
                 let room = door.tiers().below().rooms().host;
                 door.pager().ended(token, false)?;
                 ahead::give_up(door);
-                return still(room, bytes, error);
+                return error_if_room(room, bytes, error);
             }
             complete(door, token, Ok(()), copy_failure)?;
         }
@@ -363,9 +360,9 @@ fn carry_out<M: Mover>(door: &mut M, step: Step, copy_failure: &mut Option<Strin
     Ok(false)
 }
 
-/// A failure, if there still is `room` for the bytes; otherwise another device or the program was faster, and the pager decides
-/// anew.
-fn still(room: Limit, bytes: u64, failure: OffloadError) -> Result<bool, Halt> {
+/// An error if `room` error_if_room allows the bytes. Otherwise another device or the program took the space, and the pager
+/// decides again.
+fn error_if_room(room: Limit, bytes: u64, failure: OffloadError) -> Result<bool, Halt> {
     if room.allows(bytes) { Err(Halt::Move(failure.into())) } else { Ok(false) }
 }
 
@@ -398,7 +395,7 @@ fn advance<M: Mover>(
     }
 }
 
-/// Reports the end of a move to the pager, the journal and the door.
+/// Reports the end of a move to the pager, the journal and the adapter.
 fn complete<M: Mover>(
     door: &mut M,
     token: Token,
@@ -416,7 +413,7 @@ fn complete<M: Mover>(
     .map_err(Halt::Move)?;
     match (end, outcome) {
         (Err(MoveFailure::Copy(reason)), Outcome::Stayed { .. }) => *copy_failure = Some(reason),
-        // A block that some other operation wants will be asked for again there.
+        // If the block belongs to another operation, that operation requests it again.
         (Err(failure), Outcome::NotReturned { block } | Outcome::Removed { block })
             if door.pager().is_operand(block) =>
         {
@@ -439,14 +436,14 @@ fn event_of(outcome: Outcome) -> Option<Event> {
     })
 }
 
-fn told<M: Mover>(
+fn halt_error<M: Mover>(
     door: &mut M,
     halt: Halt,
     operation: &dyn Fn() -> String,
     copy_failure: Option<&str>,
 ) -> OffloadError {
     match halt {
-        Halt::Stop(stop) => explained(door, stop, operation, copy_failure),
+        Halt::Stop(stop) => stop_error(door, stop, operation, copy_failure),
         Halt::Move(MoveFailure::Lost(error)) => error,
         Halt::Move(MoveFailure::Copy(message)) => {
             OffloadError::RuntimePanic { operation: operation(), message }
@@ -454,7 +451,7 @@ fn told<M: Mover>(
     }
 }
 
-fn explained<M: Mover>(
+fn stop_error<M: Mover>(
     door: &mut M,
     stop: Stop,
     operation: &dyn Fn() -> String,

@@ -1,7 +1,7 @@
-//! Host memory for the program itself, under the budget that spilled tensors live in.
+//! Host memory for the program's own buffers, under the same budget as spilled tensors.
 //!
-//! An optimizer whose state lies on the host competes with spilled tensors for the same memory. It takes that memory
-//! here, so that one limit holds for both: no tensor can spill to memory that the program holds.
+//! Optimizer state on the host competes with spilled tensors for memory. It is allocated here, so that one limit holds
+//! for both: no tensor can spill to memory that the program holds.
 
 use crate::bytes::Bytes;
 use crate::disk_memory::DiskMemory;
@@ -14,10 +14,10 @@ use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The device that host memory is for. Page-locked memory is taken and given back where its driver may be called, which is
-/// not on the program's threads.
+/// The device that owns the host memory. Page-locked memory is allocated and freed on the device's thread, where its
+/// driver may be called.
 pub(crate) trait Site: Send + Sync {
-    /// Takes host memory; `None` if there is no room, and none can be made.
+    /// Takes host memory; `None` if there is no room and none can be made.
     fn draft(&self, pool: &Arc<HostPool>, len: usize) -> Result<Option<Draft>, OffloadError> {
         Ok(pool.draft(len, SlabSource::Heap))
     }
@@ -26,7 +26,7 @@ pub(crate) trait Site: Send + Sync {
         drop(draft);
     }
 
-    /// Sets the preference of tensors that are made from data from here on.
+    /// Sets the preference for tensors that are created from data later.
     fn prefer_for_new(&self, preference: Preference);
 }
 
@@ -56,15 +56,15 @@ impl HostMemory {
         Self::without_device(Limit::NONE, None)
     }
 
-    /// The same, with `bytes` of the disk that `folder` is on below it, which are taken at once.
+    /// Unlimited host memory above a disk: `bytes` on the disk of `folder` are allocated at once.
     ///
     /// # Errors
-    /// As [`OffloadConfig::disk`](crate::OffloadConfig::disk) has them.
+    /// As for [`OffloadConfig::disk`](crate::OffloadConfig::disk).
     pub fn above_disk(folder: &Path, bytes: u64) -> Result<Self, OffloadError> {
         Ok(Self::without_device(Limit::NONE, Some(Disk::open(folder, bytes)?)))
     }
 
-    /// Host memory as a device has it that [computes nothing](Self::computes_nothing).
+    /// Host memory of a device that [computes nothing](Self::computes_nothing).
     #[cfg(feature = "test-util")]
     pub fn for_nothing() -> Self {
         let memory = Self::unlimited();
@@ -77,14 +77,14 @@ impl HostMemory {
         Self::new(Below { pool, disk, traffic: Arc::default() }, Nowhere)
     }
 
-    /// Whether this is the memory of a device that [computes nothing](crate::OffloadConfig::dry_run): what is written to a buffer
-    /// appears in others, and nobody minds what is there, so arithmetic on them can be left out.
+    /// Whether this memory belongs to a device that [computes nothing](crate::OffloadConfig::dry_run). Its buffers
+    /// share memory and their contents have no meaning, so arithmetic on them can be skipped.
     pub fn computes_nothing(&self) -> bool {
         self.pool.is_dry()
     }
 
-    /// The disk below this memory, if there is one. A device that [computes nothing](crate::OffloadConfig::dry_run) has none:
-    /// its host memory takes no room either.
+    /// The disk below this memory, if there is one. A device that [computes nothing](crate::OffloadConfig::dry_run) has
+    /// none, and its host memory takes no room either.
     pub fn disk(&self) -> Option<DiskMemory> {
         let (disk, traffic) = self.disk.clone().filter(|_| !self.computes_nothing())?;
         Some(DiskMemory::new(self.clone(), disk, traffic))
@@ -93,8 +93,9 @@ impl HostMemory {
     /// A buffer of `len` bytes with unspecified contents, aligned for any number type. `purpose` names it in an error.
     ///
     /// # Errors
-    /// If the budget or the machine has no room, or the disk refuses. Host copies of blocks that are on the device are given up
-    /// for the buffer, and blocks sink to the disk where there is one; other blocks on the host have no other place.
+    /// If the budget or the machine has no room, or the disk fails. To make room, host copies of blocks on the device
+    /// are dropped, and blocks spill to the disk if there is one. Without a disk, blocks that are only on the host
+    /// stay.
     pub fn take(&self, len: usize, purpose: impl fmt::Display) -> Result<HostBuffer, OffloadError> {
         if let Some(draft) = self.site.draft(&self.pool, len)? {
             return Ok(HostBuffer { draft: Some(draft), site: self.site.clone() });
@@ -108,12 +109,12 @@ impl HostMemory {
         })
     }
 
-    /// Runs `make`. Tensors that `make` creates from data begin on the host if tensors of this device spill. Such a tensor
-    /// evicts no block, arrives at its first use, and leaves the device without a copy. Where everything fits, tensors
-    /// begin on the device. Without this call a tensor from data begins on the host only if the device has no room for it.
+    /// Runs `make`. If tensors of this device spill, tensors that `make` creates from data start on the host. Such a
+    /// tensor evicts no block, is loaded at its first use, and is evicted without a copy. If everything fits, tensors
+    /// start on the device. Without this call, a tensor from data starts on the host only if the device has no room.
     ///
-    /// Whether tensors spill is judged by the steps that [`mark_step`](crate::mark_step) counts, or by the whole program if
-    /// no step is marked. The hint also reaches tensors that other threads create meanwhile.
+    /// Spilling is judged by the steps that [`mark_step`](crate::mark_step) counts, or by the whole program if no step
+    /// is marked. The hint also applies to tensors that other threads create meanwhile.
     pub fn first<T>(&self, make: impl FnOnce() -> T) -> T {
         struct After<'a>(&'a HostMemory);
         impl Drop for After<'_> {
@@ -126,7 +127,7 @@ impl HostMemory {
         make()
     }
 
-    /// The whole tier: spilled tensors and buffers of the program together, of all devices of the process.
+    /// Usage of the whole tier: spilled tensors and buffers of the program, for all devices of the process.
     pub fn usage(&self) -> TierStats {
         let usage = self.pool.usage();
         TierStats {
@@ -139,7 +140,8 @@ impl HostMemory {
     }
 }
 
-/// Bytes in the host tier, page-locked where the device copies faster for it. They count until this is dropped.
+/// A buffer in the host tier, page-locked if the device copies faster from such memory. Its bytes count until it is
+/// dropped.
 pub struct HostBuffer {
     draft: Option<Draft>,
     site: Arc<dyn Site>,

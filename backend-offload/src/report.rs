@@ -1,4 +1,4 @@
-//! The numbers of a door's pager and host tier: its counters, and what stands behind an error.
+//! An adapter's counters, and the numbers behind an error.
 
 use crate::error::{Holder, OffloadError, Situation};
 use crate::stats::{Stats, TierStats};
@@ -7,20 +7,20 @@ use pager::{BlockId, Pager, Place, Shortage, Stop, Tier};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Counts that only the door itself can keep.
+/// Counts that only the adapter can keep.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub launches: u64,
     pub allocations: u64,
-    /// Bytes the program put on the device, and read from it.
+    /// Bytes that the program wrote to the device.
     pub bytes_written: u64,
     pub bytes_read: u64,
-    /// Time the program waited for blocks to move.
+    /// Time for which the program waited for blocks to move.
     pub stall: Duration,
     pub failures: u64,
 }
 
-/// The counters of the pager, the host tier and the door.
+/// The counters of the pager, the host tier and the adapter.
 pub(crate) fn stats(pager: &Pager, below: &Below, counts: &Counts) -> Stats {
     let (ledger, counters, host) = (pager.ledger(), pager.counters(), below.pool.usage());
     let disk = below.disk.as_ref().map(|disk| disk.usage()).unwrap_or_default();
@@ -78,7 +78,7 @@ pub(crate) fn stats(pager: &Pager, below: &Below, counts: &Counts) -> Stats {
     }
 }
 
-/// The `count` blocks that hold most bytes, largest first.
+/// The `count` largest blocks, largest first.
 pub(crate) fn largest_holders(pager: &Pager, count: usize) -> Vec<Holder> {
     let holder = |id: BlockId| {
         let block = pager.get(id)?;
@@ -91,7 +91,7 @@ pub(crate) fn largest_holders(pager: &Pager, count: usize) -> Vec<Holder> {
     pager.largest(count).into_iter().filter_map(holder).collect()
 }
 
-/// The error for an operation that cannot run. `copy_failure` says why the last copy out failed, if one did.
+/// The error for an operation that cannot run. `copy_failure` is the reason if the last copy to the host failed.
 pub(crate) fn stopped(
     stop: Stop,
     operation: String,

@@ -1,4 +1,4 @@
-//! The public functions, answered by the server of a device.
+//! The public functions of the CubeCL adapter, run by the device's server.
 
 use super::runtime::{InnerRuntime, OffloadRuntime};
 use super::server::OffloadServer;
@@ -20,7 +20,7 @@ use std::any::TypeId;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// The door to devices of the CubeCL runtime `R`.
+/// The adapter to devices of the CubeCL runtime `R`.
 pub struct CubeDoor<R>(PhantomData<R>);
 
 pub(super) fn key<R: InnerRuntime>(device: DeviceId) -> DeviceKey {
@@ -28,12 +28,12 @@ pub(super) fn key<R: InnerRuntime>(device: DeviceId) -> DeviceKey {
     (TypeId::of::<OffloadServer<R>>(), DeviceId::new(type_id, index_id))
 }
 
-/// Makes sure the device has settings before it starts, on the thread that wants it.
+/// Ensures that the device has settings before it starts, on the calling thread.
 pub(super) fn prepare<R: InnerRuntime>(device: &R::Device) -> Result<(), OffloadError> {
     registry::prepare(key::<R>(device.to_id()), || R::facts(device))
 }
 
-/// Runs `task` on the device's own thread, after everything submitted before.
+/// Runs `task` on the device's own thread, after all work submitted before.
 fn on_server<R: InnerRuntime, T: Send>(
     device: &R::Device,
     task: impl FnOnce(&mut OffloadServer<R>) -> T + Send,
@@ -44,7 +44,7 @@ fn on_server<R: InnerRuntime, T: Send>(
         .expect("the device's thread lives as long as the process")
 }
 
-/// Notes the hint for the memory behind `binding`. Small buffers take none.
+/// Records the hint for the memory behind `binding`. Small buffers ignore it.
 pub(super) fn prefer<R: InnerRuntime>(device: &R::Device, binding: &Binding, preference: Preference) {
     on_server::<R, _>(device, |server| {
         if let Some(id) = server.table.name(binding).block()
@@ -132,7 +132,7 @@ impl<R: InnerRuntime> Door for CubeDoor<R> {
     }
 }
 
-/// The device's own thread, on which its context is current.
+/// Runs on the device's own thread, where its context is current.
 struct CubeSite<R: InnerRuntime>(R::Device);
 
 impl<R: InnerRuntime> Site for CubeSite<R> {

@@ -24,14 +24,14 @@ use std::sync::Arc;
 const READ: &str = "reading a tensor";
 const WRITE: &str = "writing a tensor";
 
-/// Bytes of all tensors that are read.
+/// The bytes of all requested tensors.
 type Contents = DynFut<Result<Vec<Bytes>, ServerError>>;
 
-/// A tensor to be read that is on the device, and its place among those asked for.
+/// A tensor to read from the device, with its index in the request.
 type OnDevice = (usize, CopyDescriptor, Named);
 
 impl Rows {
-    /// Rows of a layout that the runtime itself can read: row-major, each row contiguous.
+    /// The rows of a layout that the runtime can read: row-major, each row contiguous.
     fn of(descriptor: &CopyDescriptor) -> Self {
         let shape = descriptor.shape.as_slice();
         let size = descriptor.elem_size;
@@ -47,11 +47,11 @@ impl Rows {
     }
 }
 
-/// Whether a tensor covers its whole buffer, up to the padding behind it. Where a tensor ends is told by its binding
-/// alone: any part of one smaller than the alignment would do otherwise.
+/// Whether a tensor covers its whole buffer, up to the padding at the end. Only the binding gives the tensor's end: by
+/// size alone, any part of a buffer smaller than the alignment would pass.
 fn is_whole(descriptor: &CopyDescriptor, alignment: u64) -> bool {
     let Rows { start, row, pitch, count } = Rows::of(descriptor);
-    // CUDA pads a single row as well, and no stride tells.
+    // CUDA also pads a single row, and its strides do not show that.
     let row = match descriptor.shape.as_slice() {
         [len] => row.next_multiple_of(optimal_align(*len, descriptor.elem_size, alignment.max(16) as usize)),
         _ => row,
@@ -71,7 +71,7 @@ fn runtime_panic(operation: &str, panic: &(dyn Any + Send)) -> OffloadError {
 }
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// Contents on the host are read there, without taking device memory.
+    /// Reads tensors. Contents on the host are read without device memory.
     pub(super) fn read_buffers(
         &mut self,
         descriptors: Vec<CopyDescriptor>,
@@ -112,9 +112,9 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let read = from_device.iter().map(|(_, descriptor, _)| Rows::of(descriptor).bytes() as u64);
         self.counts.bytes_read += read.sum::<u64>();
         let places: Vec<usize> = from_device.iter().map(|(n, ..)| *n).collect();
-        let reading = match self.read_beside(&from_device, stream) {
+        let reading = match self.read_in_parallel(&from_device, stream) {
             Some(reading) => reading?,
-            None => self.read_in_line(from_device, stream)?,
+            None => self.read_in_order(from_device, stream)?,
         };
         if from_host.is_empty() {
             return Ok(reading);
@@ -127,7 +127,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }))
     }
 
-    fn read_in_line(&mut self, tensors: Vec<OnDevice>, stream: StreamId) -> Result<Contents, ServerError> {
+    fn read_in_order(&mut self, tensors: Vec<OnDevice>, stream: StreamId) -> Result<Contents, ServerError> {
         let physical = tensors.into_iter().map(|(_, mut descriptor, named)| {
             self.make_physical(&mut descriptor.handle, named);
             descriptor
@@ -137,14 +137,14 @@ impl<R: InnerRuntime> OffloadServer<R> {
             .map_err(|panic| read_error(&runtime_panic(READ, panic.as_ref())))
     }
 
-    /// Reads tensors beside the work that the stream is given next, which does not wait for it; `None` where they are to be read
-    /// in line with it. The copies are under way when this returns, and are waited for once it is polled again.
-    fn read_beside(
+    /// Reads tensors in parallel with later work of the stream, which does not wait for the read. `None` if they must
+    /// be read in stream order. The copies are in flight on return; the future's second poll waits for them.
+    fn read_in_parallel(
         &mut self,
         tensors: &[OnDevice],
         stream: StreamId,
     ) -> Option<Result<Contents, ServerError>> {
-        let index = self.serves_beside(stream)?;
+        let index = self.copies_in_parallel(stream)?;
         let are_rows = |(_, descriptor, named): &OnDevice| {
             named.block().is_some()
                 && Rows::of(descriptor).bytes() > 0
@@ -182,8 +182,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }))
     }
 
-    /// The bytes asked for, if they can be had without the device: from a host copy that is current, or zeros for a block
-    /// that was never written.
+    /// The requested bytes if the device is not needed: from a current host copy, or zeros for a block that was never
+    /// written.
     fn bytes_without_device(&self, id: BlockId, descriptor: &CopyDescriptor) -> Option<Bytes> {
         if !R::can_read_tensor(&descriptor.shape, &descriptor.strides) {
             return None;
@@ -246,15 +246,15 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.make_resident(&[id], WRITE)?;
         self.receive_visitors(stream, stream);
         self.order_operands(&[id], stream);
-        self.heal(id, &descriptor);
+        self.clear_failure_if_whole(id, &descriptor);
         self.make_physical(&mut descriptor.handle, Named::Block(id));
-        let written = self.write_and_ask(descriptor, bytes, stream);
+        let written = self.write_and_check(descriptor, bytes, stream);
         self.wrote(id);
         written
     }
 
-    /// Writes through the runtime, and asks the stream how it went: for contents that only we know how to replace.
-    pub(super) fn write_and_ask(
+    /// Writes through the runtime and checks the stream for an error: for contents that only this crate can replace.
+    pub(super) fn write_and_check(
         &mut self,
         descriptor: CopyDescriptor,
         bytes: Bytes,
@@ -278,8 +278,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
         written.map_err(|panic| runtime_panic(WRITE, panic.as_ref()))
     }
 
-    /// A failed buffer that is written as a whole has contents again.
-    fn heal(&mut self, id: BlockId, descriptor: &CopyDescriptor) {
+    /// Clears a buffer's failure if the whole buffer is overwritten.
+    fn clear_failure_if_whole(&mut self, id: BlockId, descriptor: &CopyDescriptor) {
         let alignment = self.utilities.properties.memory.alignment;
         let buffer = self.table.get_mut(id);
         if buffer.failed.is_some() && is_whole(descriptor, alignment) {
@@ -287,8 +287,8 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// Writes to the host copy of a block that is on the host, or is nowhere yet and better there. False if the device is the
-    /// better place.
+    /// Writes to the host copy of a block that is on the host, or that has no place yet and belongs there. False if the
+    /// contents belong on the device.
     fn write_on_host(&mut self, id: BlockId, descriptor: &CopyDescriptor, bytes: &Bytes) -> bool {
         let readable = R::can_read_tensor(&descriptor.shape, &descriptor.strides);
         let (stream, size) = (self.table.get(id).stream, self.table.get(id).size);
@@ -312,7 +312,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             }
         });
         if edited {
-            self.heal(id, descriptor);
+            self.clear_failure_if_whole(id, descriptor);
             if let Err(fault) = self.pager.wrote_on_host(id) {
                 self.distrust(id, fault, WRITE);
             }
@@ -320,8 +320,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         edited
     }
 
-    /// A raw resource may be written to at any time, so its block stays where it is while the user's handle
-    /// lives.
+    /// Returns a raw resource. The user may write to it at any time, so its block is pinned while the handle lives.
     pub(super) fn hand_out(
         &mut self,
         mut binding: Binding,
@@ -343,7 +342,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.inner.get_resource(binding, stream)
     }
 
-    /// The bytes a binding covers, whatever tensor lies in them.
+    /// Reads the bytes that a binding covers, without regard to the tensor in them.
     pub(super) fn read_raw(&mut self, binding: Binding, stream: StreamId) -> Result<Contents, ServerError> {
         let len = binding.size_in_used();
         self.read_buffers(vec![flat(binding, len)], stream)

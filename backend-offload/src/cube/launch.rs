@@ -1,6 +1,6 @@
-//! Kernel launches: operands become resident, bindings are rewritten, and what the kernel wrote is noted.
+//! Kernel launches: makes operands resident, rewrites bindings and records the buffers that the kernel wrote.
 //!
-//! A launch whose operands are resident takes no lock of this crate and keeps its lists from launch to launch
+//! A launch whose operands are resident takes no lock of this crate and reuses its lists
 //! (`a_resident_launch_allocates_hardly_more_than_on_the_plain_runtime`). It reads the clock only in a watched step.
 
 use super::runtime::InnerRuntime;
@@ -17,14 +17,14 @@ use pager::BlockId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// The buffers a launch names. Kept from launch to launch, so that naming them allocates nothing.
+/// The buffers that a launch names. Reused from launch to launch, so that the lists are not allocated again.
 #[derive(Default)]
 pub(super) struct Operands {
     buffers: Vec<Named>,
     maps: Vec<Named>,
     count: Option<Named>,
     blocks: Vec<BlockId>,
-    /// The small ones among `buffers`, for the case that the runtime fails with the arguments in hand.
+    /// The small buffers, kept because the runtime takes the arguments with it if it panics.
     small: Vec<(usize, Binding)>,
 }
 
@@ -68,7 +68,7 @@ impl Operands {
         buffers.chain(maps).chain(self.count.iter().zip(dynamic)).map(|(named, binding)| (*named, binding))
     }
 
-    /// The buffers that a kernel with these `writes` changes; all of them, if that is unknown.
+    /// The buffers that a kernel with these `writes` changes; all of them if `writes` is unknown.
     fn written<'a>(&'a self, writes: Option<&'a Writes>) -> impl Iterator<Item = BlockId> + 'a {
         let buffers = self.buffers.iter().enumerate().filter(move |(n, _)| is_written(writes, *n));
         buffers.map(|(_, named)| named).chain(&self.maps).filter_map(|named| named.block())
@@ -167,8 +167,9 @@ impl<R: InnerRuntime> OffloadServer<R> {
             let message = panic_message(panic.as_ref());
             return Err(OffloadError::RuntimePanic { operation: operation(), message });
         }
-        // A launch tells nothing; the stream does. It is asked where a launch can go wrong: when its kernel was
-        // compiled (one that failed to is compiled again each time), or is given an odd grid or tensor maps.
+        // A launch returns no error; its stream does. The stream is checked only where a launch can fail: after a
+        // compilation (a kernel that failed to compile is compiled again each time), or with an empty grid or tensor
+        // maps.
         if task.was_compiled() || may_be_refused {
             return self.inner.flush(stream).map_err(|error| OffloadError::LaunchFailed {
                 operation: operation(),
@@ -178,7 +179,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         Ok(())
     }
 
-    /// Whether a buffer has contents that can be trusted.
+    /// An error if the buffer's contents are missing or failed.
     pub(super) fn contents(
         &self,
         named: Named,
@@ -193,7 +194,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Marks what a launch that did not run would have written; everything, if that is unknown.
+    /// Marks the outputs of a launch that did not run as failed; all buffers if `writes` is unknown.
     fn fail_outputs(&mut self, named: &Operands, writes: Option<&Writes>, error: &Arc<OffloadError>) {
         for id in named.written(writes) {
             self.table.get_mut(id).failed = Some(error.clone());
@@ -211,7 +212,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         }
     }
 
-    /// Makes the binding the one the runtime knows. Its buffer is on the device.
+    /// Rewrites the binding to the runtime's own. Its buffer is on the device.
     pub(super) fn make_physical(&self, binding: &mut Binding, named: Named) {
         if let Named::Block(id) = named {
             let buffer = self.table.get(id);

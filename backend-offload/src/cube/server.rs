@@ -1,5 +1,5 @@
-//! The server Burn talks to: each operation makes its buffers resident, rewrites its bindings to the memory
-//! they have now, and goes to the server underneath.
+//! The server that Burn calls. Each operation makes its buffers resident, rewrites its bindings to their present
+//! memory, and goes to the server underneath.
 
 use super::door::{key, prepare};
 use super::failures::{Failures, together};
@@ -35,7 +35,7 @@ use pager::{Pager, Preference};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// A CubeCL server over `R`'s own, whose buffers move between device and host.
+/// A CubeCL server in front of `R`'s server. Its buffers move between device and host.
 pub struct OffloadServer<R: InnerRuntime> {
     pub(super) inner: R::Server,
     pub(super) utilities: Arc<ServerUtilities<Self>>,
@@ -65,7 +65,7 @@ impl<R: InnerRuntime> std::fmt::Debug for OffloadServer<R> {
     }
 }
 
-/// The inner server's information, reached through its utilities since it cannot be cloned.
+/// The inner server's information. It cannot be cloned, so it is reached through the server's utilities.
 pub struct InnerInfo<S: ComputeServer>(pub(super) Arc<ServerUtilities<S>>);
 
 impl<S: ComputeServer> std::fmt::Debug for InnerInfo<S> {
@@ -86,7 +86,7 @@ impl<S: ComputeServer> MemoryLayoutPolicy for InnerLayout<S> {
 impl<R: InnerRuntime> DeviceService for OffloadServer<R> {
     fn init(device: DeviceId) -> Self {
         let start = || {
-            // Usually done on the user's thread already; a client loaded in another way comes here first.
+            // Usually done on the user's thread. A client that is loaded in another way is prepared here.
             prepare::<R>(&R::Device::from_id(device))?;
             let settings = registry::start(key::<R>(device));
             Ok::<_, OffloadError>(settings.expect("prepared just before, and a device starts once"))
@@ -144,14 +144,14 @@ impl<R: InnerRuntime> OffloadServer<R> {
             settings,
         };
         R::keep_memory(device, server.pager.ledger().budget());
-        // A process that ended too early may have left some.
+        // A process that ended early may have left unmeasured entries in autotune's file.
         server.strike();
         server
     }
 
-    /// Dead buffers are noticed only by looking. Without pressure nothing else would, so the table is searched
-    /// whenever the allocations since the last time make it worth while.
-    fn sweep_now_and_then(&mut self) {
+    /// Removes dropped buffers once enough allocations happened since the last search. CubeCL does not report a drop,
+    /// and without memory pressure nothing else searches the table.
+    fn sweep_if_due(&mut self) {
         if self.pager.sweep_pays() {
             self.sweep();
             if self.pager.hoards() {
@@ -176,14 +176,14 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     fn initialize_small(&mut self, memory: ManagedMemoryHandle, size: u64, stream: StreamId) {
-        // The driver of CUDA refuses to allocate nothing, and Burn makes tensors without elements: `inplace` does.
+        // CUDA's driver refuses allocations of zero bytes, but Burn makes tensors without elements (`inplace` does).
         let size = size.max(1);
         let binding = Handle::from_memory(memory.clone(), stream, size).binding();
         let inner = &mut self.inner;
         let first = memory.clone();
         let tried = catch_unwind(AssertUnwindSafe(|| inner.initialize_memory(first, size, stream)));
         if let Err(panic) = tried {
-            // The device is full to the last kilobyte; spare slices may hold what a small buffer needs.
+            // The device is full. Spare slices may hold enough for a small buffer.
             self.sweep();
             self.trim_device();
             let inner = &mut self.inner;
@@ -208,9 +208,10 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         if !self.table.manages(size) {
             return self.initialize_small(memory, size, stream);
         }
-        self.sweep_now_and_then();
+        self.sweep_if_due();
         let limits = &self.utilities.properties.memory;
-        // The pool of exact sizes accepts what the device cannot bind, and fails later in shared work.
+        // The pool of exact sizes accepts buffers that the device cannot bind; the failure would come later, in shared
+        // work.
         let limit = R::largest_buffer(&self.settings, limits);
         let failed = (size > limit).then(|| Arc::new(OffloadError::BufferTooLarge { wanted: size, limit }));
         let bytes = size.next_multiple_of(limits.alignment.max(1));
@@ -257,7 +258,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
     }
 
     fn sync(&mut self, stream: StreamId) -> DynFut<Result<(), ServerError>> {
-        // The caller is promised that its work is done, whatever it came to.
+        // After a sync the caller's work has ended, even if it failed.
         self.finish_copies();
         let done = self.inner.sync(stream);
         match self.errors_at_sync(stream, Ok(())) {
@@ -320,7 +321,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         self.end_sample(stream, token)
     }
 
-    /// Ignored: pools stay in the mode [`Arenas::enter`] put them in. Burn brackets every parameter's
-    /// initialisation with a change of mode, which on wgpu flushes the stream each time.
+    /// Ignored: pools keep the mode that [`Arenas::enter`] set. Burn changes the mode around each parameter's
+    /// initialisation, which on wgpu flushes the stream every time.
     fn allocation_mode(&mut self, _: MemoryAllocationMode, _: StreamId) {}
 }

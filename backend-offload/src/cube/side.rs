@@ -1,17 +1,17 @@
-//! Copies beside the device's work: what a runtime has to offer for them, and those under way.
+//! Copies in parallel with the device's work: the interface to a runtime, and the copies in flight.
 //!
-//! A copy off the device starts after the last work on its buffer, and its memory serves others when it has landed. A copy
-//! onto the device starts once its memory is free of earlier work, as far as that is known ([`Marks`]); whoever uses the buffer first waits for it on the
-//! device. Until a copy is done its host memory is kept here, and the device memory of one that
-//! leaves, whatever becomes of the buffer.
+//! A copy to the host starts after the last work on its buffer; its device memory is reused only after the copy has
+//! landed. A copy to the device starts once its memory is free of earlier work, as far as [`Marks`] knows; the buffer's
+//! first user waits for it on the device. Until a copy ends, its host memory is kept here. The device memory of an
+//! evicted block is kept as well, even if the buffer is dropped.
 //!
-//! A read of the program's is copied like a buffer that leaves, to memory that its reader keeps. The buffer stays; whoever
-//! uses it next waits for the copy on the device, and so does its stream before the memory serves others
-//! (`tensors_read_while_kernels_run_arrive_unchanged`). The buffer counts until the program drops it. A read has begun
-//! once its future was polled; later kernels do not wait for the read (`kernels_do_not_wait_for_earlier_reads`).
+//! A read for the program is copied like an evicted buffer, to memory that its reader keeps. The buffer stays on the
+//! device. Its next user waits for the copy on the device, and so does its stream before the memory is reused
+//! (`tensors_read_while_kernels_run_arrive_unchanged`). The buffer counts until the program drops it. A read starts at
+//! the first poll of its future; later kernels do not wait for it (`kernels_do_not_wait_for_earlier_reads`).
 //!
-//! Copies that run in parallel with the work change no bit (`overlapped_copies_shorten_a_step_and_give_the_same_bits`).
-//! This holds under each schedule of the stand-in, which finds a missing wait (`a_missing_wait_for_a_copy_is_found`).
+//! Parallel copies change no bit (`overlapped_copies_shorten_a_step_and_give_the_same_bits`), under each schedule of
+//! the stand-in, which finds a missing wait (`a_missing_wait_for_a_copy_is_found`).
 
 use super::marks::Marks;
 use super::runtime::InnerRuntime;
@@ -27,7 +27,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-/// Rows inside a buffer: where the first starts, how long each is, how far apart they are.
+/// Rows inside a buffer, in bytes: start of the first, length of each, distance between starts, and number.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy)]
 pub struct Rows {
@@ -38,7 +38,6 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// A buffer as a whole.
     pub(super) fn whole(bytes: usize) -> Self {
         Self { start: 0, row: bytes, pitch: bytes, count: 1 }
     }
@@ -53,20 +52,20 @@ impl Rows {
     }
 }
 
-/// A runtime's way to copy beside its own work.
+/// A runtime's interface for copies in parallel with its own work.
 #[doc(hidden)]
 pub trait SideCopies<S>: Debug + Default + Send {
-    /// The end of one copy.
+    /// A handle to the end of one copy.
     type End: Debug + Send + Sync + 'static;
 
-    /// Lets the server begin a stream of its own, by `begin`, and notes which it is.
+    /// Runs `begin`, in which the server begins a stream, and records that stream under `index`.
     fn watch(&mut self, server: &mut S, index: usize, begin: &mut dyn FnMut(&mut S));
 
-    /// Whether buffers of this stream can be copied beside its work.
+    /// Whether buffers of this stream can be copied in parallel with its work.
     fn serves(&self, index: usize) -> bool;
 
-    /// Starts to copy `rows` of `device` to `host`, one behind the other, `after` a point in the work of the stream of this index; after all
-    /// that it was given, if there is none.
+    /// Starts to copy `rows` of `device` to `host`, without gaps. The copy runs `after` a point in the work of the
+    /// stream with this index; without a point, after all work queued on it.
     ///
     /// # Safety
     /// Both memories stay until the end.
@@ -79,7 +78,7 @@ pub trait SideCopies<S>: Debug + Default + Send {
         host: &mut [u8],
     ) -> Result<Self::End, String>;
 
-    /// Starts to copy `host` to the memory at `address`, as long, `after` that point.
+    /// Starts to copy `host` to device memory of the same length at `address`, `after` that point.
     ///
     /// # Safety
     /// As for [`start_out`](Self::start_out).
@@ -91,23 +90,23 @@ pub trait SideCopies<S>: Debug + Default + Send {
         after: Option<&Self::End>,
     ) -> Result<Self::End, String>;
 
-    /// Where the buffer lies.
+    /// The buffer's device address.
     fn address(server: &mut S, device: Handle) -> Result<u64, String>;
 
-    /// The point that the stream's work has come to when all that it was given is done.
+    /// A point in the stream's work: the end of all work queued so far.
     fn mark(&mut self, index: usize) -> Option<Self::End>;
 
-    /// Makes what the stream is given from here on happen after the copy.
+    /// Orders all later work of the stream after the copy.
     fn order(&mut self, index: usize, copy: &Self::End) -> Result<(), String>;
 
     /// Whether the copy has ended.
     fn has_ended(copy: &Self::End) -> Result<bool, String>;
 
-    /// Waits for the end, on any thread.
+    /// Waits for the end. Any thread may call it.
     fn wait(copy: &Self::End) -> Result<(), String>;
 }
 
-/// Names a copy for as long as anybody may ask for it.
+/// Identifies a copy, also after it has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct CopyId(u64);
 
@@ -119,29 +118,29 @@ struct Copying<E> {
 
 #[derive(Debug)]
 enum Host {
-    /// Copy to the host. It holds the device memory, which must not be handed out again before the copy ends.
+    /// A copy to the host. It holds the device memory, which must not be reused before the copy ends.
     Target(Token, Draft, ManagedMemoryHandle),
-    /// Copy from the host. Its device memory needs no hold: the next owner is ordered after the copy.
+    /// A copy from the host. Its device memory needs no hold: the next owner is ordered after the copy.
     Source { _copy: Lease },
-    /// Copy for the program, whose reader holds the host memory. Device memory as above.
+    /// A read for the program. The reader holds the host memory; device memory as for `Source`.
     Reader,
 }
 
 type Side<R> = <R as InnerRuntime>::Side;
 type End<R> = <Side<R> as SideCopies<<R as cubecl_core::Runtime>::Server>>::End;
 
-/// Copies beside the work of one device.
+/// The parallel copies of one device.
 pub(super) struct Copies<R: InnerRuntime> {
     side: Side<R>,
     copying: HashMap<CopyId, Copying<End<R>>>,
-    /// Under way in each direction, oldest first: a direction is done in order.
+    /// Copies in flight in each direction, oldest first: each direction runs in order.
     out: VecDeque<CopyId>,
     back: VecDeque<CopyId>,
-    /// Copies for the program, which are off the device as well.
+    /// Reads for the program, in flight.
     read: VecDeque<CopyId>,
-    /// Points in the work of streams, by their numbers.
+    /// Points in the work of streams, by stream index.
     marks: HashMap<usize, Marks<End<R>>>,
-    /// Off the device and done, until the pager has said what becomes of the contents.
+    /// Finished copies to the host, until the pager decides about their contents.
     landed: HashMap<Token, Draft>,
     started: u64,
 }
@@ -209,14 +208,15 @@ impl<R: InnerRuntime> Copies<R> {
         Ok(id)
     }
 
-    /// Starts to read these rows for the program, into `host`, after all that the stream of this index was given.
+    /// Starts to read rows for the program into `host`, after all work queued on the stream with this index.
     pub fn start_read(
         &mut self,
         server: &mut R::Server,
         (device, rows, index): (Handle, Rows, usize),
         mut host: Bytes,
     ) -> Result<(CopyId, Reading<R>), String> {
-        // SAFETY: the host memory is kept by what is returned. Device memory is used by others after the copy, on the device.
+        // SAFETY: the returned `Reading` keeps the host memory. Later users of the device memory wait for the copy on
+        // the device.
         let end = unsafe { self.side.start_out(server, device, (index, None), rows, &mut host) }?;
         let end = Arc::new(end);
         let id = self.keep(end.clone(), Host::Reader);
@@ -225,19 +225,19 @@ impl<R: InnerRuntime> Copies<R> {
         Ok((id, Reading { end, host: Some(host) }))
     }
 
-    /// The stream has been given so many pieces of work, and is about to be given another.
+    /// Records a point in the stream's work after `pieces` pieces, before the next one is queued.
     pub fn mark(&mut self, index: usize, pieces: u64) {
         if let Some(marks) = self.marks.get_mut(&index).filter(|marks| marks.is_moving()) {
             marks.mark(pieces, self.side.mark(index));
         }
     }
 
-    /// Whether it is worth knowing what memory of this stream is let go of.
+    /// Whether releases of this stream's memory must be recorded.
     pub fn is_moving(&self, index: usize) -> bool {
         self.marks.get(&index).is_some_and(Marks::is_moving)
     }
 
-    /// Memory of this stream is let go of, whose last use was this piece of work; `None` if other work may use it still.
+    /// Records a release of this stream's memory and the number of its last use; `None` if other work may still use it.
     pub fn let_go(&mut self, server: &mut R::Server, (device, index): (Handle, usize), last: Option<u64>) {
         let Some(marks) = self.marks.get_mut(&index) else { return };
         match Side::<R>::address(server, device) {
@@ -246,7 +246,7 @@ impl<R: InnerRuntime> Copies<R> {
         }
     }
 
-    /// Memory may come from the driver again at an address where other memory was.
+    /// Forgets all points: the driver may place other memory at the same addresses.
     pub fn forget_marks(&mut self) {
         self.marks.values_mut().for_each(Marks::forget_all);
     }
@@ -258,13 +258,13 @@ impl<R: InnerRuntime> Copies<R> {
         id
     }
 
-    /// Makes what the stream is given from here on happen after the copy.
+    /// Orders all later work of the stream after the copy.
     pub fn order(&mut self, index: usize, copy: CopyId) -> Result<(), String> {
-        // The host has seen the end of one that is gone.
+        // The host has already seen the end of a copy that is gone.
         self.copying.get(&copy).map_or(Ok(()), |copying| self.side.order(index, &copying.end))
     }
 
-    /// A copy off the device that has ended since this was asked last.
+    /// The next copy to the host that has ended since the last call.
     pub fn ended(&mut self) -> Option<(Token, Result<(), String>)> {
         self.let_go_of_ended();
         let oldest = *self.out.front()?;
@@ -275,7 +275,7 @@ impl<R: InnerRuntime> Copies<R> {
         }
     }
 
-    /// Waits for the copy of this move; those before it have ended then, too.
+    /// Waits for the copy of this move; all earlier ones have ended then, too.
     pub fn wait(&mut self, token: Token) -> Result<(), String> {
         let is_it =
             |copying: &Copying<End<R>>| matches!(copying.host, Host::Target(other, ..) if other == token);
@@ -284,7 +284,7 @@ impl<R: InnerRuntime> Copies<R> {
         self.finish(position).map_or(Ok(()), |(_, end)| end)
     }
 
-    /// Waits for one of the copies off the device, and takes it off the list.
+    /// Waits for a copy to the host and removes it from the list.
     fn finish(&mut self, position: usize) -> Option<(Token, Result<(), String>)> {
         let Copying { end, host } = self.copying.remove(&self.out.remove(position)?)?;
         let Host::Target(token, draft, _device) = host else { return None };
@@ -295,12 +295,12 @@ impl<R: InnerRuntime> Copies<R> {
         Some((token, end))
     }
 
-    /// The contents that a move took off the device.
+    /// The contents that a move copied to the host.
     pub fn take_landed(&mut self, token: Token) -> Option<Draft> {
         self.landed.remove(&token)
     }
 
-    /// Forgets uploads and reads that have ended, and lets go of the host memory that uploads hold.
+    /// Forgets uploads and reads that have ended, and releases the host memory of the uploads.
     pub fn let_go_of_ended(&mut self) {
         for under_way in [&mut self.back, &mut self.read] {
             while let Some(oldest) = under_way.front()
@@ -313,7 +313,7 @@ impl<R: InnerRuntime> Copies<R> {
         }
     }
 
-    /// Waits until nothing is being copied.
+    /// Waits for all copies.
     pub fn wait_for_all(&self) {
         for id in self.out.iter().chain(&self.back).chain(&self.read) {
             if let Some(copying) = self.copying.get(id)
@@ -325,15 +325,14 @@ impl<R: InnerRuntime> Copies<R> {
     }
 }
 
-/// Bytes on their way to the program. Their memory is not let go before they are there, whoever waits for them.
+/// Bytes of a read in flight. Their memory is kept until the copy ends, even if the reader drops this.
 pub(super) struct Reading<R: InnerRuntime> {
     end: Arc<End<R>>,
-    /// There until they are handed over.
+    /// `None` once the bytes are handed over.
     host: Option<Bytes>,
 }
 
 impl<R: InnerRuntime> Reading<R> {
-    /// Waits for the bytes.
     pub fn wait(mut self) -> Result<Bytes, String> {
         Side::<R>::wait(&self.end)?;
         Ok(self.host.take().expect("they are handed over once"))
@@ -345,7 +344,7 @@ impl<R: InnerRuntime> Drop for Reading<R> {
         if self.host.is_some()
             && let Err(reason) = Side::<R>::wait(&self.end)
         {
-            tracing::warn!(target: crate::journal::TARGET, "waiting for bytes that nobody reads: {reason}");
+            tracing::warn!(target: crate::journal::TARGET, "waiting for bytes of a dropped read: {reason}");
         }
     }
 }
@@ -356,7 +355,8 @@ impl<R: InnerRuntime> Debug for Reading<R> {
     }
 }
 
-/// Pending once. Whoever polls a future with this in it has begun what comes before, and may do other things before the rest.
+/// Returns `Pending` once. So the first poll of a future runs the code before this point, and its caller may do other
+/// work before the rest.
 pub(super) async fn begun() {
     let mut is_begun = false;
     poll_fn(|context| {
@@ -371,7 +371,7 @@ pub(super) async fn begun() {
 
 impl<R: InnerRuntime> Drop for Copies<R> {
     fn drop(&mut self) {
-        // Memory that is still being written must not go.
+        // Copies in flight still write to the memory.
         self.wait_for_all();
     }
 }

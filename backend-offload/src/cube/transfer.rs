@@ -50,7 +50,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     ) -> Result<(), String> {
         let size = copy.bytes().len() as u64;
         let binding = Handle::from_memory(device.clone(), stream, size).binding();
-        self.write_and_ask(flat(binding, size), shared(copy), stream).map_err(|error| error.to_string())
+        self.write_and_check(flat(binding, size), shared(copy), stream).map_err(|error| error.to_string())
     }
 
     /// Orders the owner's next work after the use by another stream.

@@ -1,11 +1,11 @@
-//! Moves ahead: moves, reads and writes that start while an earlier operation runs, for operations to come. All are
-//! hints: one that fails is made again when an operation needs it.
+//! Moves ahead: moves, reads and writes that start during an earlier operation. All are hints: if one fails, the
+//! operation that needs it makes it again.
 //!
 //! The memory of a load that no operation waits for goes to a block that the program needs
-//! (`memory_of_a_block_that_nobody_waits_for_is_given_to_one_that_is_needed`). Devices that share a disk load nothing
-//! ahead, since no device could reclaim another's memory (`devices_that_share_a_disk_raise_nothing_ahead`).
+//! (`memory_of_a_load_ahead_is_given_to_a_needed_block`). Devices that share a disk load nothing
+//! ahead, since no device could reclaim another's memory (`devices_that_share_a_disk_load_nothing_ahead`).
 
-use super::{Halt, Mover, bytes_of, carry_out, complete, complete_ended, told};
+use super::{Halt, Mover, bytes_of, carry_out, complete, complete_ended, halt_error};
 use crate::journal::TARGET;
 use crate::tiers::Tiers;
 use pager::{BlockId, Link, Step};
@@ -18,7 +18,7 @@ pub(super) fn move_blocks<M: Mover>(door: &mut M) {
     }
 }
 
-/// Starts to read the blocks that are loaded next. The pager does not count that.
+/// Starts to read the blocks that will be loaded next. The pager does not count these reads.
 pub(super) fn read<M: Mover>(door: &mut M) {
     if door.tiers().has_disk() {
         let soon = door.pager().soon_from_disk(Tiers::READ_AHEAD);
@@ -26,14 +26,15 @@ pub(super) fn read<M: Mover>(door: &mut M) {
     }
 }
 
-/// Loads blocks from disk into host memory that is free, or that others can leave at once.
+/// Loads blocks from disk into free host memory, or into memory that others can leave at once.
 pub(super) fn load_blocks<M: Mover>(door: &mut M) {
     if !door.tiers().raises_ahead() {
         return;
     }
     let mut spilled = None;
     let halt = carry_out_all(door, Link::FromDisk, |door, step| match step {
-        // Nothing is gained while an upload holds its memory, too, or where it was not spilled before.
+        // A spill frees nothing while an upload shares the memory. A block named twice in a row was not spilled the
+        // first time.
         Step::Spill { block } if door.tiers().is_lent(block) || spilled == Some(block) => false,
         Step::Spill { block } => {
             spilled = Some(block);
@@ -46,14 +47,14 @@ pub(super) fn load_blocks<M: Mover>(door: &mut M) {
     }
 }
 
-/// Writes blocks to disk that are to be spilled. They stay on the host, too.
+/// Writes blocks to disk that will be spilled later. They stay on the host.
 pub(super) fn write_blocks<M: Mover>(door: &mut M) {
     if door.tiers().has_disk() {
         carry_out_all(door, Link::ToDisk, |_, _| true);
     }
 }
 
-/// Carries out the steps that the pager names and `takes` accepts, until one is not complete. True if one failed.
+/// Carries out the pager's steps that `takes` accepts, until one is incomplete. True if one failed.
 fn carry_out_all<M: Mover>(door: &mut M, link: Link, mut takes: impl FnMut(&mut M, Step) -> bool) -> bool {
     let below = door.tiers().below();
     while let Some(step) = door.pager().prefetch(link, &|| below.rooms()) {
@@ -65,7 +66,7 @@ fn carry_out_all<M: Mover>(door: &mut M, link: Link, mut takes: impl FnMut(&mut 
             Ok(false) => {}
             Ok(true) => return false,
             Err(halt) => {
-                let error = told(door, halt, &|| "moving blocks ahead".to_owned(), None);
+                let error = halt_error(door, halt, &|| "moving blocks ahead".to_owned(), None);
                 tracing::debug!(target: TARGET, "nothing more is moved ahead of this operation: {error}");
                 return true;
             }
@@ -74,7 +75,7 @@ fn carry_out_all<M: Mover>(door: &mut M, link: Link, mut takes: impl FnMut(&mut 
     false
 }
 
-/// Goes on loading the block. True once all of it is on the host.
+/// Continues to load the block. True once all its bytes are on the host.
 pub(super) fn load<M: Mover>(door: &mut M, block: BlockId) -> Result<bool, Halt> {
     if door.forget_if_dead(block) {
         return Ok(true);
@@ -92,7 +93,7 @@ pub(super) fn load<M: Mover>(door: &mut M, block: BlockId) -> Result<bool, Halt>
     Ok(true)
 }
 
-/// Goes on writing the block. True once the disk has all of it.
+/// Continues to write the block. True once all its bytes are on the disk.
 pub(super) fn write<M: Mover>(door: &mut M, block: BlockId) -> Result<bool, Halt> {
     if door.forget_if_dead(block) {
         return Ok(true);
@@ -105,7 +106,7 @@ pub(super) fn write<M: Mover>(door: &mut M, block: BlockId) -> Result<bool, Halt
     Ok(true)
 }
 
-/// Gives up moves ahead that hold room below the device. False if there is none.
+/// Cancels moves ahead that hold room below the device. False if there is none.
 pub(super) fn give_up<M: Mover>(door: &mut M) -> bool {
     if let Some((token, _)) = door.pager().loading()
         && let Err(fault) = door.pager().ended(token, false)

@@ -1,11 +1,11 @@
-//! Room on the host: for blocks that are read there, and for the program itself.
+//! Host memory for blocks that are read there, and for the program's own buffers.
 
-use super::{Halt, Mover, ahead, carry_out, complete_all_ended, sweep, told};
+use super::{Halt, Mover, ahead, carry_out, complete_all_ended, halt_error, sweep};
 use crate::error::OffloadError;
 use crate::tiers::Draft;
 use pager::{Pager, Shortage, Step, Stop};
 
-/// Brings a block that is on the disk alone to the host, to be read there.
+/// Loads a block that is only on the disk to the host, to be read there.
 #[cfg(any(test, feature = "router"))]
 pub(crate) fn raise<M: Mover>(
     door: &mut M,
@@ -16,12 +16,13 @@ pub(crate) fn raise<M: Mover>(
     carry_out_all(door, operation, |pager| pager.steps_to_host(block, below.rooms()))
 }
 
-/// Host memory for the program; `None` if it cannot be had. Copies are given up for it, and blocks sink, where there is a disk.
+/// Host memory for the program, or `None` if there is no room. Host copies are dropped for it, and blocks spill to the
+/// disk if there is one.
 pub(crate) fn draft<M: Mover>(door: &mut M, len: usize) -> Result<Option<Draft>, OffloadError> {
     if let Ok(draft) = door.tiers().draft(len) {
         return Ok(Some(draft));
     }
-    // Neither dropped tensors nor finished uploads hold any of it.
+    // Dropped tensors and finished uploads give up their memory first.
     door.reclaim_host();
     ahead::give_up(door);
     sweep(door);
@@ -34,27 +35,27 @@ pub(crate) fn draft<M: Mover>(door: &mut M, len: usize) -> Result<Option<Draft>,
     }
 }
 
-/// Carries out the steps that `next` names, until it names none.
+/// Carries out the steps that `next` returns, until it returns none.
 fn carry_out_all<M: Mover>(
     door: &mut M,
     operation: &dyn Fn() -> String,
     mut next: impl FnMut(&mut Pager) -> Result<Vec<Step>, Stop>,
 ) -> Result<(), OffloadError> {
     loop {
-        // None is waited for that has ended. One that failed for another operation is asked for again there.
+        // Moves that have ended need no wait. The operation of a failed one requests it again.
         while complete_all_ended(door, &mut None).is_err() {}
         let steps = match next(door.pager()) {
             Ok(steps) if steps.is_empty() => return Ok(()),
             Ok(steps) => steps,
             Err(Stop::Shortage(Shortage::TierFull { .. })) if ahead::give_up(door) => continue,
-            Err(stop) => return Err(told(door, Halt::Stop(stop), operation, None)),
+            Err(stop) => return Err(halt_error(door, Halt::Stop(stop), operation, None)),
         };
         for step in steps {
             match carry_out(door, step, &mut None) {
                 Ok(_) => {}
-                // Its block, too, is asked for again.
+                // The operation of a failed move requests its block again.
                 Err(Halt::Move(_)) if matches!(step, Step::Wait(_)) => {}
-                Err(halt) => return Err(told(door, halt, operation, None)),
+                Err(halt) => return Err(halt_error(door, halt, operation, None)),
             }
         }
     }

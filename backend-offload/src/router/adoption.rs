@@ -1,4 +1,4 @@
-//! Adoption: finds out which storages an operation's outputs are in, and gives these their blocks.
+//! Adoption: finds the storages of an operation's outputs and assigns blocks to them.
 
 use super::failures::Failure;
 use super::state::{Room, State, Work};
@@ -6,7 +6,7 @@ use super::storage::SharedStorage;
 use burn_ir::TensorId;
 use pager::{Arena, BlockId};
 
-/// A storage that an operation made, with the outputs that are in it.
+/// A storage that an operation wrote, with the outputs in it.
 struct Fresh<B: SharedStorage> {
     address: usize,
     bytes: u64,
@@ -14,11 +14,11 @@ struct Fresh<B: SharedStorage> {
 }
 
 impl<B: SharedStorage> State<B> {
-    /// Enters the outputs. Each is in a storage that lives on, or in one the operation wrote.
+    /// Enters the outputs. Each lies in a storage that stays, or in one that the operation wrote.
     ///
-    /// Whether a written storage is a consumed one, updated in place, or new memory at whatever address is not
-    /// asked: the allocator may have given a consumed address out again, so the answer would be a matter of
-    /// timing. A written storage takes the place of a consumed one of its size, if there is one.
+    /// A written storage may be a consumed one, updated in place, or new memory. Addresses cannot tell these apart: the
+    /// allocator may have reused a consumed address, so the answer would depend on timing. Therefore a written storage
+    /// always takes over a consumed block of its size, if there is one.
     pub(super) fn adopt(
         &mut self,
         work: &Work,
@@ -36,7 +36,7 @@ impl<B: SharedStorage> State<B> {
                 continue;
             }
             let known = self.table.block_at(address).filter(|block| self.has_size(*block, bytes));
-            // A storage with other tensors is never written to, nor is the source of a view.
+            // No operation writes to a storage that other tensors share, or to the source of a view.
             if let Some(block) =
                 known.filter(|block| work.room == Room::OfInput || self.table.is_held(*block))
             {
@@ -50,8 +50,8 @@ impl<B: SharedStorage> State<B> {
         self.settle_all(fresh, consumed, rooms, work.name)
     }
 
-    /// Finds blocks for written storages: consumed ones of their size, the rooms made for them where the
-    /// backend took what its outputs' shapes told, and others where it did not.
+    /// Assigns blocks to written storages: a consumed block of the same size, else one reserved from the outputs'
+    /// shapes, else a block inserted here, if the backend allocated more than the shapes say.
     fn settle_all(
         &mut self,
         fresh: Vec<Fresh<B>>,
@@ -73,7 +73,7 @@ impl<B: SharedStorage> State<B> {
             }
         }
         self.remove_unheld(consumed);
-        // A room is an operand of its operation only; the next one would evict it.
+        // A reserved block is an operand only of its operation; the next operation would evict it.
         rooms.drain(..).for_each(|room| self.remove_block(room));
         for storage in others {
             let block = self.pager.insert(storage.bytes, Arena::UNPOOLED);
@@ -90,7 +90,7 @@ impl<B: SharedStorage> State<B> {
         self.pager.get(block).is_some_and(|block| block.bytes == bytes)
     }
 
-    /// The storage is, or is as good as, the consumed one with new contents.
+    /// Gives the storage a consumed block, whose contents it replaces.
     fn inherit(
         &mut self,
         storage: Fresh<B>,

@@ -1,4 +1,4 @@
-//! Execution: makes the operands resident, runs the operation on the backend, and takes stock of its outputs.
+//! Execution: makes the operands resident, runs the operation on the backend and enters its outputs.
 
 use super::failures::Failure;
 use super::operation;
@@ -13,14 +13,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 impl<B: SharedStorage> State<B> {
-    /// Runs an operation. If it could not for want of memory, its outputs say so when they are read.
+    /// Runs an operation. If memory did not suffice, reading its outputs returns the error.
     pub fn execute(&mut self, operation: &OperationIr) -> Result<(), Failure> {
         match operation {
             OperationIr::Drop(tensor) => {
                 self.release(tensor);
                 return Ok(());
             }
-            // The tensor was made when its data came.
+            // The tensor was created when its data arrived.
             OperationIr::Init(_) => return Ok(()),
             _ => {}
         }
@@ -48,7 +48,8 @@ impl<B: SharedStorage> State<B> {
         self.produce(&work, |state, handles| state.launch(operation, &inputs, handles, &outputs))
     }
 
-    /// Has `work` change the numbers of the inputs, which become the outputs: each keeps its block where nobody else holds it.
+    /// Lets `work` change the inputs in place; they become the outputs. An output keeps its input's block unless
+    /// another tensor shares it.
     pub fn change(
         &mut self,
         inputs: &[TensorIr],
@@ -75,7 +76,7 @@ impl<B: SharedStorage> State<B> {
         })
     }
 
-    /// Makes a tensor of a handle that `make` makes outside any operation.
+    /// Creates a tensor from the handle that `make` returns outside any operation.
     pub fn create(
         &mut self,
         tensor: &TensorIr,
@@ -103,7 +104,7 @@ impl<B: SharedStorage> State<B> {
         })
     }
 
-    /// The handle comes back if the host has no room for its contents.
+    /// Puts the contents on the host. Returns the handle if the host has no room.
     fn put_on_host(&mut self, tensor: &TensorIr, handle: B::Handle) -> Result<(), B::Handle> {
         let (storage, view) = B::split(&handle);
         let contents = B::bytes(&storage);
@@ -127,7 +128,8 @@ impl<B: SharedStorage> State<B> {
         self.view_of(input).is_some_and(|view| B::makes_view(operation, &view))
     }
 
-    /// Whether a change in place finds the tensor's elements in rows, in a storage that nobody else holds.
+    /// Whether a change in place can keep the input's storage: the operation consumes the input, no other tensor shares
+    /// the storage, and the elements lie in rows.
     pub fn keeps_storage(&self, input: &TensorIr) -> bool {
         let block = self.table.tensor(input.id).and_then(Tensor::block);
         consumes(input)
@@ -143,7 +145,7 @@ impl<B: SharedStorage> State<B> {
         }
     }
 
-    /// The one way tensors come to be: makes room, runs, and takes stock of the storages the outputs share.
+    /// Every tensor on the device is created here: makes room, runs `run` and enters the outputs' storages.
     fn produce(
         &mut self,
         work: &Work,
@@ -223,12 +225,12 @@ impl<B: SharedStorage> State<B> {
         ran
     }
 
-    /// The inputs' handles: those the operation consumes are moved, so that it may update them in place.
-    /// Second, the storages that lost a tensor by it.
+    /// The inputs' handles, and the storages that lost a tensor. Handles of consumed inputs are moved, so that the
+    /// operation may update them in place.
     pub(super) fn hand_over(&mut self, inputs: &[TensorIr]) -> (Vec<B::Handle>, Vec<BlockId>) {
         let mut consumed = Vec::new();
         let mut handles: Vec<Option<B::Handle>> = Vec::with_capacity(inputs.len());
-        // Shared ones first: a tensor may be both read and consumed by one operation.
+        // Inputs that stay come first: one operation may both read and consume a tensor.
         for input in inputs {
             handles.push(match self.table.tensor(input.id) {
                 Some(Tensor::Here { handle, .. }) if !consumes(input) => Some(handle.clone()),

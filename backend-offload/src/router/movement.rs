@@ -1,4 +1,4 @@
-//! Movement: storages leave the device and come back, as the loop in [`drive`](crate::drive) asks.
+//! Movement: storages are evicted and loaded again, as the loop in [`drive`](crate::drive) asks.
 
 use super::failures::Failure;
 use super::state::State;
@@ -12,11 +12,11 @@ use pager::{BlockId, Outcome, Pager, Tier, Token};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Paranoid mode leaves this behind: as a float a large odd number, as an index out of every range.
+/// Overwrites evicted storages in paranoid mode: as a float a large odd number, as an index out of every range.
 const SCORCHED: u8 = 0xa5;
 
 impl<B: SharedStorage> State<B> {
-    /// Brings all operands onto the device, or says why that cannot be.
+    /// Makes all operands resident.
     pub(super) fn make_resident(
         &mut self,
         operands: &[BlockId],
@@ -25,7 +25,7 @@ impl<B: SharedStorage> State<B> {
         drive::make_resident(self, operands, name).map_err(|error| Failure::Memory(self.report(error)))
     }
 
-    /// The contents on the host. If they changed there, the storage is lost, and all its tensors say so.
+    /// The contents on the host. If they changed there, the storage is lost, and all its tensors return the error.
     pub(super) fn verified_copy(&mut self, block: BlockId) -> Result<Lease, Arc<OffloadError>> {
         drive::raise(self, block, &|| "reading a tensor".to_owned()).map_err(|error| self.report(error))?;
         self.tiers.verified(block).map_err(|error| {
@@ -70,7 +70,7 @@ impl<B: SharedStorage> Mover for State<B> {
         &self.counts
     }
 
-    /// The heap keeps nothing that could be given back.
+    /// The heap keeps no spare slices.
     fn give_spare_back(&mut self) {}
 
     fn leave(&mut self, _: Token, block: BlockId, copy: Option<Tier>) -> Result<Progress, MoveFailure> {
@@ -80,7 +80,7 @@ impl<B: SharedStorage> Mover for State<B> {
         Ok(Progress::Landed)
     }
 
-    /// The backend takes the memory itself; there is nothing to prepare.
+    /// The backend allocates the memory itself.
     fn take_memory(&mut self, _: BlockId) -> bool {
         !self.injector.refuses_allocation()
     }
@@ -133,7 +133,7 @@ mod tests {
 
     const BYTES: usize = 4096;
 
-    /// A distrustful device with room for one tensor of [`BYTES`].
+    /// A paranoid device with room for one tensor of [`BYTES`].
     fn device() -> State<Flex> {
         State::new(FlexDevice, settings())
     }
@@ -167,14 +167,14 @@ mod tests {
         TensorIr { status: TensorStatus::ReadOnly, ..ir }
     }
 
-    /// Runs an operation that only reads the tensor.
+    /// Makes the tensor resident as the operand of an operation that only reads it.
     fn use_on_device(state: &mut State<Flex>, tensor: &TensorIr) {
         let block = state.table.tensor(tensor.id).and_then(Tensor::block).expect("a block");
         assert!(state.make_resident(&[block], &|| "a test".to_owned()).is_ok());
     }
 
     #[test]
-    fn new_data_evicts_no_tensor_to_begin_on_a_full_device() {
+    fn new_data_on_a_full_device_evicts_no_tensor() {
         let mut state = device();
         let first = tensor(&mut state, 1, 1.0);
         let second = tensor(&mut state, 2, 2.0);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_device_records_what_is_made_for_the_host_and_read_and_touches_neither() {
+    fn a_dry_device_records_host_tensors_and_reads_without_touching_them() {
         let settings = Settings { dry_run: true, paranoid: false, device_budget: Limit::NONE, ..settings() };
         let mut state = State::new(FlexDevice, settings);
         state.pager.record();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_a_storage_has_left_is_overwritten_unless_a_handle_outside_shares_it() {
+    fn evicted_storage_is_overwritten_unless_an_outside_handle_shares_it() {
         let mut state = device();
         let first = tensor(&mut state, 1, 1.0);
         let taken = state.take(&first);

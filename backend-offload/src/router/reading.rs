@@ -1,4 +1,4 @@
-//! Reading: contents for the program, and handles for use outside this device.
+//! Reads contents for the program, and hands out handles for use outside this device.
 
 use super::failures::{Failure, execution_error};
 use super::scratch::download;
@@ -12,7 +12,7 @@ use pager::{Block, BlockId, Place, Tier};
 use std::sync::Arc;
 
 impl<B: SharedStorage> State<B> {
-    /// The contents of a tensor. Where the host has them they are read there, without taking device memory.
+    /// The contents of a tensor. A current host copy is read without device memory.
     pub fn read(&mut self, tensor: &TensorIr) -> Result<TensorData, ExecutionError> {
         let name = || "a read".to_owned();
         let work = Work {
@@ -50,7 +50,8 @@ impl<B: SharedStorage> State<B> {
         download::<B>(handle, tensor.shape.clone(), tensor.dtype)
     }
 
-    /// The handle itself, for use outside this device. Holding it keeps the memory alive; the ledger does not count it.
+    /// The handle, for use outside this device. Holding it keeps the memory alive; the ledger does not count that
+    /// memory.
     pub fn take(&mut self, tensor: &TensorIr) -> Result<B::Handle, Arc<OffloadError>> {
         let name = || "a tensor handed out".to_owned();
         self.handle(&Work {
@@ -62,7 +63,7 @@ impl<B: SharedStorage> State<B> {
         })
     }
 
-    /// Whether the host has the contents, too.
+    /// Whether the device and the host both have the contents.
     fn is_clean(&self, block: BlockId) -> bool {
         let clean = Place::Device { clean: Some(Tier::Host) };
         self.pager.get(block).is_some_and(|block| block.place() == clean)

@@ -1,6 +1,6 @@
 //! The buffers that blocks pass on the way to and from the disk.
 //!
-//! Spilled blocks are written, and blocks needed soon are read, in the background. This takes at most [`BESIDE`]
+//! Spilled blocks are written, and blocks needed soon are read, in the background. This takes at most [`BACKGROUND_BUFFERS`]
 //! buffers; the rest is for the block that the program waits for
 //! (`blocks_are_written_in_the_background_in_a_bounded_number_of_buffers`).
 //!
@@ -35,7 +35,7 @@ pub(super) const PIECE: usize = 4 << 20;
 pub(super) const BUFFERS: usize = 8;
 
 /// The most buffers in background use between calls.
-pub(super) const BESIDE: usize = BUFFERS - 2;
+pub(super) const BACKGROUND_BUFFERS: usize = BUFFERS - 2;
 
 pub(super) struct Bounce {
     file: Arc<File>,
@@ -135,12 +135,12 @@ impl Bounce {
     }
 
     /// Moves a part between a spare buffer and the file, in the background if `beside`.
-    pub(super) fn begin(&mut self, slot: usize, part: Part, direction: Direction, beside: bool) {
+    pub(super) fn begin(&mut self, slot: usize, part: Part, direction: Direction, background: bool) {
         assert!(self.pieces[slot].is_none(), "the buffer is in use");
         let bytes = self.memory.part(slot, part.len);
         #[cfg(any(test, feature = "test-util"))]
-        let fault = if beside { self.fault(direction) } else { None };
-        let carrier = if beside {
+        let fault = if background { self.fault(direction) } else { None };
+        let carrier = if background {
             // SAFETY: the buffer is not touched until the piece lands, for which `drop` waits at the latest.
             unsafe { self.carriers.start(slot, &self.file, direction, bytes, part.place) }
         } else {
@@ -244,9 +244,9 @@ impl Bounce {
         }
     }
 
-    /// Leaves the block's writes to the background, with at most [`BESIDE`] buffers in use.
+    /// Leaves the block's writes to the background, with at most [`BACKGROUND_BUFFERS`] buffers in use.
     pub(super) fn leave_behind(&mut self, owner: u64) -> io::Result<()> {
-        while self.taken() > BESIDE {
+        while self.taken() > BACKGROUND_BUFFERS {
             if let Some(slot) = self.oldest_write() {
                 self.land(slot);
             } else if let Some(slot) = self.latest_read(|_| true) {
@@ -295,7 +295,7 @@ impl Bounce {
         if self.find(part.owner, part.place).is_some() {
             return true;
         }
-        let Some(slot) = self.beside() else { return false };
+        let Some(slot) = self.spare_in_background() else { return false };
         let writes = |piece: &Piece| piece.part.owner == part.owner && piece.direction == Direction::Write;
         if !self.slots_of(writes).is_empty() {
             return false;
@@ -305,11 +305,11 @@ impl Bounce {
     }
 
     /// A buffer for a background transfer, without waiting.
-    pub(super) fn beside(&mut self) -> Option<usize> {
-        if self.taken() >= BESIDE {
+    pub(super) fn spare_in_background(&mut self) -> Option<usize> {
+        if self.taken() >= BACKGROUND_BUFFERS {
             self.reap();
         }
-        self.pieces.iter().position(Option::is_none).filter(|_| self.taken() < BESIDE)
+        self.pieces.iter().position(Option::is_none).filter(|_| self.taken() < BACKGROUND_BUFFERS)
     }
 
     /// Lands ended pieces.

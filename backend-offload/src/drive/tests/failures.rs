@@ -1,4 +1,4 @@
-//! Moves that fail, in small scenes.
+//! Tests of moves that fail.
 
 use super::fake_door::FakeDoor;
 use crate::error::OffloadError;
@@ -7,7 +7,7 @@ use pager::{BlockId, Limit, Oversized, Place, Policy, Tier};
 
 const BYTES: u64 = 100;
 
-/// A door with room for one of its two written blocks: the first is away, the second on the device, dirty.
+/// An adapter with room for one of its two written blocks: the first is on the host, the second on the device, dirty.
 fn door() -> (FakeDoor, BlockId, BlockId) {
     let (budget, modes) = (Limit::bytes(BYTES), (false, true));
     let mut door = FakeDoor::new(budget, Limit::NONE, Policy::Recency, Oversized::Refuse, modes);
@@ -28,7 +28,7 @@ fn place(door: &FakeDoor, block: BlockId) -> Place {
 #[test]
 fn a_panic_in_a_move_leaves_its_block_where_it_was() {
     let (mut door, first, second) = door();
-    // All copies of this operation fail, one of three by a panic.
+    // All copies of this operation fail, a third of them by a panic.
     door.broken_copies = 200;
     let error = door.operate(&[first], 0).expect_err("the second block cannot leave");
     assert!(matches!(error, OffloadError::CopyOut(..)), "{error}");
@@ -59,16 +59,16 @@ fn memory_taken_for_a_block_that_could_not_return_stays_counted() {
     for _ in 0..10 {
         let error = door.operate(&[first], 0).expect_err("damaged");
         assert!(matches!(error, OffloadError::HostCopyDamaged { .. }), "{error}");
-        // The allocator keeps the slice: it is what the next attempt gets.
+        // The allocator keeps the slice for the next attempt.
         assert_eq!((door.pager.ledger().resident(), door.pager.ledger().spare()), (0, BYTES));
     }
     assert_eq!(door.pager.ledger().reserved_peak(), BYTES);
 }
 
-/// A page of the disk, which one block takes.
+/// Bytes of a disk page; one block takes one page.
 const PAGE: u64 = 4096;
 
-/// A door above a disk, with room for one block on the device and one on the host: the first has sunk.
+/// An adapter with a disk, and with room for one block on the device and one on the host: the first block is spilled.
 fn above_a_disk() -> (FakeDoor, [BlockId; 3]) {
     let (budget, modes) = (Limit::bytes(PAGE), (false, true));
     let mut door = FakeDoor::above_a_disk(
@@ -109,7 +109,7 @@ fn a_disk_that_cannot_be_read_fails_the_operation_and_loses_nothing() {
     door.check();
 }
 
-/// Blocks are written beside the program, so that the next one that is to sink hears of a write that failed.
+/// Blocks are written in the background, so a failed write is reported at the next spill.
 #[test]
 fn a_disk_that_cannot_be_written_is_reported_and_serves_once_it_can() {
     let (mut door, [_, second, third]) = above_a_disk();
@@ -134,7 +134,7 @@ fn a_disk_that_cannot_be_written_is_reported_and_serves_once_it_can() {
 }
 
 #[test]
-fn a_copy_that_changed_in_host_memory_does_not_sink() {
+fn a_copy_that_changed_in_host_memory_is_not_spilled() {
     let (mut door, [_, second, _]) = above_a_disk();
     door.tiers.corrupt(second);
     let another = door.insert(PAGE, 0);
@@ -144,7 +144,7 @@ fn a_copy_that_changed_in_host_memory_does_not_sink() {
 }
 
 #[test]
-fn a_refusal_with_both_tiers_full_tells_the_disks_numbers() {
+fn a_refusal_with_both_tiers_full_names_the_disks_numbers() {
     let (mut door, _) = above_a_disk();
     for _ in 0..2 {
         let block = door.insert(PAGE, 0);

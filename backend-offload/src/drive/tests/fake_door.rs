@@ -1,7 +1,7 @@
-//! A small device with real bytes: the fake door that tests drive.
+//! A small adapter with real bytes: the fake device that the tests drive.
 //!
-//! Its memory is a table of contents, one for each block on the device; the contents a program wrote last to each
-//! block are kept beside. Moves complete at once or later, in any order, and fail at either end.
+//! Its memory is a table with the contents of each block on the device. A second table keeps the last contents that the
+//! program wrote. Moves complete at once or later, in any order, and fail at the start or the end.
 
 use crate::drive::{MoveFailure, Mover, Progress, complete, draft, make_resident, make_room, raise};
 use crate::error::OffloadError;
@@ -25,7 +25,7 @@ pub(super) enum Break {
 #[derive(Debug)]
 pub(super) struct Shadow {
     pub id: BlockId,
-    /// The contents after the last write, or none for a block never written.
+    /// The contents after the last write; `None` for a block never written.
     pub written: Option<Vec<u8>>,
     pub pinned: bool,
     pub dead: bool,
@@ -33,7 +33,7 @@ pub(super) struct Shadow {
     pub memory: Option<Vec<u8>>,
 }
 
-/// A move under way.
+/// A move in flight.
 #[derive(Debug)]
 pub(super) struct Flight {
     token: Token,
@@ -47,7 +47,7 @@ pub(super) struct Flight {
 #[derive(Debug)]
 pub(super) enum Cargo {
     Nothing,
-    /// Half of it is copied when the move starts, the other half when it ends.
+    /// A copy to the host: half is copied when the move starts, the rest when it ends.
     Out(Draft),
     In(Lease),
 }
@@ -59,33 +59,33 @@ pub(super) struct FakeDoor {
     pub journal: Journal,
     pub counts: Counts,
     pub oversized: Oversized,
-    /// Shadows by index of the block.
+    /// The shadows, by block index.
     pub shadows: Vec<Option<Shadow>>,
     pub live: Vec<BlockId>,
     pub flights: Vec<Flight>,
     pub ended: Vec<(Token, Result<(), MoveFailure>)>,
     /// Operands of the current operation.
     pub operands: Vec<BlockId>,
-    /// Whether moves may take time; which of them do is a matter of chance.
+    /// Whether moves may end late; chance decides which ones do.
     pub takes_time: bool,
     pub chance: u64,
     pub refusals: u8,
     pub driver_panics: bool,
     pub broken_copies: u8,
     pub breaks: u8,
-    /// Promises broken within a move, where a panic would only be a failed move.
+    /// Broken promises within a move, where a panic would only count as a failed move.
     pub broken_promises: Vec<&'static str>,
     pub next_value: u64,
-    /// Host memory of the program.
+    /// The program's own host memory.
     pub taken: Vec<Draft>,
     pub copied_out: u64,
     pub copied_in: u64,
 }
 
-/// The message of panics on purpose.
+/// The message of injected panics.
 const DELIBERATE: &str = "the runtime panics";
 
-/// How the device memory of a block that was never written looks.
+/// Fills the device memory of a block that was never written.
 const GARBAGE: u8 = 0xee;
 
 fn pager_of(budget: Limit, policy: Policy, oversized: Oversized, takes_time: bool) -> Pager {
@@ -105,7 +105,7 @@ impl FakeDoor {
         Self::above_a_disk(budget, host, None, policy, oversized, (takes_time, distrust))
     }
 
-    /// With a disk below the host.
+    /// An adapter with a disk below the host.
     pub fn above_a_disk(
         budget: Limit,
         host: Limit,
@@ -153,7 +153,7 @@ impl FakeDoor {
         self.pager.get(id).expect("a block that lives").bytes as usize
     }
 
-    /// Contents that no block has had, different in their first bytes and in their last.
+    /// Unique contents: the first and last bytes differ from those of every earlier block.
     pub fn new_contents(&mut self, bytes: usize) -> Vec<u8> {
         self.next_value += 1;
         let mut contents = vec![self.next_value as u8; bytes];
@@ -175,7 +175,7 @@ impl FakeDoor {
         id
     }
 
-    /// Runs an operation that writes to the operands whose bit is set in `writes`.
+    /// Runs an operation that writes to the operands whose bits are set in `writes`.
     pub fn operate(&mut self, ids: &[BlockId], writes: u8) -> Result<(), OffloadError> {
         self.operands = ids.to_vec();
         make_resident(self, ids, &|| "an operation".to_owned()).inspect_err(|error| {
@@ -207,7 +207,7 @@ impl FakeDoor {
             return;
         }
         let mut new = self.new_contents(block.bytes as usize);
-        // Half of a block that has contents, every other time.
+        // Every other write changes only half of a block with contents.
         let share = if self.next_value.is_multiple_of(2) { Share::Part } else { Share::Whole };
         let from = if share == Share::Part
             && let Some(before) = &self.shadow(id).written
@@ -224,7 +224,7 @@ impl FakeDoor {
         }
     }
 
-    /// Reads contents that are not on the device, and some that are.
+    /// Loads the block to the host if it is only on the disk, and checks its contents if they are only on the host.
     pub fn read_on_host(&mut self, id: BlockId) {
         self.operands.clear();
         let raised = raise(self, id, &|| "reading".to_owned());
@@ -239,7 +239,7 @@ impl FakeDoor {
         }
     }
 
-    /// The program takes host memory for itself. A refusal leaves all blocks where they are.
+    /// Takes host memory for the program. A refusal leaves all blocks in their places.
     pub fn take_host(&mut self, len: usize) {
         self.operands.clear();
         let sunk = self.pager.counters().sunk;
@@ -258,7 +258,7 @@ impl FakeDoor {
         }
     }
 
-    /// Blocks that no move is about, with their places.
+    /// Blocks without a move in flight, with their places.
     fn at_rest(&self) -> Vec<(BlockId, Place, TierSet)> {
         let moves = |id: BlockId| self.flights.iter().any(|flight| flight.block == id);
         let blocks = self.shadows.iter().flatten().filter(|shadow| !moves(shadow.id));
@@ -266,7 +266,8 @@ impl FakeDoor {
         blocks.filter_map(|shadow| place(shadow.id)).collect()
     }
 
-    /// Whether `len` bytes of the host are free once every block on it has sunk, and the disk has room for all that it lacks.
+    /// Whether `len` bytes of the host are free once every block there has spilled, and the disk has room for all
+    /// missing copies.
     fn all_could_sink(&self, len: u64) -> bool {
         let taken: usize = self.taken.iter().map(|draft| draft.len()).sum();
         let blocks = self.shadows.iter().flatten().filter_map(|shadow| self.pager.get(shadow.id));
@@ -310,7 +311,7 @@ impl FakeDoor {
         self.complete_flight(self.flights.len() - 1).map(|()| Progress::Landed)
     }
 
-    /// The flight ends by itself; the loop has to ask for it.
+    /// Ends the flight; the loop finds out when it asks.
     pub fn end(&mut self, index: usize) {
         let token = self.flights[index].token;
         if self.ended.iter().all(|(other, _)| *other != token) {
@@ -344,7 +345,7 @@ impl FakeDoor {
         Ok(())
     }
 
-    /// Notes a panic that is not on purpose: to the loop it is only a failed move.
+    /// Records a panic that is not injected: the loop would take it for a failed move.
     fn watched<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
         catch_unwind(AssertUnwindSafe(|| act(self))).unwrap_or_else(|panic| {
             self.promise(panic.downcast_ref() == Some(&DELIBERATE), "the fake door does not panic by itself");
@@ -376,7 +377,7 @@ impl FakeDoor {
         if self.oversized == Oversized::Refuse {
             assert!(ledger.budget().allows(ledger.reserved_peak()), "the budget holds at every moment");
         }
-        // A flight that has ended has copied, and is counted when the loop asks for it.
+        // A flight that has ended has copied, but counts only when the loop asks for it.
         if self.ended.is_empty() {
             let counters = self.pager.counters();
             assert_eq!((counters.bytes_out, counters.bytes_in), (self.copied_out, self.copied_in));
@@ -389,7 +390,7 @@ impl FakeDoor {
                 Place::Away(tier) => Some(tier),
                 Place::Nowhere => None,
             };
-            // That there is no copy elsewhere follows from the sums.
+            // The sums show that there is no other copy.
             let below = self.tiers.on_disk(shadow.id);
             assert_eq!(below.is_some(), block.held().contains(Tier::Disk), "{block:?}");
             let copy = tier.map(|tier| match (&below, tier) {
@@ -408,7 +409,7 @@ impl FakeDoor {
         }
     }
 
-    /// Lets every move end and removes every block.
+    /// Ends every move and removes every block.
     pub fn close(&mut self) {
         while !self.flights.is_empty() {
             for index in 0..self.flights.len() {

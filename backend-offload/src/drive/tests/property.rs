@@ -15,7 +15,7 @@ enum Op {
         bytes: u16,
         arena: u8,
     },
-    /// Operands by their number among the live blocks; a bit each says whether it is written.
+    /// Operands by their numbers among the live blocks; each has a bit that is set if it is written.
     Use {
         operands: Vec<u8>,
         writes: u8,
@@ -23,20 +23,20 @@ enum Op {
     WriteFromHost {
         block: u8,
     },
-    /// On the host, where the contents are raised to.
+    /// A read on the host, where the contents are loaded first.
     Read {
         block: u8,
     },
-    /// Host memory for the program itself.
+    /// The program takes host memory.
     Take {
         bytes: u16,
     },
     GiveBack,
-    /// The program drops the block; the door notices later.
+    /// The program drops the block; the adapter notices later.
     Drop {
         block: u8,
     },
-    /// The door notices at once, whatever the block is doing.
+    /// The program drops the block, and the adapter notices at once, in any state of the block.
     Remove {
         block: u8,
     },
@@ -48,7 +48,7 @@ enum Op {
         arena: u8,
     },
     MarkStep,
-    /// A move under way completes.
+    /// A move in flight ends.
     Complete {
         number: u8,
     },
@@ -56,7 +56,7 @@ enum Op {
     Refuse {
         times: u8,
     },
-    /// The next reads and writes of the disk fail.
+    /// The next disk transfers fail.
     BreakDisk {
         times: u8,
     },
@@ -103,7 +103,7 @@ impl FakeDoor {
             }
             Op::Use { operands, writes } => {
                 let ids: Vec<_> = operands.iter().filter_map(|n| self.nth(*n)).collect();
-                // An operation that memory does not suffice for changes nothing.
+                // An operation without enough memory changes nothing.
                 _ = self.operate(&ids, writes);
             }
             Op::WriteFromHost { block } => {
@@ -154,13 +154,13 @@ impl FakeDoor {
     }
 }
 
-/// Operations of a program.
+/// Number of operations of a program.
 const PROGRAM: usize = 4096;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(suite::size().pick(64, 256, 2560)))]
 
-    /// The disk is as fast as the machine has it now.
+    /// The disk's speed is the machine's.
     #[test]
     fn any_program_under_any_budget_reads_what_it_wrote(
         budget in prop_oneof![
@@ -182,7 +182,7 @@ proptest! {
         door.close();
     }
 
-    /// A program that repeats is foretold, and moves are started ahead of it.
+    /// A repeated program is predicted, so moves start ahead of its operations.
     #[test]
     fn any_repeated_program_reads_what_it_wrote_while_moves_are_ahead(
         budget in 600u64..4000,
@@ -221,7 +221,7 @@ proptest! {
     // Ten million operations in the full suite.
     #![proptest_config(ProptestConfig::with_cases(suite::size().pick(32, 128, 2500)))]
 
-    /// All contents are compared after every sixteenth operation, those of operands in each.
+    /// All contents are compared after every sixteenth operation, those of operands after each.
     fn any_program_on_pages(
         budget in 2 * PAGE..8 * PAGE,
         host in 2 * PAGE..6 * PAGE,
@@ -247,12 +247,12 @@ proptest! {
     }
 }
 
-/// Blocks that left for the disk and came back, in all programs on pages.
+/// Number of spilled and loaded blocks in all programs on pages.
 static SUNK: AtomicU64 = AtomicU64::new(0);
 static RAISED: AtomicU64 = AtomicU64::new(0);
 
-/// Operations on blocks of one page and of two, with a disk below a host that holds few of them. A single program on a disk of
-/// one page may raise nothing by chance; all together do thousands of times.
+/// Operations on blocks of one or two pages, with a disk below a small host. By chance a single program on a disk of
+/// one page may load nothing; all together load thousands of times.
 #[test]
 fn any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers() {
     any_program_on_pages();
@@ -260,7 +260,7 @@ fn any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers() {
     assert!(sunk > 1000 && raised > 1000, "the disk is in play: {sunk} blocks sank, {raised} were raised");
 }
 
-/// Weights that are used forwards and backwards, more than fit.
+/// Weights are used forwards and backwards; they do not fit together.
 #[test]
 fn a_sweep_over_more_than_fits_is_moved_ahead() {
     let mut door =
@@ -281,13 +281,13 @@ fn a_sweep_over_more_than_fits_is_moved_ahead() {
     door.close();
 }
 
-/// A disk whose pieces have ended whenever they are looked at.
+/// A disk whose transfers have ended whenever they are polled.
 fn at_once(pages: u64) -> Option<Arc<Disk>> {
     scheduled(pages, 0)
 }
 
 #[test]
-fn what_a_repeated_program_wants_next_of_the_disk_is_read_beside_it() {
+fn a_repeated_program_reads_the_disk_in_the_background() {
     let (device, host) = (Limit::bytes(10_000), Limit::bytes(10_000));
     let mut door =
         FakeDoor::above_a_disk(device, host, at_once(40), Policy::Planned, Oversized::Refuse, (false, true));
@@ -296,21 +296,21 @@ fn what_a_repeated_program_wants_next_of_the_disk_is_read_beside_it() {
         door.operate(&[*id], 1).expect("there is room for all");
     }
     let disk = door.tiers.below().disk.expect("the door is above one");
-    let mut operations_beside = 0;
+    let mut operations_with_reads = 0;
     for _ in 0..6 {
         for id in &weights {
             door.operate(&[*id], 0).expect("it comes back");
-            operations_beside += usize::from(disk.ahead() > 0);
+            operations_with_reads += usize::from(disk.ahead() > 0);
         }
         door.check();
     }
-    assert!(operations_beside > 24, "something was read beside {operations_beside} of 72 operations");
+    assert!(operations_with_reads > 24, "a read ran during {operations_with_reads} of 72 operations");
     door.close();
 }
 
-/// Blocks are used forwards and backwards and written each time; the host holds a few of them.
+/// Blocks are used forwards and backwards and written each time; the host holds only a few.
 #[test]
-fn what_a_repeated_program_lets_sink_is_written_beside_it() {
+fn a_repeated_program_spills_in_the_background() {
     let (device, host) = (Limit::bytes(12_300), Limit::bytes(50_000));
     let mut door =
         FakeDoor::above_a_disk(device, host, at_once(60), Policy::Planned, Oversized::Refuse, (false, true));
@@ -327,7 +327,7 @@ fn what_a_repeated_program_lets_sink_is_written_beside_it() {
     door.close();
 }
 
-/// Blocks of about a page, of which the device holds three.
+/// Number of blocks of about one page; the device holds three.
 const READ: usize = 36;
 
 /// Blocks are read forwards and backwards; the host holds a third of them.
@@ -347,16 +347,17 @@ fn reading_sweep() -> (FakeDoor, Vec<BlockId>) {
 }
 
 #[test]
-fn what_a_repeated_program_needs_next_of_the_disk_is_raised_beside_it() {
+fn a_repeated_program_loads_from_the_disk_in_the_background() {
     let (mut door, _) = reading_sweep();
     let counters = door.pager.counters();
     assert!(counters.raised_ahead > 60 && counters.raised_ahead * 3 > counters.raised, "{counters:?}");
     door.close();
 }
 
-/// The room that is missing once the block under way has given up its memory needs two blocks on the disk, which has pages for one.
+/// After the load in flight releases its memory, the missing room needs two blocks on the disk, which has pages for
+/// one.
 #[test]
-fn no_block_sinks_for_a_room_that_cannot_be_made_while_another_is_under_way_from_the_disk() {
+fn no_block_spills_for_room_that_the_disk_cannot_provide() {
     let modes = (false, true);
     let (device, host) = (Limit::bytes(PAGE), Limit::bytes(14_200));
     let disk = at_once(4);
@@ -382,7 +383,8 @@ fn no_block_sinks_for_a_room_that_cannot_be_made_while_another_is_under_way_from
     door.close();
 }
 
-/// The program has host memory for all but one block, in which another one is on its way from the disk. Also one that stays there.
+/// The program takes all host memory but one block's, into which a block is being loaded. Returns another block on the
+/// disk.
 fn under_way(door: &mut FakeDoor, blocks: &[BlockId]) -> BlockId {
     for id in blocks {
         door.operate(&[*id], 0).expect("it comes back");
@@ -400,7 +402,7 @@ fn under_way(door: &mut FakeDoor, blocks: &[BlockId]) -> BlockId {
 }
 
 #[test]
-fn memory_of_a_block_that_nobody_waits_for_is_given_to_the_program() {
+fn memory_of_a_load_ahead_is_given_to_the_program() {
     let (mut door, blocks) = reading_sweep();
     under_way(&mut door, &blocks);
     door.take_host(4_200);
@@ -410,7 +412,7 @@ fn memory_of_a_block_that_nobody_waits_for_is_given_to_the_program() {
 }
 
 #[test]
-fn memory_of_a_block_that_nobody_waits_for_is_given_to_one_that_is_needed() {
+fn memory_of_a_load_ahead_is_given_to_a_needed_block() {
     for reads in [false, true] {
         let (mut door, blocks) = reading_sweep();
         let needed = under_way(&mut door, &blocks);
@@ -427,7 +429,7 @@ fn memory_of_a_block_that_nobody_waits_for_is_given_to_one_that_is_needed() {
 }
 
 #[test]
-fn devices_that_share_a_disk_raise_nothing_ahead() {
+fn devices_that_share_a_disk_load_nothing_ahead() {
     let (mut door, blocks) = reading_sweep();
     let disk = door.tiers.below().disk;
     let other = Tiers::new(door.tiers.pool().clone(), SlabSource::Heap, true).above(disk);

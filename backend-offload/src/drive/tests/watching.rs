@@ -1,4 +1,4 @@
-//! A watched step, in a small scene.
+//! Test of a watched step.
 
 use super::fake_door::FakeDoor;
 use crate::drive::{watch_step, watched_step};
@@ -8,7 +8,7 @@ use std::time::Duration;
 const BYTES: u64 = 100;
 
 #[test]
-fn a_watched_step_tells_of_each_operation_what_was_copied_for_it() {
+fn a_watched_step_lists_the_copies_of_each_operation() {
     let (budget, modes) = (Limit::bytes(2 * BYTES), (false, true));
     let mut door = FakeDoor::new(budget, Limit::NONE, Policy::Recency, Oversized::Refuse, modes);
     let blocks = [0; 3].map(|_| door.insert(BYTES, 0));

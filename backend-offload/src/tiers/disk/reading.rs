@@ -60,7 +60,7 @@ impl Sunk {
     }
 
     /// Takes arrived pieces and starts more background reads. `None` once the block is complete.
-    pub(in crate::tiers) fn read_beside(
+    pub(in crate::tiers) fn read_in_background(
         &self,
         into: &mut [u8],
         mut landing: Landing,

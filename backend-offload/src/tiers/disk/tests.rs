@@ -243,7 +243,7 @@ fn blocks_are_written_in_the_background_in_a_bounded_number_of_buffers() {
         assert_eq!(disk.bounce().taken(), 3, "pieces of two blocks are on their way");
 
         let large = disk.write(&contents(11 * PIECE, 3)).expect("room");
-        assert!(disk.bounce().taken() <= BESIDE);
+        assert!(disk.bounce().taken() <= BACKGROUND_BUFFERS);
         for (sunk, len, seed) in [(&large, 11 * PIECE, 3), (&other, 4096, 2), (&one, 2 * PIECE, 1)] {
             let mut read = vec![0; len];
             sunk.read(&mut read).expect("as it was written");
@@ -254,13 +254,13 @@ fn blocks_are_written_in_the_background_in_a_bounded_number_of_buffers() {
 
 /// Writes a block in the background to its end; returns the number of calls.
 fn write_in_background(disk: &Arc<Disk>, bytes: &[u8]) -> Result<(Sunk, usize), OffloadError> {
-    let mut writing = disk.begin_beside(bytes.len()).expect("room");
+    let mut writing = disk.begin_in_background(bytes.len()).expect("room");
     for turn in 1..100 {
-        match writing.go_on_beside(bytes)? {
-            Beside::Done(sunk) => return Ok((sunk, turn)),
-            Beside::UnderWay(rest) => writing = rest,
+        match writing.continue_in_background(bytes)? {
+            BackgroundWrite::Done(sunk) => return Ok((sunk, turn)),
+            BackgroundWrite::UnderWay(rest) => writing = rest,
         }
-        assert!(disk.bounce().taken() <= BESIDE, "some buffers are left to others");
+        assert!(disk.bounce().taken() <= BACKGROUND_BUFFERS, "some buffers are left to others");
         disk.bounce().wait_for_writes(writing.sunk.number);
     }
     panic!("the disk never has all of it");
@@ -287,8 +287,8 @@ fn a_background_block_is_written_as_buffers_become_free() {
 fn a_caller_that_waits_finishes_a_background_block() {
     by_each_means(128 << 20, |_, disk| {
         let block = contents(11 * PIECE + 5, 3);
-        let writing = disk.begin_beside(block.len()).expect("room");
-        let Ok(Beside::UnderWay(writing)) = writing.go_on_beside(&block) else {
+        let writing = disk.begin_in_background(block.len()).expect("room");
+        let Ok(BackgroundWrite::UnderWay(writing)) = writing.continue_in_background(&block) else {
             panic!("it is larger than the buffers")
         };
 
@@ -298,7 +298,7 @@ fn a_caller_that_waits_finishes_a_background_block() {
         assert!(read == block);
 
         let room = disk.room();
-        drop(disk.begin_beside(block.len()).expect("room").go_on_beside(&block));
+        drop(disk.begin_in_background(block.len()).expect("room").continue_in_background(&block));
         assert_eq!((disk.room(), disk.bounce().taken()), (room, 0), "one that is given up frees its place");
     });
 }
@@ -319,14 +319,14 @@ fn a_failed_background_piece_gives_up_only_its_own_block() {
         disk.broken.store(1, Ordering::Relaxed);
         let sunk = disk.write(&block).expect("buffers are there");
         disk.bounce().wait_for_writes(sunk.number);
-        let waiting = disk.begin_beside(large.len()).expect("room");
-        let Ok(Beside::UnderWay(waiting)) = waiting.go_on_beside(&large) else {
+        let waiting = disk.begin_in_background(large.len()).expect("room");
+        let Ok(BackgroundWrite::UnderWay(waiting)) = waiting.continue_in_background(&large) else {
             panic!("a piece has failed")
         };
         assert_eq!(waiting.begun, 0);
         disk.wait_for_writes().expect("it is repeated");
-        let Ok(Beside::UnderWay(waiting)) = waiting.go_on_beside(&large) else { panic!("more than buffers") };
-        assert_eq!(waiting.begun, BESIDE);
+        let Ok(BackgroundWrite::UnderWay(waiting)) = waiting.continue_in_background(&large) else { panic!("more than buffers") };
+        assert_eq!(waiting.begun, BACKGROUND_BUFFERS);
 
         for (sunk, block) in [(sunk, block), (waiting.finish(&large).expect("room"), large)] {
             let mut read = vec![0; block.len()];
@@ -362,7 +362,7 @@ fn blocks_needed_soon_are_read_in_the_background() {
             assert_eq!(disk.bounce().taken(), 1, "it is read once");
         }
         disk.read_ahead(&[&sunk[0], &sunk[1], &sunk[2]], None);
-        assert_eq!(disk.bounce().taken(), BESIDE);
+        assert_eq!(disk.bounce().taken(), BACKGROUND_BUFFERS);
         for (sunk, len) in sunk.iter().zip(sizes) {
             let mut read = vec![0; len];
             sunk.read(&mut read).expect("as it was written");

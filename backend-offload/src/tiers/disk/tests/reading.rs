@@ -6,7 +6,7 @@ use super::*;
 fn read_in_background(sunk: &Sunk, into: &mut [u8]) -> Result<(), OffloadError> {
     let mut landing = Landing::default();
     for _ in 0..60_000 {
-        match sunk.read_beside(into, landing)? {
+        match sunk.read_in_background(into, landing)? {
             Some(under_way) => landing = under_way,
             None => return Ok(()),
         }
@@ -26,7 +26,7 @@ fn a_block_of_any_size_is_read_in_the_background() {
             assert!(read == contents(len, len));
 
             // Read-ahead takes no buffers of a read under way.
-            let begun = sunk.read_beside(&mut read, Landing::default()).expect("as it was written");
+            let begun = sunk.read_in_background(&mut read, Landing::default()).expect("as it was written");
             let taken = disk.bounce().reads();
             disk.read_ahead(&[], Some(&sunk));
             assert_eq!((disk.bounce().reads(), begun.is_some()), (taken, taken > 0));
@@ -35,7 +35,7 @@ fn a_block_of_any_size_is_read_in_the_background() {
             let mut read = vec![0; len];
             let mut landing = Some(Landing::default());
             while let Some(begun) = landing.take_if(|landing| landing.pieces < 1) {
-                landing = sunk.read_beside(&mut read, begun).expect("as it was written");
+                landing = sunk.read_in_background(&mut read, begun).expect("as it was written");
             }
             if let Some(landing) = landing {
                 read[..PIECE].iter_mut().for_each(|byte| *byte ^= 1);
@@ -62,7 +62,7 @@ fn a_failed_background_read_fails_no_other_block() {
 
         // A waiting caller repeats a failed background read.
         disk.broken.store(1, Ordering::Relaxed);
-        let begun = sunk.read_beside(&mut read, Landing::default()).expect("nothing has come");
+        let begun = sunk.read_in_background(&mut read, Landing::default()).expect("nothing has come");
         sunk.read_rest(&mut read, begun.expect("it is under way")).expect("as it was written");
         assert!(read == contents(len, 1));
 
