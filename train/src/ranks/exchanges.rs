@@ -6,7 +6,6 @@ use anyhow::{Context, anyhow, bail};
 use runs::config::{ExchangeKind, RanksSection};
 
 use super::Ranks;
-use super::late::Late;
 use super::one_bit::OneBits;
 use super::outer::OuterSteps;
 use super::own::{self, Kept, Pair, Pairs, SavedAt};
@@ -28,39 +27,11 @@ impl Ranks {
         let (exchange, alone) = (settings.exchange, self.is_alone());
         self.one_bit = (exchange == ExchangeKind::OneBit && !alone).then(|| OneBits::new(settings));
         self.outer = (exchange == ExchangeKind::Rarely && !alone).then(|| OuterSteps::new(settings));
-        self.late = (exchange == ExchangeKind::Late && !alone).then(Late::default);
-    }
-
-    /// Whether sums are those of the step before.
-    pub(crate) fn sum_late(&self) -> bool {
-        self.late.is_some()
-    }
-
-    /// Has the wish told in the next step, before its sums are under way.
-    pub(crate) fn wish_to_stop(&mut self, wishes: bool) {
-        if let Some(late) = &mut self.late {
-            late.wishes_to_stop = wishes;
-        }
-    }
-
-    /// Tells the wish to stop, and hears those of the others.
-    pub(crate) fn tell_wish(&mut self) -> anyhow::Result<()> {
-        let wishes = self.late.as_ref().is_some_and(|late| late.wishes_to_stop);
-        let stops = !self.all(!wishes)?;
-        if let Some(late) = &mut self.late {
-            late.stops = stops;
-        }
-        Ok(())
-    }
-
-    /// Whether some rank wished to stop before the sums that are under way.
-    pub(crate) fn told_to_stop(&self) -> bool {
-        self.late.as_ref().is_some_and(|late| late.stops)
     }
 
     /// Whether some rank wishes to stop.
     pub(crate) fn stop(&mut self, wishes: bool) -> anyhow::Result<bool> {
-        if self.sum_late() { Ok(self.told_to_stop()) } else { Ok(!self.all(!wishes)?) }
+        Ok(!self.all(!wishes)?)
     }
 
     /// Whether each rank takes steps of its own, between outer steps that lead all to the same weights.

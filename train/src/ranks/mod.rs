@@ -6,7 +6,6 @@
 
 mod beside;
 mod exchanges;
-mod late;
 mod launch;
 mod messages;
 mod one_bit;
@@ -31,7 +30,6 @@ use runs::BadInput;
 use runs::config::{Config, ExchangeKind};
 use runs::directory::RunDirectory;
 
-use late::Late;
 use one_bit::OneBits;
 use outer::OuterSteps;
 use survival::FailedCall;
@@ -100,8 +98,6 @@ pub(crate) struct Ranks {
     one_bit: Option<OneBits>,
     /// Outer steps where ranks exchange weights, and not gradients.
     outer: Option<OuterSteps>,
-    /// Sums that are under way beside a step, where they come late.
-    late: Option<Late>,
     /// Ranks on this host, which share its memory, and the number of this one among them.
     local: (usize, usize),
     watchdog: Option<Watchdog>,
@@ -127,7 +123,6 @@ impl Ranks {
             exact: Exact::default(),
             one_bit: None,
             outer: None,
-            late: None,
             local,
             watchdog: None,
         }
@@ -136,13 +131,10 @@ impl Ranks {
     /// Leaves the others, once all have come to the end. A process that ends otherwise must not: it would wait for the others, who
     /// wait for it, where its launcher ends them.
     pub(crate) fn end(mut self) {
-        _ = self.land();
         drop(self.engine.take());
     }
 
-    /// The engine, once no sum is under way.
     fn engine(&mut self) -> anyhow::Result<&mut dyn Metered> {
-        self.land()?;
         let engine = self.engine.as_deref_mut().context(LEFT)?;
         Ok(engine)
     }
@@ -294,10 +286,7 @@ impl Ranks {
 pub(crate) mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-    use exchange::Pairwise;
     use exchange::threads::{self, Threads};
-
-    use runs::config::RanksSection;
 
     use super::*;
     use crate::exit::is_bad_input;
@@ -335,33 +324,6 @@ pub(crate) mod tests {
             ranks.end();
             outcome.unwrap_or_else(|panic| resume_unwind(panic))
         })
-    }
-
-    #[test]
-    fn broadcasts_wait_for_late_sums_that_are_under_way() {
-        let settings = RanksSection { exchange: ExchangeKind::Late, ..RanksSection::default() };
-        let heard = on_each(2, |ranks| {
-            ranks.exchange_by(&settings);
-            assert_eq!(ranks.take_late().expect("nothing was begun"), None);
-            let share = ranks.share(2);
-            let own = |numbers: &[f32]| {
-                Pairwise::of_sums(share, numbers.len(), vec![numbers.to_vec()]).expect("one each")
-            };
-            ranks.start_late(vec![own(&[1.0, 2.0]), own(&[4.0])]).expect("begun");
-            ranks.wish_to_stop(ranks.rank() == 1);
-            ranks.tell_wish().expect("no fault");
-            assert_eq!(
-                ranks.number(3.0 + ranks.rank() as f32).expect("no fault").to_bits(),
-                3.0_f32.to_bits()
-            );
-            let sums = ranks.take_late().expect("no fault");
-            assert_eq!(ranks.take_late().expect("taken once"), None);
-            (sums, ranks.told_to_stop())
-        });
-        assert!(
-            heard.iter().all(|heard| *heard == (Some(vec![vec![2.0, 4.0], vec![8.0]]), true)),
-            "{heard:?}"
-        );
     }
 
     #[test]

@@ -38,7 +38,7 @@ impl Ranks {
     /// Whether ranks that live can do a step again with what they have: exact sums are the same over any number of ranks, and nobody
     /// has anything of its own.
     pub(crate) fn can_redo(&self) -> bool {
-        self.survives && !self.have_own() && !self.sum_late()
+        self.survives && !self.have_own()
     }
 
     /// Remembers a failure.
@@ -72,8 +72,6 @@ impl Ranks {
         if !self.survives {
             return Ok(None);
         }
-        // What becomes of late sums is remembered like any other call.
-        _ = self.land();
         let (own, before) = (self.rank(), self.world());
         while let Some(failed) = self.failed.take() {
             let engine = self.engine()?;

@@ -86,10 +86,7 @@ impl<I: Backend> Learner<Autodiff<I>> {
             (share, data.counted())
         };
         let mut sum = Sum::new(share, host, owners, passes);
-        if summed
-            && !ranks.sum_late()
-            && let Err(error) = self.begin_sums(data.step, &mut sum, ranks)
-        {
+        if summed && let Err(error) = self.begin_sums(data.step, &mut sum, ranks) {
             report.failure = Some(format!("{error:#}"));
             return (sum.grads, report);
         }
@@ -97,8 +94,6 @@ impl<I: Backend> Learner<Autodiff<I>> {
         let numbers = if ranks.step_apart() {
             let part = divisor / data.counted();
             self.numbers_apart(losses, part as f32, data.micro_batches.len(), &mut sum, ranks)
-        } else if ranks.sum_late() {
-            self.numbers_late(losses, &mut sum, ranks)
         } else if summed {
             self.numbers_together(losses, &mut sum, ranks)
         } else {
@@ -244,46 +239,6 @@ impl<I: Backend> Learner<Autodiff<I>> {
         let norm = ranks.number(norm)?;
         ranks.commit_step()?;
         Ok((losses.iter().sum(), norm))
-    }
-
-    /// The loss of this step, and the norm of the sums that were under way beside it, which are those of the step before: 0 where there
-    /// were none. This step's own sums are under way when this returns.
-    fn numbers_late(
-        &self,
-        losses: Vec<Tensor<I, 1>>,
-        sum: &mut Sum<'_, I>,
-        ranks: &mut Ranks,
-    ) -> anyhow::Result<(f32, f32)> {
-        let own = if losses.is_empty() { Ok(Vec::new()) } else { read(losses) };
-        let rows = sum.own_rows(&self.gpt);
-        let all_computed = ranks.all(own.is_ok() && rows.is_ok() && sum.failure.is_none())?;
-        let (losses, rows) = (own?, rows?);
-        ensure!(all_computed, ANOTHER_FAILED);
-        let losses = ranks.losses(losses, sum.share.count as usize)?;
-        let norm = self.landed(sum, ranks)?.unwrap_or_default();
-        ranks.tell_wish()?;
-        ranks.start_late(rows)?;
-        Ok((losses.iter().sum(), norm))
-    }
-
-    /// Completes `sum` by the sums that were under way, and returns their norm; `None` where there were none.
-    fn landed(&self, sum: &mut Sum<'_, I>, ranks: &mut Ranks) -> anyhow::Result<Option<f32>> {
-        let Some(sums) = ranks.take_late()? else { return Ok(None) };
-        sum.land(&self.gpt, sums);
-        let norm = sum.norms.take_global(&self.gpt).map(|norm| read(vec![norm])).transpose()?;
-        Ok(Some(ranks.number(sum.norm(norm.map(|norm| norm[0]))?)?))
-    }
-
-    /// The sums that are under way and their norm, before anybody looks at the weights; `None` where there are none.
-    pub(super) fn settle_late(
-        &self,
-        passes: Passes<I>,
-        ranks: &mut Ranks,
-    ) -> anyhow::Result<Option<(GradientsParams, f32)>> {
-        let owners = Owners::default();
-        let mut sum = Sum::new(ranks.share(0), None, &owners, passes);
-        let norm = self.landed(&mut sum, ranks)?;
-        Ok(norm.map(|norm| (sum.grads, norm)))
     }
 }
 

@@ -101,13 +101,9 @@ impl Session {
     /// Whether something that happens every `every` steps does so now: after the first step at or behind its turn that ends with the
     /// same weights everywhere. The last step has its own place.
     pub(crate) fn due(&self, every: u64) -> bool {
-        self.due_after(self.progress.step, every)
-    }
-
-    fn due_after(&self, step: u64, every: u64) -> bool {
-        let common = self.common_every;
+        let (step, common) = (self.progress.step, self.common_every);
         let in_turn = every > 0 && step / every > step.saturating_sub(common) / every;
-        in_turn && step < self.steps() && self.is_common_after(step)
+        in_turn && step < self.steps() && self.is_common()
     }
 
     /// Whether all ranks have the same weights after the step that was taken last.
@@ -118,12 +114,5 @@ impl Session {
     /// Whether all ranks have the same weights after `step`.
     pub(crate) fn is_common_after(&self, step: u64) -> bool {
         step.is_multiple_of(self.common_every) || step >= self.steps()
-    }
-
-    /// Whether anybody looks at the weights after `step`.
-    pub(crate) fn looks_after(&self, step: u64) -> bool {
-        let Config { eval, checkpoint, .. } = &self.config;
-        let turns = [eval.every, eval.sample_every, checkpoint.every];
-        step >= self.steps() || turns.into_iter().any(|every| self.due_after(step, every))
     }
 }

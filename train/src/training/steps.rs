@@ -56,7 +56,6 @@ impl<I: Offloadable> Run<I> {
                 return (model, Err(error));
             };
             let waited = begun.elapsed();
-            self.ranks.wish_to_stop(self.session.should_stop() || interrupter.should_stop());
             let told = self.ranks.spent();
             let step = data.step;
             let (grads, mut report) = loop {
@@ -92,13 +91,6 @@ impl<I: Offloadable> Run<I> {
                 (model, met) = model.map_gpt(|gpt| outer_step(gpt, &mut self.ranks));
                 if let Err(error) = met {
                     return (model, Err(error.context(format!("the outer step after step {step}"))));
-                }
-            }
-            if self.ranks.sum_late() && (self.session.looks_after(step) || self.ranks.told_to_stop()) {
-                let settled;
-                (model, settled) = self.settle_late(model, share);
-                if let Err(error) = settled {
-                    return (model, Err(error.context(format!("the late update of step {step}"))));
                 }
             }
             // An update that could not run is told here; no later step may use its weights.
@@ -177,17 +169,6 @@ impl<I: Offloadable> Run<I> {
         }
         self.tell("lost", &json!({ "step": step, "ranks": left, "before": before, "gone": loss.gone }));
         Ok(true)
-    }
-
-    /// Makes the update whose sums are still under way, unless they are not finite.
-    fn settle_late(&mut self, model: Learner<Tape<I>>, share: f64) -> (Learner<Tape<I>>, anyhow::Result<()>) {
-        let (grads, norm) = match model.settle_late(self.optimizer.passes.clone(), &mut self.ranks) {
-            Ok(Some((grads, norm))) if norm.is_finite() => (grads, norm),
-            Ok(_) => return (model, Ok(())),
-            Err(error) => return (model, Err(error)),
-        };
-        let stride = Stride::clipped(share, f64::from(norm), self.session.config.train.grad_clip);
-        model.map_gpt(|gpt| self.step(gpt, grads, stride))
     }
 
     /// Whether an outer step follows the step of `report`: when it is due, and before a run ends.

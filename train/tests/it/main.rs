@@ -39,8 +39,6 @@ mod gpus;
 #[cfg(unix)]
 mod kills;
 #[cfg(target_os = "linux")]
-mod late;
-#[cfg(target_os = "linux")]
 mod one_bit;
 #[cfg(target_os = "linux")]
 mod ranks;

@@ -6,7 +6,7 @@ use burn::backend::Autodiff;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Shape, Tensor, TensorData, backend::Backend};
-use exchange::{Pairwise, Share};
+use exchange::Share;
 use models::Gpt;
 
 use super::departing::Departing;
@@ -143,18 +143,6 @@ impl<'a, I: Backend> Sum<'a, I> {
         own.collect()
     }
 
-    /// The same of every parameter, in the model's order.
-    pub(super) fn own_rows(&mut self, gpt: &Gpt<Autodiff<I>>) -> anyhow::Result<Vec<Pairwise>> {
-        let mut leaving = Leaving { sum: self, rows: Ok(Vec::new()) };
-        gpt.visit(&mut leaving);
-        leaving.rows
-    }
-
-    /// Completes every parameter by a sum of all ranks, in the model's order.
-    pub(super) fn land(&mut self, gpt: &Gpt<Autodiff<I>>, sums: Vec<Vec<f32>>) {
-        gpt.visit(&mut Landing { sum: self, sums: sums.into_iter() });
-    }
-
     pub(super) fn complete_with<const D: usize>(
         &mut self,
         id: ParamId,
@@ -227,36 +215,5 @@ impl<I: Backend> ModuleVisitor<Autodiff<I>> for Arrival<'_, '_, I> {
         if self.sum.ends() {
             self.sum.depart::<D>(param.id, param.lazy_shape(), param.lazy_device());
         }
-    }
-}
-
-/// Gradients of this rank on their way to be summed late, in the model's order.
-struct Leaving<'m, 's, I: Backend> {
-    sum: &'m mut Sum<'s, I>,
-    rows: anyhow::Result<Vec<Pairwise>>,
-}
-
-impl<I: Backend> ModuleVisitor<Autodiff<I>> for Leaving<'_, '_, I> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
-        let Ok(rows) = &mut self.rows else { return };
-        let (share, len) = (self.sum.share, param.lazy_shape().num_elements());
-        let own = self.sum.rows_of::<D>(param.id);
-        match own.and_then(|own| Ok(Pairwise::of_sums(share, len, own)?)) {
-            Ok(own) => rows.push(own),
-            Err(error) => self.rows = Err(error),
-        }
-    }
-}
-
-/// Sums of all ranks that have come back, in the model's order.
-struct Landing<'m, 's, I: Backend> {
-    sum: &'m mut Sum<'s, I>,
-    sums: std::vec::IntoIter<Vec<f32>>,
-}
-
-impl<I: Backend> ModuleVisitor<Autodiff<I>> for Landing<'_, '_, I> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
-        let sum = self.sums.next().expect("one sum for each parameter");
-        self.sum.complete_with::<D>(param.id, sum, param.lazy_shape(), &param.lazy_device());
     }
 }
