@@ -1,22 +1,17 @@
 //! The ranks of a run: processes that compute a step's micro-batches together and then take the same step each.
 //!
-//! Every rank has the whole model and sees the same losses, the same norm and the same verdict, to the bit; so nothing but
-//! gradients, losses and the wish to stop needs to be agreed on. Rank 0 leads: it alone evaluates, samples, saves and prints.
-//! Ranks that step apart have weights of their own between two outer steps, and agree on losses and verdicts all the same.
+//! This module knows processes and bytes, and no tensor. Rank 0 leads: it alone evaluates, samples, saves and prints. How ranks
+//! exchange gradients and weights is the business of `training/exchange.rs`.
 
-mod beside;
-mod exchanges;
+mod background_sums;
 mod launch;
 mod messages;
-mod one_bit;
-mod outer;
-mod own;
+mod state_file;
 mod survival;
 
-pub(crate) use beside::{Beside, Job};
-pub(crate) use exchanges::Restored;
+pub(crate) use background_sums::{BackgroundSums, Job};
 pub(crate) use launch::{RankArgs, launch};
-pub(crate) use own::{Pair, Pairs, SavedAt};
+pub(crate) use state_file::{Kept, Pair, Pairs, SavedAt};
 pub(crate) use survival::Loss;
 
 use std::mem::ManuallyDrop;
@@ -25,13 +20,10 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use exchange::launch::Place;
-use exchange::{Alone, Costs, Counted, Engine, Exact, Share, Watchdog};
+use exchange::{Alone, Costs, Counted, Engine, Share, Watchdog};
 use runs::BadInput;
-use runs::config::{Config, ExchangeKind};
 use runs::directory::RunDirectory;
 
-use one_bit::OneBits;
-use outer::OuterSteps;
 use survival::FailedCall;
 
 const LEFT: &str = "these ranks have been left";
@@ -93,11 +85,6 @@ pub(crate) struct Ranks {
     /// Time of calls that were made beside the thread that trains, and for which it waited for them.
     beside: Duration,
     waited: Duration,
-    exact: Exact,
-    /// Exchanges of gradients where they are compressed.
-    one_bit: Option<OneBits>,
-    /// Outer steps where ranks exchange weights, and not gradients.
-    outer: Option<OuterSteps>,
     /// Ranks on this host, which share its memory, and the number of this one among them.
     local: (usize, usize),
     watchdog: Option<Watchdog>,
@@ -120,9 +107,6 @@ impl Ranks {
             failed: None,
             beside: Duration::ZERO,
             waited: Duration::ZERO,
-            exact: Exact::default(),
-            one_bit: None,
-            outer: None,
             local,
             watchdog: None,
         }
@@ -238,41 +222,6 @@ impl Ranks {
         let theirs = self.led(|| Ok(digest.as_bytes().to_owned()))?;
         let same = self.all(theirs == digest.as_bytes())?;
         ensure!(same, "the ranks ended with different weights: their devices compute differently");
-        Ok(())
-    }
-
-    /// Begins the exchange of step `step`, counted from 1.
-    pub(crate) fn begin_step(&mut self, step: u64) {
-        if let Some(one_bit) = &mut self.one_bit {
-            one_bit.begin(step);
-        }
-    }
-
-    /// Ends the step: `committed` where its update is made.
-    pub(crate) fn settle_step(&mut self, committed: bool) {
-        if let Some(one_bit) = &mut self.one_bit {
-            one_bit.settle(committed);
-        }
-    }
-
-    /// Says so where ranks have nothing to do, and refuses them where each is to step by what it has.
-    pub(crate) fn note_idle(&self, config: &Config) -> anyhow::Result<()> {
-        let (ranks, micro_batches) = (self.world(), config.train.accumulate);
-        if ranks <= micro_batches {
-            return Ok(());
-        }
-        let text = format!(
-            "{ranks} ranks share {micro_batches} micro-batches of a step, so some have nothing to do; raise \
-             `train.accumulate` and lower `train.micro_batch`"
-        );
-        if config.ranks.exchange == ExchangeKind::Rarely {
-            return Err(
-                BadInput(format!("{text}. With `ranks.exchange` = \"rarely\" every rank needs one")).into()
-            );
-        }
-        if self.leads() {
-            eprintln!("{text}");
-        }
         Ok(())
     }
 

@@ -14,9 +14,10 @@ use runs::checkpoint::{MOMENTS, STATE, WEIGHTS};
 use runs::config::Config;
 use tokenizer::Tokenizer;
 
+use super::exchange::Pass;
 use super::lending::Lending;
 use super::whole_and_by_rows::{config, micro_batch};
-use super::{Learner, Progress, restore, save};
+use super::{Exchange, Learner, Progress, restore, save};
 use crate::data::StepData;
 use crate::optimizer::{Optimizer, Owners, Stride, rate_share};
 use crate::plan::StatesOnDisk;
@@ -34,6 +35,7 @@ struct Training<'r> {
     learner: Learner<Tape>,
     optimizer: Optimizer<Device>,
     ranks: &'r mut Ranks,
+    exchange: Exchange,
     memory: HostMemory,
 }
 
@@ -59,7 +61,15 @@ impl<'r> Training<'r> {
         if let Some(host) = &mut optimizer.host {
             host.number_shares_from(ranks.share(config.train.accumulate).range().start);
         }
-        Self { config: config.clone(), learner: Learner::new(gpt, config), optimizer, ranks, memory }
+        let exchange = Exchange::choose(&config.ranks, config.memory.shard, ranks);
+        Self {
+            config: config.clone(),
+            learner: Learner::new(gpt, config),
+            optimizer,
+            ranks,
+            exchange,
+            memory,
+        }
     }
 
     fn new(config: &Config, ranks: &'r mut Ranks) -> Self {
@@ -83,15 +93,14 @@ impl<'r> Training<'r> {
         StepData { step, micro_batches: (0..count).map(|n| micro_batch(step, n)).collect() }
     }
 
-    fn gradients(&mut self, data: &StepData) -> (GradientsParams, Report) {
-        let Self { learner, optimizer: Optimizer { host, owners, passes, .. }, ranks, .. } = self;
-        learner.gradients(data, host.as_mut(), owners, passes.clone(), ranks)
+    fn gradients(&mut self, data: &StepData) -> anyhow::Result<(GradientsParams, Report)> {
+        let Self { learner, optimizer: Optimizer { host, owners, passes, .. }, ranks, exchange, .. } = self;
+        exchange.sum(Pass { learner, data, host: host.as_mut(), owners, passes: passes.clone() }, ranks)
     }
 
     /// The bits of loss and norm.
     fn step(mut self, step: u64) -> (Self, [u32; 2]) {
-        let (grads, report) = self.gradients(&self.data(step));
-        assert_eq!(report.failure, None);
+        let (grads, report) = self.gradients(&self.data(step)).expect("no failure");
         let settings = &self.config.train;
         let share = rate_share(&settings.schedule, step, 2 * STEPS);
         let stride = Stride::clipped(share, f64::from(report.gnorm), settings.grad_clip);
@@ -273,7 +282,7 @@ fn a_rank_takes_host_memory_for_what_it_owns_and_no_more() {
                 in_use
             };
             let states = bytes(&training);
-            let (gradients, _) = training.gradients(&training.data(3));
+            let (gradients, _) = training.gradients(&training.data(3)).expect("no failure");
             let sizes = Sizes::of(&training.learner.gpt, &gradients);
             (states, bytes(&training), sizes.owned(world)[training.ranks.rank()], sizes.all)
         });
@@ -295,7 +304,7 @@ fn a_rank_keeps_summed_gradients_of_what_it_owns_alone() {
         let config = config(settings);
         on_each(4, |ranks| {
             let mut training = Training::new(&config, ranks);
-            let (gradients, report) = training.gradients(&training.data(1));
+            let (gradients, report) = training.gradients(&training.data(1)).expect("no failure");
             let sizes = Sizes::of(&training.learner.gpt, &gradients);
             let owned = sizes.owned(4)[training.ranks.rank()];
             (4 * sizes.with_gradient, report.gradients_held.expect("four ranks"), 4 * owned)
@@ -326,7 +335,7 @@ fn a_rank_that_fails_keeps_no_other_waiting() {
             let short = Tensor::<Device, 1>::ones([3], &FlexDevice);
             host.arrive(training.learner.gpt.wte.id, short, DType::F32, false).expect("it can be read");
         }
-        training.gradients(&training.data(1)).1.failure.expect("no rank can go on")
+        training.gradients(&training.data(1)).expect_err("no rank can go on").to_string()
     });
     assert!(told[0].contains("another rank could not compute"), "{told:?}");
     assert!(told[1].contains("the gradient has 3 elements"), "{told:?}");
@@ -344,8 +353,8 @@ fn a_step_that_is_none_on_one_rank_is_withheld_by_all_owners_and_leaves_no_trace
                 let mut mask = vec![1.0; data.micro_batches[3].targets.len()];
                 mask[..2].copy_from_slice(&[3e38, -3e38]);
                 data.micro_batches[3].mask = Some(mask);
-                let (_, report) = training.gradients(&data);
-                assert!(report.failure.is_none() && !report.is_usable(), "{report:?}");
+                let (_, report) = training.gradients(&data).expect("no failure");
+                assert!(!report.is_usable(), "{report:?}");
                 training.optimizer.withhold();
             }
             training.steps(1..3).1

@@ -1,10 +1,11 @@
 //! The run itself, behind Burn's training interface.
 
-mod apart;
 mod beginning;
 #[cfg(test)]
 mod divided;
+mod due;
 mod evaluation;
+mod exchange;
 mod gradients;
 mod learner;
 mod lending;
@@ -20,7 +21,7 @@ mod wear;
 #[cfg(test)]
 mod whole_and_by_rows;
 
-pub(crate) use apart::take_own;
+pub(crate) use self::exchange::Exchange;
 pub(crate) use beginning::{computes_nothing, first_state};
 pub(crate) use evaluation::{evaluate, trial};
 pub(crate) use learner::Learner;

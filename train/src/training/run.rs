@@ -10,10 +10,10 @@ use runs::checkpoint::Checkpoints;
 use serde::Serialize;
 use serde_json::json;
 
-use super::Session;
 use super::evaluation::Evaluation;
 use super::saving::{Saves, Sealing};
 use super::strategy::{Display, Events, Taken};
+use super::{Exchange, Session};
 use crate::exit::Ending;
 use crate::figures::si;
 use crate::journal::Journal;
@@ -26,6 +26,7 @@ pub(crate) struct Run<I: Offloadable> {
     pub(crate) session: Session,
     pub(crate) optimizer: Optimizer<Offload<I>>,
     pub(crate) ranks: Ranks,
+    pub(super) exchange: Exchange,
     pub(crate) journal: Journal,
     pub(crate) device: I::Device,
     pub(super) taken: Vec<Taken>,
@@ -65,7 +66,7 @@ impl<I: Offloadable> Run<I> {
     pub(crate) fn new(
         session: Session,
         mut optimizer: Optimizer<Offload<I>>,
-        ranks: Ranks,
+        (ranks, exchange): (Ranks, Exchange),
         journal: Journal,
         device: I::Device,
         display: Display,
@@ -79,6 +80,7 @@ impl<I: Offloadable> Run<I> {
             session,
             optimizer,
             ranks,
+            exchange,
             journal,
             device,
             taken: Vec::new(),

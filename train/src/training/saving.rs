@@ -15,7 +15,6 @@ use backend_offload::{Bytes, Offloadable};
 use runs::checkpoint::{CheckpointError, Saved, Unsealed};
 use serde_json::json;
 
-use super::apart::own_moments;
 use super::lending::Lending;
 use super::session::Best;
 use super::strategy::Tape;
@@ -193,7 +192,8 @@ impl<I: Offloadable> Run<I> {
         let run = if self.ranks.leads() { Some(own.as_path()) } else { own.ancestors().nth(2) };
         let progress = &self.session.progress;
         let at = SavedAt { step: progress.step, losses: &progress.losses };
-        let saved = run.map_or(Ok(()), |run| self.ranks.save_own(run, at, own_moments(&self.optimizer)));
+        let moments = snapshot::moments(&self.optimizer);
+        let saved = run.map_or(Ok(()), |run| self.exchange.save_state(run, at, moments, &self.ranks));
         if let Err(error) = saved {
             eprintln!("rank {}: {error:#}; training continues", self.ranks.rank());
         }

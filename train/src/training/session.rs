@@ -33,8 +33,6 @@ pub(crate) struct Session {
     pub(crate) flops_per_second: Option<f64>,
     /// Raised by the first signal.
     pub(crate) stop: Arc<AtomicBool>,
-    /// Steps after which all ranks have the same weights: 1, or as many as each takes on its own.
-    pub(crate) common_every: u64,
 }
 
 /// The position of a run, saved with every checkpoint.
@@ -96,23 +94,5 @@ impl Session {
 
     pub(crate) fn should_stop(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
-    }
-
-    /// Whether something that happens every `every` steps does so now: after the first step at or behind its turn that ends with the
-    /// same weights everywhere. The last step has its own place.
-    pub(crate) fn due(&self, every: u64) -> bool {
-        let (step, common) = (self.progress.step, self.common_every);
-        let in_turn = every > 0 && step / every > step.saturating_sub(common) / every;
-        in_turn && step < self.steps() && self.is_common()
-    }
-
-    /// Whether all ranks have the same weights after the step that was taken last.
-    pub(crate) fn is_common(&self) -> bool {
-        self.is_common_after(self.progress.step)
-    }
-
-    /// Whether all ranks have the same weights after `step`.
-    pub(crate) fn is_common_after(&self, step: u64) -> bool {
-        step.is_multiple_of(self.common_every) || step >= self.steps()
     }
 }

@@ -33,6 +33,7 @@ use tokenizer::Tokenizer;
 use super::Progress;
 use super::lending::Lending;
 use crate::optimizer::{HostPart, Moments, Optimizer, Owners, Restored, keeps_second_moment};
+use crate::ranks::Pairs;
 
 pub(crate) const PARTS: [&str; 2] = ["first", "second"];
 const FORMAT: u32 = 1;
@@ -254,6 +255,21 @@ pub(super) fn moment_on_device<I: Backend>(
     let tensor = kept.and_then(|kept| [Some(&kept.first), kept.second.as_ref()][part]);
     let tensor = tensor.with_context(|| format!("the moments of `{parameter}` are not here"))?;
     Ok(read::<I>(parameter, tensor)?.iter::<f32>().collect())
+}
+
+/// The moments that this rank has on its device, in the order of their parameters' names.
+pub(super) fn moments<I: Managed>(optimizer: &Optimizer<I>) -> Pairs<'_> {
+    let names: Vec<&String> = optimizer.moments.keys().collect();
+    let lengths: Vec<[usize; 2]> = optimizer.moments.values().map(Moments::lengths).collect();
+    let of_pair = lengths.clone();
+    let fetch = move |n: usize| {
+        let part = |part: usize| match of_pair[n][part] {
+            0 => Ok(Vec::new()),
+            _ => moment_on_device(optimizer, names[n], part),
+        };
+        Ok([part(0)?, part(1)?])
+    };
+    Pairs { lengths, fetch: Box::new(fetch) }
 }
 
 /// States and moments that this process keeps, read one at a time.

@@ -16,10 +16,12 @@ use burn_train::Interrupter;
 use models::Gpt;
 use serde_json::json;
 
-use super::apart::{outer_step, start_outer};
+use super::due::Due;
+use super::exchange::Pass;
+use super::session::Best;
 use super::strategy::{Events, Tape};
 use super::watching::{self, Timeline};
-use super::{Learner, Run};
+use super::{Learner, Run, Session};
 use crate::data::StepData;
 use crate::exit::Ending;
 use crate::optimizer::{Optimizer, Stride, rate_share};
@@ -34,7 +36,7 @@ impl<I: Offloadable> Run<I> {
         events: &mut Events<I>,
         interrupter: &Interrupter,
     ) -> (Learner<Tape<I>>, anyhow::Result<Ending>) {
-        if let Err(error) = start_outer(&model.gpt, &mut self.ranks) {
+        if let Err(error) = self.exchange.start(&model.gpt) {
             return (model, Err(error));
         }
         let mut batches = loader.iter();
@@ -56,25 +58,26 @@ impl<I: Offloadable> Run<I> {
                 return (model, Err(error));
             };
             let waited = begun.elapsed();
-            let told = self.ranks.spent();
+            let costs_before = self.ranks.spent();
             let step = data.step;
             let (grads, mut report) = loop {
                 let Optimizer { host, owners, passes, .. } = &mut self.optimizer;
                 let (host, passes) = (host.as_mut(), passes.clone());
-                let (grads, mut report) = model.gradients(&data, host, owners, passes, &mut self.ranks);
-                let Some(failure) = report.failure.take() else { break (grads, report) };
-                let failure = anyhow!("step {step} could not run: {failure}");
-                drop(grads);
-                match self.go_on() {
+                let pass = Pass { learner: &model, data: &data, host, owners, passes };
+                let error = match self.exchange.sum(pass, &mut self.ranks) {
+                    Ok(sum) => break sum,
+                    Err(error) => anyhow!("step {step} could not run: {error:#}"),
+                };
+                match self.drop_lost_ranks() {
                     Ok(true) => self.optimizer.withhold(),
-                    Ok(false) => return (model, Err(failure)),
-                    Err(error) => return (model, Err(error.context(failure))),
+                    Ok(false) => return (model, Err(error)),
+                    Err(other) => return (model, Err(other.context(error))),
                 }
             };
             let settings = &self.session.config.train;
             let share = rate_share(&settings.schedule, step, self.session.steps());
             report.lr = settings.lr * share;
-            self.ranks.settle_step(report.is_usable());
+            self.exchange.settle(report.is_usable());
             if report.is_usable() {
                 let stride = Stride::clipped(share, f64::from(report.gnorm), settings.grad_clip);
                 let stepped;
@@ -85,11 +88,12 @@ impl<I: Offloadable> Run<I> {
             } else {
                 self.optimizer.withhold();
             }
-            if self.meets(&report) {
-                report.gradients_leave = true;
-                let met;
-                (model, met) = model.map_gpt(|gpt| outer_step(gpt, &mut self.ranks));
-                if let Err(error) = met {
+            let at = (step, self.is_last(&report));
+            let synchronised;
+            (model, synchronised) = model.map_gpt(|gpt| self.exchange.synchronise(gpt, at, &mut self.ranks));
+            match synchronised {
+                Ok(sent) => report.gradients_leave |= sent,
+                Err(error) => {
                     return (model, Err(error.context(format!("the outer step after step {step}"))));
                 }
             }
@@ -99,7 +103,7 @@ impl<I: Offloadable> Run<I> {
             }
             report.time(begun.elapsed(), waited);
             report.host_step(times.map(|times| times.take()));
-            if let Some((before, after)) = told.zip(self.ranks.spent()) {
+            if let Some((before, after)) = costs_before.zip(self.ranks.spent()) {
                 report.ranks(before, after);
             }
             mark_step::<I>(&self.device);
@@ -111,19 +115,21 @@ impl<I: Offloadable> Run<I> {
             if let Some(timeline) = timeline {
                 self.tell("timeline", &timeline);
             }
-            match self.between_steps(&model, events, interrupter) {
-                Ok(None) => {}
-                Ok(Some(ending)) => return (model, Ok(ending)),
+            let due = match self.agree(interrupter) {
+                Ok(due) => due,
                 Err(error) => return (model, Err(error)),
+            };
+            if let Err(error) = self.between_steps(&model, due, events) {
+                return (model, Err(error));
+            }
+            if let Some(ending) = due.ending {
+                return (model, Ok(ending));
             }
         }
-        let ending = self.finish(&model, events);
-        if self.optimizer.owners.are_divided() {
-            let (step, bytes) = (self.session.progress.step, self.optimizer.bytes());
-            let on_host = self.optimizer.host_bytes();
-            self.tell("moments", &json!({ "step": step, "bytes": bytes, "host_bytes": on_host }));
-        }
-        (model, ending)
+        // A checkpoint of the last step was resumed.
+        let due = Due::at_the_end(&self.session.config);
+        let ended = self.between_steps(&model, due, events);
+        (model, ended.map(|()| Ending::Done))
     }
 
     /// One step of the parameters that this process steps, and the weights that other ranks have stepped.
@@ -140,29 +146,29 @@ impl<I: Offloadable> Run<I> {
         }
     }
 
-    /// Whether some rank wishes to stop. The ranks that live vote again without those that are gone.
-    fn stop(&mut self, wishes: bool) -> anyhow::Result<bool> {
+    /// Agrees on the work after the last step. Ranks that live agree again without lost ones.
+    fn agree(&mut self, interrupter: &Interrupter) -> anyhow::Result<Due> {
+        let stop = self.session.should_stop() || interrupter.should_stop();
         loop {
-            match self.ranks.stop(wishes) {
-                Err(error) if !self.go_on()? => return Err(error),
+            let Session { config, progress, .. } = &self.session;
+            match self.exchange.agree(config, progress, stop, &mut self.ranks) {
+                Err(error) if !self.drop_lost_ranks()? => return Err(error),
                 Err(_) => {}
-                heard => return heard,
+                due => return due,
             }
         }
     }
 
-    /// Goes on without ranks that are gone, where the others can do the step again with what they have; whether they do.
-    fn go_on(&mut self) -> anyhow::Result<bool> {
-        if self.optimizer.owners.are_divided() || !self.ranks.can_redo() {
-            return Ok(false);
-        }
-        let Some(loss) = self.ranks.go_on()? else { return Ok(false) };
-        // Whatever is being stepped comes back first: it would keep its old number.
+    /// Continues without ranks that are gone, if the others can do the step again with what they have; whether they do.
+    fn drop_lost_ranks(&mut self) -> anyhow::Result<bool> {
+        let Some(loss) = self.exchange.drop_lost_ranks(&mut self.ranks)? else { return Ok(false) };
+        // States that are being stepped return first: they would keep their old number.
         self.optimizer.settle()?;
         if let Some(host) = &mut self.optimizer.host {
             let share = self.ranks.share(self.session.config.train.accumulate);
             host.number_shares_from(share.range().start);
         }
+
         let (step, left, before) = (self.session.progress.step, self.ranks.world(), loss.before);
         if self.ranks.leads() {
             self.say(&format!("after step {step} {loss}: {left} of {before} ranks live, and go on"));
@@ -171,89 +177,66 @@ impl<I: Offloadable> Run<I> {
         Ok(true)
     }
 
-    /// Whether an outer step follows the step of `report`: when it is due, and before a run ends.
-    fn meets(&self, report: &Report) -> bool {
-        let session = &self.session;
-        let diverges = !report.is_usable() && session.progress.withheld + 1 >= session.config.train.bad_steps;
-        self.ranks.step_apart() && (session.is_common_after(report.step) || diverges)
+    /// Whether the run ends after the step of `report`: it is the last one, or one more without a usable gradient than a run may take.
+    fn is_last(&self, report: &Report) -> bool {
+        let (train, withheld) = (&self.session.config.train, self.session.progress.withheld);
+        let diverges = !report.is_usable() && withheld + 1 >= train.bad_steps;
+        report.step >= train.steps || diverges
     }
 
-    /// Whether rank 0 saves now. Ranks that have moments or residuals of their own need to know, since they send or save them.
-    fn rank_0_saves(&mut self, saves: bool) -> anyhow::Result<bool> {
-        if !self.optimizer.owners.are_divided() && !self.ranks.have_own() {
-            return Ok(saves);
-        }
-        Ok(self.ranks.led(|| Ok(vec![u8::from(saves)]))? == [1])
-    }
-
-    /// Evaluates, samples and saves where that is due; an ending if the step was the last one for whatever reason.
+    /// Evaluates, samples and saves where that is due. Rank 0 does all but for what the others have of a checkpoint.
     fn between_steps(
         &mut self,
         model: &Learner<Tape<I>>,
+        due: Due,
         events: &mut Events<I>,
-        interrupter: &Interrupter,
-    ) -> anyhow::Result<Option<Ending>> {
+    ) -> anyhow::Result<()> {
         self.look_after_save();
-        let config = &self.session.config;
-        let (evaluates, samples) = (config.eval.every, config.eval.sample_every);
-        let (every, bad_steps) = (config.checkpoint.every, config.train.bad_steps);
-        // What is agreed on comes first: whatever rank 0 does for long, the others wait for in the next step.
-        let last = self.session.progress.step >= self.session.steps();
-        let diverged = self.session.progress.withheld >= bad_steps;
-        let wishes = self.session.should_stop() || interrupter.should_stop();
-        let common = self.session.is_common();
-        let stops = common && !last && !diverged && self.stop(wishes)?;
-        if !self.ranks.leads() {
-            let told = diverged || stops || common && self.rank_0_saves(false)?;
-            if told {
-                self.lend(model)?;
-            }
-            let ending = if stops { Some(Ending::Interrupted) } else { None };
-            return Ok(if diverged { Some(Ending::Diverged) } else { ending });
+        if due.ending == Some(Ending::Done) {
+            self.optimizer.settle()?;
         }
-        if diverged {
-            self.save_or_end(model, None)?;
-            return Ok(Some(Ending::Diverged));
-        }
-        let saves = self.session.due(every);
-        let better = if self.session.due(evaluates) {
+
+        let mut better = None;
+        if due.evaluate && self.ranks.leads() {
             self.settle_save_or_say();
-            self.evaluate(model, events)?
-        } else {
-            None
-        };
-        if self.session.due(samples) {
+            better = self.evaluate(model, events)?;
+        }
+        if due.sample && self.ranks.leads() {
             self.sample(model)?;
         }
-        if stops {
-            self.save_or_end(model, better)?;
-            return Ok(Some(Ending::Interrupted));
+
+        let mut saves = due.save;
+        if due.evaluate && due.ending.is_none() && !saves {
+            saves = self.exchange.answer_of_rank_0(better.is_some(), &mut self.ranks)?;
         }
-        let saves = common && self.rank_0_saves(saves || better.is_some())?;
         if saves {
-            // An update that failed ends the run; a disk that is full does not.
-            self.optimizer.settle()?;
+            self.save_on_all_ranks(model, better, due.ending.is_some())?;
         }
-        if saves && let Err(error) = self.save(model, better) {
-            self.say(&format!("{error:#}; training continues"));
+        if due.ending == Some(Ending::Done) && self.optimizer.owners.are_divided() {
+            let (step, bytes) = (self.session.progress.step, self.optimizer.bytes());
+            let on_host = self.optimizer.host_bytes();
+            self.tell("moments", &json!({ "step": step, "bytes": bytes, "host_bytes": on_host }));
         }
-        Ok(None)
+        Ok(())
     }
 
-    fn finish(&mut self, model: &Learner<Tape<I>>, events: &mut Events<I>) -> anyhow::Result<Ending> {
+    fn save_on_all_ranks(
+        &mut self,
+        model: &Learner<Tape<I>>,
+        better: Option<Best>,
+        ends: bool,
+    ) -> anyhow::Result<()> {
         if !self.ranks.leads() {
-            self.optimizer.settle()?;
-            if self.session.config.checkpoint.last {
-                self.lend(model)?;
-            }
-            return Ok(Ending::Done);
+            return self.lend(model);
         }
-        self.settle_save_or_say();
-        let better = self.evaluate(model, events)?;
-        self.sample(model)?;
-        if self.session.config.checkpoint.last {
-            self.save_or_end(model, better)?;
+        if ends {
+            return self.save_or_end(model, better);
         }
-        Ok(Ending::Done)
+        // An update that failed ends the run; a disk that is full does not.
+        self.optimizer.settle()?;
+        if let Err(error) = self.save(model, better) {
+            self.say(&format!("{error:#}; training continues"));
+        }
+        Ok(())
     }
 }

@@ -8,11 +8,12 @@ use burn::module::AutodiffModule;
 use burn_train::InferenceStep;
 use models::{Gpt, weights};
 use runs::checkpoint::{MOMENTS, STATE, WEIGHTS};
-use runs::config::Config;
+use runs::config::{Config, RanksSection};
 use tempfile::TempDir;
 use tokenizer::Tokenizer;
 
-use super::{Learner, Progress, restore, save};
+use super::exchange::Pass;
+use super::{Exchange, Learner, Progress, restore, save};
 use crate::data::{MicroBatch, StepData};
 use crate::optimizer::{Optimizer, Owners, Stride, rate_share};
 use crate::plan::StatesOnDisk;
@@ -71,8 +72,10 @@ impl Training {
         let passes = self.optimizer.passes.clone();
         let host = self.optimizer.host.as_mut();
         let owners = Owners::default();
-        let (grads, report) = self.learner.gradients(&data, host, &owners, passes, &mut Ranks::alone());
-        assert_eq!(report.failure, None);
+        let mut ranks = Ranks::alone();
+        let mut exchange = Exchange::choose(&RanksSection::default(), false, &ranks);
+        let pass = Pass { learner: &self.learner, data: &data, host, owners: &owners, passes };
+        let (grads, report) = exchange.sum(pass, &mut ranks).expect("no failure");
         if is_withheld {
             self.optimizer.withhold();
         } else {

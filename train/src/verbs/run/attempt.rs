@@ -25,7 +25,7 @@ use crate::plan::Plan;
 use crate::ranks::Ranks;
 use crate::summary::{self, Summary};
 use crate::training::{
-    self, Display, Failed, Learner, Outcome, Progress, Run, Session, Tape, Wear, first_state,
+    self, Display, Exchange, Failed, Learner, Outcome, Progress, Run, Session, Tape, Wear, first_state,
 };
 use crate::{machine, report};
 
@@ -45,6 +45,7 @@ pub(super) struct Part<'a> {
 struct Opened<I: Offloadable> {
     learner: Learner<Tape<I>>,
     optimizer: Optimizer<Offload<I>>,
+    exchange: Exchange,
     session: Session,
     journal: Journal,
     lock: Option<Lock>,
@@ -66,13 +67,13 @@ impl Part<'_> {
             }
             Err(error) => return Err(Box::new(Failed { error, ranks, saved: false })),
         };
-        let Opened { learner, optimizer, session, journal, lock } = opened;
+        let Opened { learner, optimizer, exchange, session, journal, lock } = opened;
         let display = match (ranks.leads(), self.args.tui) {
             (false, _) => Display::Silent,
             (true, false) => Display::Plain,
             (true, true) => Display::Terminal,
         };
-        let running = Run::new(session, optimizer, ranks, journal, device.clone(), display);
+        let running = Run::new(session, optimizer, (ranks, exchange), journal, device.clone(), display);
         running.settle_best();
         let mut outcome = training::launch::<I>(learner, running, Interrupter::new())?;
         if let Err(error) = self.conclude::<I>(&mut outcome, device, place) {
@@ -94,8 +95,8 @@ impl Part<'_> {
         let (args, directory, planned, stop) = (self.args, &self.directory, &self.planned, &self.stop);
         let (run, config) = (directory.path.clone(), directory.config.clone());
         let footprint = Footprint::of(&config.model)?;
-        ranks.note_idle(&config)?;
-        ranks.exchange_by(&config.ranks);
+        let mut exchange = Exchange::choose(&config.ranks, config.memory.shard, ranks);
+        exchange.check_shares(config.train.accumulate, ranks)?;
         let checkpoint = directory.from.as_ref();
         if let Some(done) = checkpoint.filter(|checkpoint| checkpoint.step >= config.train.steps) {
             // A run that was stopped behind its last checkpoint has yet to say what it came to.
@@ -130,7 +131,8 @@ impl Part<'_> {
         let budgets = machine::budgets::<I>(device, place, ranks.world());
         let plan = Plan::new(&config, &footprint, &budgets);
         let wear = wear_of::<I>(&config, &run, device, plan.optimizer_disk_bytes, ranks)?;
-        let (gpt, optimizer, mut progress) = first_state::<I>(directory, device, ranks, plan.states_on_disk)?;
+        let (gpt, optimizer, mut progress) =
+            first_state::<I>(directory, device, (&mut *ranks, &mut exchange), plan.states_on_disk)?;
         // What only the making of the model took.
         trim::<I>(device);
         runs::pages::give_back();
@@ -148,7 +150,6 @@ impl Part<'_> {
             progress,
             wear,
             stop: Arc::clone(stop),
-            common_every: ranks.common_every(),
         };
         let learner = Learner::new(gpt, &session.config);
         let mut lock = None;
@@ -163,7 +164,7 @@ impl Part<'_> {
         session.wear.begin(counter);
         let mut journal = journal(&session, place, directory, session.wear.written(counter))?;
         self.losses.write_down(session.progress.step, ranks, &mut journal)?;
-        Ok(Some(Opened { learner, optimizer, session, journal, lock }))
+        Ok(Some(Opened { learner, optimizer, exchange, session, journal, lock }))
     }
 
     /// Ends a run whose ranks have the same weights: asks the quiz, writes the summary and the report, and prints both.

@@ -37,7 +37,7 @@ impl Losses {
     ) -> anyhow::Result<Ranks> {
         let Failed { error, mut ranks, saved } = failed;
         self.saved |= saved;
-        let loss = ranks.go_on().map_err(|other| other.context(format!("{error:#}")))?;
+        let loss = ranks.drop_lost_ranks().map_err(|other| other.context(format!("{error:#}")))?;
         // A failure that took nobody away would only come again.
         let Some(loss) = loss.filter(|loss| !loss.gone.is_empty()) else { return Err(error) };
         self.last = Some(loss);
