@@ -17,7 +17,7 @@ use tokenizer::Tokenizer;
 use super::samples::{prompts, speaker};
 use super::session::Best;
 use super::strategy::{Events, Tape};
-use super::{Learner, Run, Session};
+use super::{Learner, Session, Trainer};
 use crate::data::{MicroBatch, ValidationWindows, questions};
 use crate::progress::Validation;
 
@@ -131,13 +131,9 @@ pub(crate) fn trial<I: Offloadable>(model: &Learner<Tape<I>>, session: &Session)
     Ok(())
 }
 
-impl<I: Offloadable> Run<I> {
+impl<I: Offloadable> Trainer<I> {
     /// The loss, if it is the lowest so far.
-    pub(super) fn evaluate(
-        &mut self,
-        model: &Learner<Tape<I>>,
-        events: &mut Events<I>,
-    ) -> anyhow::Result<Option<Best>> {
+    pub(super) fn evaluate(&mut self, events: &mut Events<I>) -> anyhow::Result<Option<Best>> {
         self.optimizer.settle()?;
         let Session { data, validation, progress, .. } = &self.session;
         let step = progress.step;
@@ -148,7 +144,7 @@ impl<I: Offloadable> Run<I> {
             let item = TrainingItem::new(validation.clone(), items.clone(), items, Some(step as usize), None);
             events.process_valid(LearnerEvent::ProcessedItem(item));
         };
-        let evaluation = evaluate(&model.valid(), validation, &data.tokenizer, usize::MAX, show)?;
+        let evaluation = evaluate(&self.model.valid(), validation, &data.tokenizer, usize::MAX, show)?;
         let better = progress.better(evaluation.loss);
         let bits = evaluation.bits_per_byte.map_or(String::new(), |bits| format!(" | {bits:.4} bits/byte"));
         let fresh = evaluation.without_copies.map_or(String::new(), |fresh| format!(" | {fresh}"));
@@ -162,7 +158,7 @@ impl<I: Offloadable> Run<I> {
         record["step"] = json!(step);
         record["best"] = json!(better.is_some());
         self.tell("eval", &record);
-        self.evaluation = Some(evaluation);
+        self.metrics.evaluation = Some(evaluation);
         Ok(better)
     }
 }

@@ -13,8 +13,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokenizer::{Message, Role};
 
-use super::strategy::Tape;
-use super::{Learner, Run};
+use super::Trainer;
 use crate::data::{Data, Question, questions};
 
 /// One text of a run's samples.
@@ -127,12 +126,12 @@ fn right<B: Backend>(speaker: &Speaker<'_, B>, questions: &[Question]) -> anyhow
     Ok(score)
 }
 
-impl<I: Offloadable> Run<I> {
+impl<I: Offloadable> Trainer<I> {
     /// Shows and keeps the samples that the configuration asks for.
-    pub(super) fn sample(&mut self, model: &Learner<Tape<I>>) -> anyhow::Result<()> {
+    pub(super) fn sample(&mut self) -> anyhow::Result<()> {
         self.optimizer.settle()?;
         let (step, eval) = (self.session.progress.step, &self.session.config.eval);
-        let inner = model.valid();
+        let inner = self.model.valid();
         let seed = self.session.config.train.seed.wrapping_add(step);
         let speaker = speaker(&inner.gpt, &self.session.data, eval, seed);
         let samples = samples(&speaker, eval)?;

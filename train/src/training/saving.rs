@@ -12,13 +12,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use backend_offload::{Bytes, Offloadable};
-use runs::checkpoint::{CheckpointError, Saved, Unsealed};
+use runs::checkpoint::{CheckpointError, Checkpoints, Saved, Unsealed};
 use serde_json::json;
 
 use super::lending::Lending;
 use super::session::Best;
-use super::strategy::Tape;
-use super::{Learner, Run, snapshot};
+use super::{Trainer, snapshot};
 use crate::figures::duration;
 use crate::ranks::SavedAt;
 
@@ -32,8 +31,21 @@ pub(crate) struct Saves {
     pub(crate) bytes: Option<u64>,
 }
 
+/// The checkpoints of a run, and the one on its way to the disk.
+pub(super) struct Saver {
+    checkpoints: Checkpoints,
+    sealing: Option<Sealing>,
+    pub(super) saves: Saves,
+}
+
+impl Saver {
+    pub(super) fn of(run: &Path) -> Self {
+        Self { checkpoints: Checkpoints::in_run(run), sealing: None, saves: Saves::default() }
+    }
+}
+
 /// A save whose files are written.
-pub(super) struct Sealing {
+struct Sealing {
     thread: JoinHandle<Sealed>,
     step: u64,
     /// The best before it.
@@ -73,10 +85,10 @@ struct Sealed {
     ended: Instant,
 }
 
-impl<I: Offloadable> Run<I> {
+impl<I: Offloadable> Trainer<I> {
     /// Saves a checkpoint, as the best one if it is. If that fails, now or beside later steps, the one before is
     /// still the best.
-    pub(super) fn save(&mut self, model: &Learner<Tape<I>>, better: Option<Best>) -> anyhow::Result<()> {
+    pub(super) fn save(&mut self, better: Option<Best>) -> anyhow::Result<()> {
         self.settle_save_or_say();
         let begun = Instant::now();
         self.optimizer.settle()?;
@@ -86,8 +98,8 @@ impl<I: Offloadable> Run<I> {
         if is_best {
             self.session.progress.best = better;
         }
-        let sealing = self.write(model).and_then(|unsealed| {
-            let (checkpoints, rule) = (self.checkpoints.clone(), &self.session.config.checkpoint);
+        let sealing = self.write().and_then(|unsealed| {
+            let (checkpoints, rule) = (self.saver.checkpoints.clone(), &self.session.config.checkpoint);
             let (keep_last, keep_every) = (rule.keep_last, rule.keep_every);
             let seal = move || {
                 let saved = unsealed.seal();
@@ -100,13 +112,13 @@ impl<I: Offloadable> Run<I> {
             let thread = thread.spawn(seal).context("starting a thread")?;
             Ok(Sealing { thread, step, best_before, begun, written: Instant::now() })
         });
-        self.sealing = Some(sealing.or_else(|error| self.no_checkpoint(step, best_before, error))?);
+        self.saver.sealing = Some(sealing.or_else(|error| self.no_checkpoint(step, best_before, error))?);
         self.save_own();
         Ok(())
     }
 
     /// Writes the files of a checkpoint.
-    fn write(&mut self, model: &Learner<Tape<I>>) -> anyhow::Result<Unsealed> {
+    fn write(&mut self) -> anyhow::Result<Unsealed> {
         let lending = if self.optimizer.owners.are_divided() {
             Some(RefCell::new(Lending::begin(&self.optimizer, &mut self.ranks)?))
         } else {
@@ -117,14 +129,14 @@ impl<I: Offloadable> Run<I> {
         let bytes = self.optimizer.bytes() + lent + session.parameters * size_of::<f32>() as u64;
         let write = |folder: &Path| {
             let (config, progress) = (&session.config, &session.progress);
-            let (gpt, tokenizer) = (&model.gpt, &session.data.tokenizer);
+            let (gpt, tokenizer) = (&self.model.gpt, &session.data.tokenizer);
             snapshot::save(folder, gpt, &self.optimizer, lending.as_ref(), config, progress, tokenizer)?;
             session.data.indexes.as_ref().map_or(Ok(()), |indexes| indexes.save(folder))
         };
         // What the journal tells up to this step is not to be lost once the checkpoint is there.
-        let synced = self.journal.sync();
+        let synced = self.log.journal.sync();
         let written =
-            synced.and_then(|()| Ok(self.checkpoints.write(session.progress.step, bytes, write)?));
+            synced.and_then(|()| Ok(self.saver.checkpoints.write(session.progress.step, bytes, write)?));
         // Whatever became of the file, other ranks are not to wait.
         if let Some(lending) = lending {
             lending.into_inner().end()?;
@@ -134,7 +146,7 @@ impl<I: Offloadable> Run<I> {
 
     /// Waits for the checkpoint on its way to the disk, if there is one, and writes down what became of it.
     pub(super) fn settle_save(&mut self) -> anyhow::Result<()> {
-        let Some(Sealing { thread, step, best_before, begun, written }) = self.sealing.take() else {
+        let Some(Sealing { thread, step, best_before, begun, written }) = self.saver.sealing.take() else {
             return Ok(());
         };
         let asked = Instant::now();
@@ -144,9 +156,9 @@ impl<I: Offloadable> Run<I> {
             Ok(saved) => saved,
             Err(error) => return self.no_checkpoint(step, best_before, error.into()),
         };
-        self.saves.count += 1;
-        self.saves.waited += course.waited();
-        self.saves.bytes = Some(saved.bytes);
+        self.saver.saves.count += 1;
+        self.saver.saves.waited += course.waited();
+        self.saver.saves.bytes = Some(saved.bytes);
         let [took, waited] = [course.whole(), course.waited()].map(|time| time.as_secs_f64());
         let [ms, waited_ms] = [took, waited].map(|seconds| seconds * 1e3);
         let record = json!({ "step": step, "bytes": saved.bytes, "ms": ms, "waited_ms": waited_ms });
@@ -168,7 +180,7 @@ impl<I: Offloadable> Run<I> {
 
     /// Settles a save that has ended; one that goes on is not waited for.
     pub(super) fn look_after_save(&mut self) {
-        if self.sealing.as_ref().is_some_and(|sealing| sealing.thread.is_finished()) {
+        if self.saver.sealing.as_ref().is_some_and(|sealing| sealing.thread.is_finished()) {
             self.settle_save_or_say();
         }
     }
@@ -201,22 +213,18 @@ impl<I: Offloadable> Run<I> {
 
     /// This rank's part of a save by rank 0: what it has of its own is saved, and what it alone keeps is sent where ranks divide the
     /// moments.
-    pub(super) fn lend(&mut self, model: &Learner<Tape<I>>) -> anyhow::Result<()> {
+    pub(super) fn lend(&mut self) -> anyhow::Result<()> {
         self.save_own();
         if !self.optimizer.owners.are_divided() {
             return Ok(());
         }
         self.optimizer.settle()?;
-        Lending::begin(&self.optimizer, &mut self.ranks)?.serve(&self.optimizer, &model.gpt)
+        Lending::begin(&self.optimizer, &mut self.ranks)?.serve(&self.optimizer, &self.model.gpt)
     }
 
     /// As [`save`](Self::save), where the run ends: the checkpoint is there, or an error says why not.
-    pub(super) fn save_or_end(
-        &mut self,
-        model: &Learner<Tape<I>>,
-        better: Option<Best>,
-    ) -> anyhow::Result<()> {
-        let saved = self.save(model, better).and_then(|()| self.settle_save());
+    pub(super) fn save_or_end(&mut self, better: Option<Best>) -> anyhow::Result<()> {
+        let saved = self.save(better).and_then(|()| self.settle_save());
         saved.context("the run ends without a checkpoint of its last step")
     }
 
@@ -224,10 +232,10 @@ impl<I: Offloadable> Run<I> {
     /// mark, or go on from before what was best. In another directory than it was saved in there is nothing to mark.
     pub(crate) fn settle_best(&self) {
         let Some(best) = self.session.progress.best else { return };
-        if self.checkpoints.best().ok().flatten() == Some(best.step) {
+        if self.saver.checkpoints.best().ok().flatten() == Some(best.step) {
             return;
         }
-        match self.checkpoints.mark_best(best.step) {
+        match self.saver.checkpoints.mark_best(best.step) {
             Ok(()) | Err(CheckpointError::Absent { .. }) => {}
             Err(error) => self.say(&format!("the best checkpoint so far cannot be marked: {error}")),
         }

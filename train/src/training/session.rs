@@ -27,12 +27,18 @@ pub(crate) struct Session {
     pub(crate) progress: Progress,
     pub(crate) wear: Wear,
     pub(crate) parameters: u64,
-    /// Floating-point operations that one optimizer step is worth; recomputation is not worth any.
+    pub(crate) speed: Speed,
+    /// Raised by the first signal.
+    pub(crate) stop: Arc<AtomicBool>,
+}
+
+/// The device's arithmetic.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Speed {
+    /// Floating-point operations of one optimizer step, without those of recomputation.
     pub(crate) flops_per_step: f64,
     /// The most FLOP/s this device has shown, in large products and in steps of the run.
     pub(crate) flops_per_second: Option<f64>,
-    /// Raised by the first signal.
-    pub(crate) stop: Arc<AtomicBool>,
 }
 
 /// The position of a run, saved with every checkpoint.

@@ -25,7 +25,8 @@ use crate::plan::Plan;
 use crate::ranks::Ranks;
 use crate::summary::{self, Summary};
 use crate::training::{
-    self, Display, Exchange, Failed, Learner, Outcome, Progress, Run, Session, Tape, Wear, first_state,
+    self, Display, Exchange, Failed, Learner, Outcome, Progress, Session, Speed, Tape, Trainer, Wear,
+    first_state,
 };
 use crate::{machine, report};
 
@@ -73,9 +74,9 @@ impl Part<'_> {
             (true, false) => Display::Plain,
             (true, true) => Display::Terminal,
         };
-        let running = Run::new(session, optimizer, (ranks, exchange), journal, device.clone(), display);
-        running.settle_best();
-        let mut outcome = training::launch::<I>(learner, running, Interrupter::new())?;
+        let trainer = Trainer::new(session, optimizer, (ranks, exchange), journal, device.clone(), display);
+        trainer.settle_best();
+        let mut outcome = training::launch::<I>(learner, trainer, Interrupter::new())?;
         if let Err(error) = self.conclude::<I>(&mut outcome, device, place) {
             return Err(outcome.failed(error));
         }
@@ -139,8 +140,10 @@ impl Part<'_> {
         same_data(&mut progress, &training)?;
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let mut session = Session {
-            flops_per_step: flops_per_token * config.tokens_per_step() as f64,
-            flops_per_second: planned.as_ref().and_then(|(_, speed)| *speed),
+            speed: Speed {
+                flops_per_step: flops_per_token * config.tokens_per_step() as f64,
+                flops_per_second: planned.as_ref().and_then(|(_, speed)| *speed),
+            },
             parameters: footprint.parameters,
             run: ranks.folder(&run),
             config,
