@@ -79,7 +79,7 @@ impl Ranks {
         let returned = sums.thread.join().unwrap_or_else(|panic| resume_unwind(panic));
         let Returned { engine, outcome } = returned;
         let before = std::mem::replace(&mut self.costs, engine.costs());
-        self.beside += self.costs.time.saturating_sub(before.time);
+        self.in_background += self.costs.time.saturating_sub(before.time);
         self.waited += sums.stood.get() + begun.elapsed();
         *self.engine = Some(ManuallyDrop::into_inner(engine));
         self.heard(outcome).context("summing gradients over the ranks")

@@ -7,13 +7,13 @@ use runs::BadInput;
 use super::Ranks;
 use crate::exit::is_bad_input;
 
-/// How rank 0's work ended. All ranks end alike, since a launcher returns the code of whichever ends first.
+/// How rank 0's work ended. All ranks end alike, because the launcher returns the code of the first to end.
 const SUCCEEDED: u8 = 0;
 const WAS_ASKED_WRONGLY: u8 = 1;
 const FAILED: u8 = 2;
 
 impl Ranks {
-    /// Whether every rank says so.
+    /// Whether `ok` holds on every rank.
     pub(crate) fn all(&mut self, ok: bool) -> anyhow::Result<bool> {
         let agreed = self.engine()?.commit(ok);
         self.agreed(agreed).context("agreeing with the other ranks")
@@ -60,10 +60,10 @@ impl Ranks {
         let mut length = (said.len() as u64).to_le_bytes();
         self.hear_lead(&mut length)?;
         let length = u64::from_le_bytes(length) as usize;
-        let mut told = if self.leads() { said.to_owned() } else { vec![0; length] };
-        ensure!(told.len() == length, "rank 0 announces {length} bytes");
-        self.hear_lead(&mut told)?;
-        Ok(told)
+        let mut bytes = if self.leads() { said.to_owned() } else { vec![0; length] };
+        ensure!(bytes.len() == length, "rank 0 announces {length} bytes");
+        self.hear_lead(&mut bytes)?;
+        Ok(bytes)
     }
 
     fn hear_lead(&mut self, bytes: &mut [u8]) -> anyhow::Result<()> {
@@ -74,8 +74,8 @@ impl Ranks {
     pub(crate) fn hear(&mut self, rank: usize, bytes: &mut [u8]) -> anyhow::Result<()> {
         let mut parts: Vec<&mut [u8]> = (1..self.world()).map(|_| &mut [] as &mut [u8]).collect();
         parts.insert(rank, bytes);
-        let told = self.engine()?.all_gather(&mut parts);
-        self.heard(told).with_context(|| format!("receiving from rank {rank}"))
+        let gathered = self.engine()?.all_gather(&mut parts);
+        self.heard(gathered).with_context(|| format!("receiving from rank {rank}"))
     }
 
     /// Runs a call on the engine and remembers its failure.

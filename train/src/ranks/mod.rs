@@ -1,4 +1,4 @@
-//! The ranks of a run: processes that compute a step's micro-batches together and then take the same step each.
+//! The ranks of a run: processes that share a step's micro-batches and then take the same step.
 //!
 //! This module knows processes and bytes, and no tensor. Rank 0 leads: it alone evaluates, samples, saves and prints. How ranks
 //! exchange gradients and weights is the business of `training/exchange.rs`.
@@ -28,7 +28,7 @@ use survival::FailedCall;
 
 const LEFT: &str = "these ranks have been left";
 
-/// An engine that can be watched for ranks that do not arrive, where another process can fail to.
+/// An engine with a watchdog, if it connects processes.
 trait Watched: Engine {
     fn watchdog(&self, _patience: Duration) -> Option<Watchdog> {
         None
@@ -64,34 +64,34 @@ impl<E: Watched> Metered for Counted<E> {
 /// Costs of the other ranks so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
-    /// Bytes, calls and the time within them, those beside a pass included.
+    /// Bytes, calls and the time within them, background sums included.
     pub(crate) costs: Costs,
-    /// Time for which the thread that trains stood still.
+    /// Time for which the training thread stood still.
     pub(crate) stood: Duration,
 }
 
 /// This process among those of its run.
 pub(crate) struct Ranks {
-    /// Until it is left: see [`Ranks::end`]. A thread has it while sums are under way.
+    /// `None` after [`Ranks::end`], and while a thread makes sums.
     engine: ManuallyDrop<Option<Box<dyn Metered>>>,
     rank: usize,
     world: usize,
-    /// Whether the engine can go on without ranks that are gone.
+    /// Whether the engine can continue without ranks that are gone.
     survives: bool,
-    /// The kind of call that has failed since ranks went on last.
+    /// The kind of call that has failed since the world was made or shrank.
     failed: Option<FailedCall>,
-    /// Costs of the exchange when the engine was last here.
+    /// Costs of the engine when this thread last had it.
     costs: Costs,
-    /// Time of calls that were made beside the thread that trains, and for which it waited for them.
-    beside: Duration,
+    /// Time of calls in the background, and time for which training waited for them.
+    in_background: Duration,
     waited: Duration,
-    /// Ranks on this host, which share its memory, and the number of this one among them.
+    /// Ranks on this host, which share its memory, and this one's number among them.
     local: (usize, usize),
     watchdog: Option<Watchdog>,
 }
 
 impl Ranks {
-    /// The only one.
+    /// A world of one.
     pub(crate) fn alone() -> Self {
         Self::over(Alone, (1, 0))
     }
@@ -105,15 +105,15 @@ impl Ranks {
             costs: engine.costs(),
             engine: ManuallyDrop::new(Some(engine)),
             failed: None,
-            beside: Duration::ZERO,
+            in_background: Duration::ZERO,
             waited: Duration::ZERO,
             local,
             watchdog: None,
         }
     }
 
-    /// Leaves the others, once all have come to the end. A process that ends otherwise must not: it would wait for the others, who
-    /// wait for it, where its launcher ends them.
+    /// Leaves the world at the end of a run. A process that fails must not: it would wait for the others, and they for it, until the
+    /// launcher ends them.
     pub(crate) fn end(mut self) {
         drop(self.engine.take());
     }
@@ -123,13 +123,13 @@ impl Ranks {
         Ok(engine)
     }
 
-    /// The ranks that a launcher has started; a world of one where none has.
+    /// The ranks that a launcher has started, or a world of one.
     pub(crate) fn open() -> anyhow::Result<Self> {
         launch::found()?.map_or_else(|| Ok(Self::alone()), Self::over_mpi)
     }
 
-    /// Ends the run, from here on, when one rank waits for another for longer than this. Before the first step rank 0 may
-    /// prepare data for hours.
+    /// From now on ends the run if one rank waits longer than this for another. Not used before step 1, as rank 0 may prepare data
+    /// for hours.
     pub(crate) fn watch(&mut self, patience: Duration) {
         self.watchdog = self.engine.as_ref().and_then(|engine| engine.watchdog(patience));
     }
@@ -149,7 +149,7 @@ impl Ranks {
     /// Costs of the exchange with other ranks so far; `None` in a world of one.
     pub(crate) fn spent(&self) -> Option<Spent> {
         let costs = self.engine.as_ref().map_or(self.costs, |engine| engine.costs());
-        let stood = costs.time.saturating_sub(self.beside) + self.waited;
+        let stood = costs.time.saturating_sub(self.in_background) + self.waited;
         (!self.is_alone()).then_some(Spent { costs, stood })
     }
 
@@ -169,12 +169,12 @@ impl Ranks {
         self.rank() == 0
     }
 
-    /// Ranks on this host, and the number of this one among them.
+    /// Ranks on this host, and this one's number among them.
     pub(crate) fn local(&self) -> (usize, usize) {
         self.local
     }
 
-    /// The directory that rank 0 finds, as every rank sees it.
+    /// The directory that rank 0 finds, on every rank.
     pub(crate) fn same_directory(
         &mut self,
         out: Option<&Path>,
@@ -191,33 +191,33 @@ impl Ranks {
             return Ok(found);
         }
         let path = PathBuf::from(String::from_utf8(path).context("reading rank 0's directory")?);
-        // A run that was named goes on where it is; any other is where rank 0 makes it.
+        // A resumed run is found by its name; a new run is where rank 0 makes it.
         let mut directory = find(out).or_else(|_| find(Some(&path)))?;
         directory.path = path;
         Ok(directory)
     }
 
-    /// Where this rank writes down its own steps: rank 0 in the run's directory, the others in one each within it.
+    /// This rank's directory: the run's for rank 0, one within it for each other rank.
     pub(crate) fn folder(&self, run: &Path) -> PathBuf {
         if self.leads() { run.to_owned() } else { run.join("ranks").join(self.rank().to_string()) }
     }
 
-    /// Refuses ranks that would not end with the same numbers, or not end: on devices of another kind, or of another program.
+    /// Refuses ranks with another kind of device or another version, because they would not end with the same numbers.
     pub(crate) fn must_be_alike(&mut self, device: &str) -> anyhow::Result<()> {
         let own = format!("{device} with version {}", env!("CARGO_PKG_VERSION"));
         let all = self.gathered(own.as_bytes())?;
-        let Some(other) = all.iter().position(|told| *told != all[0]) else { return Ok(()) };
-        let told = |rank: usize| String::from_utf8_lossy(&all[rank]).into_owned();
+        let Some(other) = all.iter().position(|theirs| *theirs != all[0]) else { return Ok(()) };
+        let device_of = |rank: usize| String::from_utf8_lossy(&all[rank]).into_owned();
         Err(BadInput(format!(
             "rank 0 works on {} and rank {other} on {}; all have to be alike to end with the same numbers. Name a --device that \
              every rank has, or start fewer with --ranks",
-            told(0),
-            told(other)
+            device_of(0),
+            device_of(other)
         ))
         .into())
     }
 
-    /// Refuses ranks that have come to different weights. `digest` is that of this rank's.
+    /// Fails if ranks have different weights. `digest` is of this rank's weights.
     pub(crate) fn must_have_same_weights(&mut self, digest: &str) -> anyhow::Result<()> {
         let theirs = self.led(|| Ok(digest.as_bytes().to_owned()))?;
         let same = self.all(theirs == digest.as_bytes())?;
@@ -242,8 +242,8 @@ pub(crate) mod tests {
 
     impl Watched for Threads {}
 
-    /// Runs `work` on several ranks, each a thread that has its own, and returns their results. A rank that `work` has done with
-    /// leaves the world, however that ended.
+    /// Runs `work` on several ranks, each a thread that owns its `Ranks`, and returns their results. A rank leaves the world when
+    /// `work` returns or panics.
     pub(crate) fn on_each_with_its_own<T: Send>(
         world: usize,
         change: impl Fn(Threads) -> Threads + Sync,
@@ -261,7 +261,7 @@ pub(crate) mod tests {
         on_each_of(world, |engine| engine, work)
     }
 
-    /// The same, with engines that `change` has had.
+    /// As [`on_each`], with engines changed by `change`.
     pub(crate) fn on_each_of<T: Send>(
         world: usize,
         change: impl Fn(Threads) -> Threads + Sync,

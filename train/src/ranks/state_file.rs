@@ -1,7 +1,7 @@
-//! Numbers of each rank's own on disk, beside the run's checkpoints: residuals of a one-bit exchange, or what local steps leave.
+//! A file of each rank's own numbers for a checkpoint: residuals of a one-bit exchange, or moments of local steps.
 //!
-//! A file belongs to the checkpoint whose step and digest of losses it names. A checkpoint is whole without it: where any
-//! rank's is missing, damaged or of another number of ranks, all ranks begin without.
+//! The file names the step and the digest of losses of its checkpoint. A checkpoint is whole without it: if any rank's file is missing,
+//! damaged or of another number of ranks, all ranks begin without.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::Ranks;
 
 const FORMAT: u32 = 1;
-/// The newest stay: a rank may save before rank 0 has given the checkpoint before its name.
+/// Newest files that stay: a rank may save before rank 0 has named the previous checkpoint.
 const NEWEST: usize = 2;
 const DIGEST: usize = 32;
 
@@ -186,7 +186,7 @@ fn load(run: &Path, place: Place, at: SavedAt<'_>, kept: Kept) -> anyhow::Result
     header.lengths.into_iter().map(|[own, part]| Ok([numbers(own)?, numbers(part)?])).collect()
 }
 
-/// A reader that sums up what passes through it.
+/// A reader that digests the bytes it passes on.
 struct Summed<R> {
     from: R,
     digest: Sha256,

@@ -9,18 +9,18 @@ use super::Ranks;
 /// A call that has failed on this rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailedCall {
-    /// All ranks that live know that it has.
+    /// All living ranks know of the failure.
     Vote,
-    /// Others may have succeeded, and wait for this rank in their next vote.
+    /// Other ranks may have succeeded. They wait for this rank in their next vote.
     Other,
 }
 
-/// The ranks that were lost at once, numbered as before.
+/// Ranks lost at once, numbered as before the loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Loss {
     /// Empty if a call has failed and all ranks live.
     pub(crate) gone: Vec<usize>,
-    /// Ranks there were.
+    /// Ranks before the loss.
     pub(crate) before: usize,
 }
 

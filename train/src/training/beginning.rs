@@ -1,4 +1,4 @@
-//! The state that a run's first step begins with, and whether anything is computed at all.
+//! The state of a run's first step, and whether the device computes at all.
 
 use std::env;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::optimizer::{Optimizer, Owners};
 use crate::plan::StatesOnDisk;
 use crate::ranks::{Ranks, SavedAt};
 
-/// Whether the device only records what the program asks for, which needs none of the memory.
+/// Whether the device only records operations, which needs none of the memory.
 pub(crate) fn computes_nothing() -> bool {
     env::var("OFFLOAD_DRY_RUN").is_ok_and(|value| value == "1")
 }
@@ -23,8 +23,8 @@ pub(crate) fn computes_nothing() -> bool {
 /// The state a step begins with: weights, moments, and where the run stands.
 pub(crate) type State<I> = (Gpt<Tape<I>>, Optimizer<Offload<I>>, Progress);
 
-/// The state of the run's next step: a checkpoint's, or that of a new run with another run's weights or its own. Some states of an
-/// optimizer on the host may be on the disk below it.
+/// The state of the run's next step: from a checkpoint, or of a new run, with pretrained weights or fresh ones. Some states of a
+/// host optimizer may be on the disk.
 pub(crate) fn first_state<I: Offloadable>(
     directory: &RunDirectory,
     device: &I::Device,
@@ -75,8 +75,7 @@ fn restore_exchange(
     Ok(restored)
 }
 
-/// The weights of a run that begins with none. Where nothing is computed, none are drawn: nobody reads them, and billions of them
-/// take minutes.
+/// Fresh weights. A dry run gets zeros: no kernel reads weights, and billions of random ones take minutes.
 fn fresh<B: Backend>(
     config: &Config,
     computes_nothing: bool,

@@ -15,7 +15,7 @@ use runs::config::Config;
 use tokenizer::Tokenizer;
 
 use super::exchange::Pass;
-use super::lending::Lending;
+use super::shard_gather::ShardGather;
 use super::whole_and_by_rows::{config, micro_batch};
 use super::{Exchange, Learner, Progress, restore, save};
 use crate::data::StepData;
@@ -131,16 +131,17 @@ impl<'r> Training<'r> {
         let (gpt, divided) = (&learner.gpt, optimizer.owners.are_divided());
         if !ranks.leads() {
             if divided {
-                let lending = Lending::begin(optimizer, ranks).expect("no rank fails");
-                lending.serve(optimizer, gpt).expect("no rank fails");
+                let gather = ShardGather::begin(optimizer, ranks).expect("no rank fails");
+                gather.send_shards(optimizer, gpt).expect("no rank fails");
             }
             return;
         }
-        let lending = divided.then(|| RefCell::new(Lending::begin(optimizer, ranks).expect("no rank fails")));
+        let gather =
+            divided.then(|| RefCell::new(ShardGather::begin(optimizer, ranks).expect("no rank fails")));
         let (words, progress) = (Tokenizer::bytes(&tokenizer::CHAT_SPECIALS), Progress::start(1));
-        save(folder, gpt, optimizer, lending.as_ref(), config, &progress, &words).expect("saved");
-        if let Some(lending) = lending {
-            lending.into_inner().end().expect("no rank fails");
+        save(folder, gpt, optimizer, gather.as_ref(), config, &progress, &words).expect("saved");
+        if let Some(gather) = gather {
+            gather.into_inner().end().expect("no rank fails");
         }
     }
 }

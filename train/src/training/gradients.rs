@@ -1,7 +1,7 @@
-//! A step's gradients: those of all micro-batches together, as those of one large batch.
+//! A step's gradients: the sum over all micro-batches, as for one large batch.
 //!
-//! Micro-batches are numbered, and their gradients added pairwise by that number: 2k and 2k + 1 first, then neighbouring pairs, as
-//! a binary counter carries. So one process that computes them all and several that share them end with the same bits.
+//! Gradients are added pairwise by the number of their micro-batch: 2k and 2k + 1 first, then neighbouring pairs, as a binary counter
+//! carries. So one process and several that share the micro-batches end with the same bits.
 
 mod overlapped;
 mod sharded_norm;
@@ -29,8 +29,8 @@ use crate::ranks::Ranks;
 pub(super) use overlapped::{OverlappedReduce, ReduceOrder};
 pub(super) use sum::Sum;
 
-/// Lock on building a tape and walking it back. After each walk Burn sweeps the tapes of all threads, and takes nodes
-/// that another thread is just adding for left-overs: its gradients are then missing, without an error.
+/// Lock on building a tape and walking it back. After each walk Burn sweeps the tapes of all threads. The sweep also removes nodes
+/// that another thread is adding, and its gradients are then missing without an error.
 static TAPE: Mutex<()> = Mutex::new(());
 
 /// The lock while it is held.
@@ -70,8 +70,8 @@ impl<I: Backend> TrainStep for Learner<Autodiff<I>> {
 }
 
 impl<I: Backend> Learner<Autodiff<I>> {
-    /// Each loss of this rank's micro-batches, which are numbered from the first's on, by `divisor` targets. Their gradients are
-    /// added to `sum`.
+    /// Losses of this rank's micro-batches, each divided by `divisor` targets. `first` is the number of the first micro-batch. Adds
+    /// the gradients to `sum`.
     pub(super) fn own_losses(
         &self,
         step: u64,
@@ -124,7 +124,7 @@ impl<I: Backend> Learner<Autodiff<I>> {
         losses: Vec<Tensor<I, 1>>,
         sum: &mut Sum<'_, I>,
     ) -> anyhow::Result<(Vec<f32>, f32)> {
-        // Those of a parameter whose state is lost have come to no sum.
+        // Gradients of a parameter whose state is lost are in no sum.
         ensure!(sum.failure.is_none(), "gradients could not be added up");
         let count = losses.len();
         let mut numbers = losses;

@@ -41,7 +41,7 @@ impl<B: Backend> Learner<B> {
         Self { gpt, pass }
     }
 
-    /// The same passes over what `change` makes of the network, and what else it returns.
+    /// Replaces the network by the one that `change` returns, and returns the rest as well.
     pub(crate) fn map_gpt<T>(self, change: impl FnOnce(Gpt<B>) -> (Gpt<B>, T)) -> (Self, T) {
         let (gpt, more) = change(self.gpt);
         (Self { gpt, pass: self.pass }, more)
@@ -74,7 +74,7 @@ impl<B: Backend> Deref for Model<B> {
 }
 
 impl<B: Backend> Model<B> {
-    /// Replaces the network by what `change` makes of it, in the same memory, and returns the rest.
+    /// Replaces the network by the one that `change` returns, in the same memory, and returns the rest.
     pub(super) fn update<T>(&mut self, change: impl FnOnce(Gpt<B>) -> (Gpt<B>, T)) -> T {
         let (learner, more) = self.take().map_gpt(change);
         self.0 = Some(learner);
@@ -106,7 +106,7 @@ impl<B: Backend> InferenceStep for Learner<B> {
 }
 
 impl MicroBatch {
-    /// The micro-batch's tensors on `device`, with the rows of the embedding where those are fetched on demand.
+    /// The micro-batch's tensors on `device`, with rows of the embedding if these are fetched on demand.
     pub(super) fn upload<B: Backend>(&self, rows: Option<&RowsOnDemand>, device: &B::Device) -> Batch<B> {
         let shape = [self.rows, self.inputs.len() / self.rows];
         let ids = |ids: &[i32]| Tensor::<B, 2, Int>::from_data(TensorData::new(ids.to_vec(), shape), device);

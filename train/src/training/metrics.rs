@@ -25,7 +25,7 @@ pub(super) struct Metrics {
     pub(super) peaks: Peaks,
     /// The last one.
     pub(super) evaluation: Option<Evaluation>,
-    /// Whether a step was faster than the products before the run.
+    /// Whether a step was faster than the matmuls measured before the run.
     is_outdone: bool,
     begun: Instant,
     /// Seconds spent by earlier parts of the run.
@@ -157,7 +157,7 @@ impl<I: Offloadable> Trainer<I> {
         events.process_train(LearnerEvent::ProcessedItem(item));
     }
 
-    /// Tells of a step that was faster than all products and steps before it: what is possible is more than was known.
+    /// Reports a step that was faster than all measured matmuls and all steps before.
     fn outdone(&mut self, step: u64, shown: f64, reached: f64) {
         self.tell("peak", &json!({ "step": step, "flops_per_second": reached, "before": shown }));
         if !std::mem::replace(&mut self.metrics.is_outdone, true) {
@@ -169,11 +169,11 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// Asks for the end of a run whose next step would write more to the disk than it may.
+    /// Stops a run whose next step would exceed the limit on disk writes.
     fn spare_the_disk(&mut self) {
         let counter = |run: &Self| stats::<I>(&run.device).bytes_to_disk;
         if self.session.wear.has_to_be_exact(counter(self)) {
-            // An update that failed is told by whoever needs its weights.
+            // The next use of the weights reports an update that failed.
             _ = self.optimizer.settle();
         }
         let counter = counter(self);

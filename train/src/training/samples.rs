@@ -50,7 +50,7 @@ impl fmt::Display for QuizScore {
     }
 }
 
-/// The model as a run's samples hear it.
+/// The generator of a run's samples.
 pub(crate) fn speaker<'a, B: Backend>(
     gpt: &'a Gpt<B>,
     data: &'a Data,

@@ -1,8 +1,8 @@
 //! Checkpoints of a run in progress.
 //!
-//! Training waits until a checkpoint's files are written, out of memory that its next step changes. They are made
-//! durable, summed up and named, and superfluous checkpoints removed, beside the steps that follow. Before the next
-//! save, an evaluation that asks for the best so far and the end of the run it is settled what became of them.
+//! Training waits until a checkpoint's files are written, because its next step changes that memory. A thread then syncs, digests and
+//! names the files and removes superfluous checkpoints, while training continues. The next save, an evaluation and the end of the run
+//! wait for that thread.
 
 use std::cell::RefCell;
 use std::panic::resume_unwind;
@@ -15,8 +15,8 @@ use backend_offload::{Bytes, Offloadable};
 use runs::checkpoint::{CheckpointError, Checkpoints, Saved, Unsealed};
 use serde_json::json;
 
-use super::lending::Lending;
 use super::session::Best;
+use super::shard_gather::ShardGather;
 use super::{Trainer, snapshot};
 use crate::figures::duration;
 use crate::ranks::SavedAt;
@@ -25,7 +25,7 @@ use crate::ranks::SavedAt;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Saves {
     pub(crate) count: u64,
-    /// How long training stood still for them.
+    /// Time for which training stood still.
     pub(crate) waited: Duration,
     /// Bytes of the last one.
     pub(crate) bytes: Option<u64>,
@@ -51,7 +51,7 @@ struct Sealing {
     /// The best before it.
     best_before: Option<Best>,
     begun: Instant,
-    /// When training went on without it.
+    /// When training continued.
     written: Instant,
 }
 
@@ -59,9 +59,9 @@ struct Sealing {
 #[derive(Debug, Clone, Copy)]
 struct Course {
     begun: Instant,
-    /// When training went on.
+    /// When training continued.
     written: Instant,
-    /// When training had to know what became of it.
+    /// When training needed the outcome.
     asked: Instant,
     ended: Instant,
 }
@@ -71,7 +71,7 @@ impl Course {
         self.ended - self.begun
     }
 
-    /// How long training stood still: for the writing, and for what was left when it asked.
+    /// Time for which training stood still: the writing, and the rest of the work when training needed the outcome.
     fn waited(self) -> Duration {
         (self.written - self.begun) + self.ended.saturating_duration_since(self.asked)
     }
@@ -86,8 +86,7 @@ struct Sealed {
 }
 
 impl<I: Offloadable> Trainer<I> {
-    /// Saves a checkpoint, as the best one if it is. If that fails, now or beside later steps, the one before is
-    /// still the best.
+    /// Saves a checkpoint, as the best one if it is. If that fails, now or during later steps, the previous best remains.
     pub(super) fn save(&mut self, better: Option<Best>) -> anyhow::Result<()> {
         self.settle_save_or_say();
         let begun = Instant::now();
@@ -119,32 +118,32 @@ impl<I: Offloadable> Trainer<I> {
 
     /// Writes the files of a checkpoint.
     fn write(&mut self) -> anyhow::Result<Unsealed> {
-        let lending = if self.optimizer.owners.are_divided() {
-            Some(RefCell::new(Lending::begin(&self.optimizer, &mut self.ranks)?))
+        let gather = if self.optimizer.owners.are_divided() {
+            Some(RefCell::new(ShardGather::begin(&self.optimizer, &mut self.ranks)?))
         } else {
             None
         };
         let session = &self.session;
-        let lent = lending.as_ref().map_or(0, |lending| lending.borrow().bytes());
-        let bytes = self.optimizer.bytes() + lent + session.parameters * size_of::<f32>() as u64;
+        let remote = gather.as_ref().map_or(0, |gather| gather.borrow().bytes());
+        let bytes = self.optimizer.bytes() + remote + session.parameters * size_of::<f32>() as u64;
         let write = |folder: &Path| {
             let (config, progress) = (&session.config, &session.progress);
             let (gpt, tokenizer) = (&self.model.gpt, &session.data.tokenizer);
-            snapshot::save(folder, gpt, &self.optimizer, lending.as_ref(), config, progress, tokenizer)?;
+            snapshot::save(folder, gpt, &self.optimizer, gather.as_ref(), config, progress, tokenizer)?;
             session.data.indexes.as_ref().map_or(Ok(()), |indexes| indexes.save(folder))
         };
-        // What the journal tells up to this step is not to be lost once the checkpoint is there.
+        // The journal up to this step has to last as long as the checkpoint.
         let synced = self.log.journal.sync();
         let written =
             synced.and_then(|()| Ok(self.saver.checkpoints.write(session.progress.step, bytes, write)?));
-        // Whatever became of the file, other ranks are not to wait.
-        if let Some(lending) = lending {
-            lending.into_inner().end()?;
+        // Even after a failure, no other rank may wait.
+        if let Some(gather) = gather {
+            gather.into_inner().end()?;
         }
         written
     }
 
-    /// Waits for the checkpoint on its way to the disk, if there is one, and writes down what became of it.
+    /// Waits for the checkpoint on its way to the disk, if there is one, and records its outcome.
     pub(super) fn settle_save(&mut self) -> anyhow::Result<()> {
         let Some(Sealing { thread, step, best_before, begun, written }) = self.saver.sealing.take() else {
             return Ok(());
@@ -171,14 +170,14 @@ impl<I: Offloadable> Trainer<I> {
         Ok(())
     }
 
-    /// As [`settle_save`](Self::settle_save), where training goes on whatever became of the checkpoint.
+    /// As [`settle_save`](Self::settle_save); after a failure training continues.
     pub(super) fn settle_save_or_say(&mut self) {
         if let Err(error) = self.settle_save() {
             self.say(&format!("{error:#}; training continues"));
         }
     }
 
-    /// Settles a save that has ended; one that goes on is not waited for.
+    /// Settles a save that has ended, and waits for none.
     pub(super) fn look_after_save(&mut self) {
         if self.saver.sealing.as_ref().is_some_and(|sealing| sealing.thread.is_finished()) {
             self.settle_save_or_say();
@@ -196,8 +195,7 @@ impl<I: Offloadable> Trainer<I> {
         Err(error.context(format!("step {step}: no checkpoint was saved")))
     }
 
-    /// Saves what this rank has of its own beside the checkpoint. A file that is missing costs a later run what is in it, and nothing
-    /// else.
+    /// Saves this rank's state of the exchange with the checkpoint. A checkpoint is whole without that file.
     fn save_own(&self) {
         // Rank 0's directory is the run's, and those of the others are two levels within it.
         let own = &self.session.run;
@@ -211,25 +209,24 @@ impl<I: Offloadable> Trainer<I> {
         }
     }
 
-    /// This rank's part of a save by rank 0: what it has of its own is saved, and what it alone keeps is sent where ranks divide the
-    /// moments.
-    pub(super) fn lend(&mut self) -> anyhow::Result<()> {
+    /// This rank's part of a save by rank 0: its state of the exchange, and its shard of the optimizer, which rank 0 saves.
+    pub(super) fn send_own(&mut self) -> anyhow::Result<()> {
         self.save_own();
         if !self.optimizer.owners.are_divided() {
             return Ok(());
         }
         self.optimizer.settle()?;
-        Lending::begin(&self.optimizer, &mut self.ranks)?.serve(&self.optimizer, &self.model.gpt)
+        ShardGather::begin(&self.optimizer, &mut self.ranks)?.send_shards(&self.optimizer, &self.model.gpt)
     }
 
-    /// As [`save`](Self::save), where the run ends: the checkpoint is there, or an error says why not.
+    /// As [`save`](Self::save) at the end of a run: the checkpoint exists, or an error says why not.
     pub(super) fn save_or_end(&mut self, better: Option<Best>) -> anyhow::Result<()> {
         let saved = self.save(better).and_then(|()| self.settle_save());
         saved.context("the run ends without a checkpoint of its last step")
     }
 
-    /// Lets `best` point where the checkpoint that was gone on from says: a run may have ended between a save and its
-    /// mark, or go on from before what was best. In another directory than it was saved in there is nothing to mark.
+    /// Marks the best checkpoint that the resumed one names. The run may have ended between a save and its mark, or resume from a
+    /// step before the best. In another directory there is nothing to mark.
     pub(crate) fn settle_best(&self) {
         let Some(best) = self.session.progress.best else { return };
         if self.saver.checkpoints.best().ok().flatten() == Some(best.step) {

@@ -1,4 +1,4 @@
-//! The session of a run, which is everything but its tensors: settings, position, and what has to be reported.
+//! The session of a run: settings, data and position, without tensors.
 
 use std::{
     path::PathBuf,
@@ -16,7 +16,7 @@ use tokenizer::{Cursor, Fingerprint};
 use super::wear::Wear;
 use crate::data::{Data, TrainingWindows, ValidationWindows};
 
-/// A run as the loop sees it.
+/// Settings, data and position of a run.
 pub(crate) struct Session {
     pub(crate) config: Config,
     /// The run directory.
@@ -28,7 +28,7 @@ pub(crate) struct Session {
     pub(crate) wear: Wear,
     pub(crate) parameters: u64,
     pub(crate) speed: Speed,
-    /// Raised by the first signal.
+    /// Set by the first signal.
     pub(crate) stop: Arc<AtomicBool>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Speed {
 pub(crate) struct Progress {
     /// Steps taken.
     pub(crate) step: u64,
-    /// Where the stream of sequences goes on.
+    /// Position in the stream of sequences.
     pub(crate) cursor: Cursor,
     /// Fingerprint of the training data; absent before step 1.
     pub(crate) data: Option<Fingerprint>,

@@ -1,8 +1,7 @@
 //! The loop, as a strategy of Burn's training.
 //!
-//! Burn's own loop thinks in epochs, clones the model to step it and returns no errors. This one is handed over to
-//! Burn for its metrics, renderers and interrupter; it takes the model, drops the learner that held it, and owns what
-//! steps it. Its error waits beside the strategy until Burn has returned.
+//! Burn's own loop counts epochs, clones the model to step it and returns no errors. Ours runs inside Burn for its metrics, renderers
+//! and interrupter. The trainer takes the model out of Burn's learner and keeps the loop's result until Burn has returned.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -67,16 +66,16 @@ pub(crate) struct Outcome<I: Offloadable> {
     pub(crate) saves: Saves,
 }
 
-/// The rest of a run that could not go on here.
+/// The rest of a run that has failed here.
 pub(crate) struct Failed {
     pub(crate) error: anyhow::Error,
     pub(crate) ranks: Ranks,
-    /// Whether it has saved a checkpoint, which is rank 0's to know.
+    /// Whether it has saved a checkpoint. Only rank 0 knows.
     pub(crate) saved: bool,
 }
 
 impl<I: Offloadable> Outcome<I> {
-    /// The rest of a run that has failed behind its last step.
+    /// The rest of a run that has failed after its last step.
     pub(crate) fn failed(self, error: anyhow::Error) -> Box<Failed> {
         Box::new(Failed { error, ranks: self.ranks, saved: self.saves.bytes.is_some() })
     }

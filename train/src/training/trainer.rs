@@ -231,7 +231,7 @@ impl<I: Offloadable> Trainer<I> {
 
     fn save_on_all_ranks(&mut self, better: Option<Best>, ends: bool) -> anyhow::Result<()> {
         if !self.ranks.leads() {
-            return self.lend();
+            return self.send_own();
         }
         if ends {
             return self.save_or_end(better);

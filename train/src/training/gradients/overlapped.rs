@@ -1,9 +1,8 @@
-//! Gradients that leave for their sum over the ranks while the rest of the backward pass goes on.
+//! Sums of gradients over the ranks during the backward pass.
 //!
-//! All ranks hand parameters in one order, that in which a pass comes to them. A parameter's turn comes when its gradients of this
-//! rank's last micro-batch are there; what the pass leaves over, and everything of a rank that has no micro-batch, follows
-//! behind it. How many elements are under way at once, and so when each sum is waited for, follows from the model
-//! alone and from no time.
+//! All ranks submit parameters in one order, that of the backward pass. A rank submits a parameter once the gradient of its last
+//! micro-batch has arrived. Parameters that the pass leaves over follow after it, and all parameters of a rank without a
+//! micro-batch. The model alone decides how many elements are under way and when a sum is waited for, so no clock changes the order.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,7 +16,7 @@ use models::Gpt;
 use super::sum::Sum;
 use crate::ranks::{BackgroundSums, Job};
 
-/// Parameters on their way out and back.
+/// Parameters whose sums are under way.
 pub(crate) struct OverlappedReduce<I: Backend> {
     pub(crate) sums: BackgroundSums,
     pub(crate) order: ReduceOrder,
@@ -25,7 +24,7 @@ pub(crate) struct OverlappedReduce<I: Backend> {
     under_way: VecDeque<UnderWay<I>>,
 }
 
-/// The order in which parameters leave, and the most elements that are under way at once.
+/// The order in which parameters are submitted, and the most elements that are under way at once.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ReduceOrder {
     pub(crate) ids: Vec<ParamId>,
@@ -48,8 +47,8 @@ struct UnderWay<I: Backend> {
 type Land<I> = fn(&mut Sum<'_, I>, ParamId, Vec<f32>, Shape, &<I as BackendTypes>::Device);
 
 impl ReduceOrder {
-    /// As a pass that recomputes `every` so many blocks comes to them: the head, then segments from the last to the first, the
-    /// embeddings with that. Without recomputation all come at once, in the model's order.
+    /// The order of a backward pass that recomputes segments of `every` blocks: the head, then segments from the last to the first, the
+    /// embeddings with the first. Without recomputation all arrive at once, in the model's order.
     pub(crate) fn of_pass<B: Backend>(gpt: &Gpt<B>, every: Option<usize>) -> Self {
         let named = Named::of(gpt);
         let largest = named.iter().map(|(_, _, len)| *len).max().unwrap_or_default();
@@ -111,17 +110,17 @@ impl<I: Backend> OverlappedReduce<I> {
         Self { sums, order, next: 0, under_way: VecDeque::new() }
     }
 
-    /// Whether it is the turn of this parameter.
+    /// Whether this parameter is the next to submit.
     fn is_next(&self, id: ParamId) -> bool {
         self.order.ids.get(self.next) == Some(&id)
     }
 
-    /// Whether all have left.
+    /// Whether all are submitted.
     pub(crate) fn are_out(&self) -> bool {
         self.next == self.order.ids.len()
     }
 
-    /// The parameter that has to be back before `elements` more may leave.
+    /// The sum to wait for before `elements` more may be under way.
     fn next_to_land(&mut self, elements: usize) -> Option<UnderWay<I>> {
         let under_way: usize = self.under_way.iter().map(|one| one.shape.num_elements()).sum();
         if under_way.saturating_add(elements) > self.order.window { self.under_way.pop_front() } else { None }
@@ -129,7 +128,7 @@ impl<I: Backend> OverlappedReduce<I> {
 }
 
 impl<I: Backend> Sum<'_, I> {
-    /// Lets a parameter leave if it is its turn, all of whose gradients of this rank are there.
+    /// Submits a parameter whose gradients of this rank have all arrived, if it is the next one.
     pub(crate) fn submit<const D: usize>(&mut self, id: ParamId, shape: Shape, device: I::Device) {
         if self.reduce.as_ref().is_none_or(|reduce| !reduce.is_next(id)) {
             return;
@@ -153,14 +152,14 @@ impl<I: Backend> Sum<'_, I> {
         reduce.under_way.push_back(UnderWay { id, shape, device, returns, bytes, land: land::<I, D> });
     }
 
-    /// Zeros, which a rank that has failed contributes, so that no other waits for it: they hear of the failure in the vote.
+    /// Zeros from a failed rank, so that no other rank waits. The vote reports the failure.
     fn nothing(&self, len: usize) -> Pairwise {
         let range = self.share.range();
         let zeros = vec![vec![0.0; len]; self.share.held(range.end - range.start)];
         Pairwise::of_sums(self.share, len, zeros).expect("as many as are held")
     }
 
-    /// Lets everything leave that has not, and waits until all of it is back.
+    /// Submits the remaining parameters and waits for all sums.
     pub(crate) fn submit_all(&mut self, gpt: &Gpt<Autodiff<I>>) {
         while self.reduce.as_ref().is_some_and(|reduce| !reduce.are_out()) {
             gpt.visit(&mut SubmitAll { sum: self });

@@ -1,4 +1,4 @@
-//! The norm of gradients that ranks divide: each is squared by its owner, and all are added up as if one process had squared them.
+//! The norm of sharded gradients: each owner squares its own, and the squares are added in the model's order, as in one process.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! The sum of a step's gradients as they arrive, and how it meets those of other ranks.
+//! The sum of a step's gradients as they arrive from the backward pass.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use models::Gpt;
 use super::overlapped::OverlappedReduce;
 use crate::optimizer::{HostPart, Owners, Passes, SquaredNorms, numbers};
 
-/// The gradients of all micro-batches together, as they arrive: each parameter once in every micro-batch.
+/// The sum over micro-batches, of which each brings every parameter once.
 pub(crate) struct Sum<'a, I: Backend> {
     pub(crate) share: Share,
     /// Sums of neighbouring micro-batches, the earlier ones first.
@@ -21,14 +21,14 @@ pub(crate) struct Sum<'a, I: Backend> {
     pub(crate) grads: GradientsParams,
     pub(crate) norms: SquaredNorms<I>,
     pub(crate) host: Option<&'a mut HostPart>,
-    /// Rank that steps each parameter, where ranks divide them.
+    /// Rank that steps each parameter, if ranks divide them.
     pub(crate) owners: &'a Owners,
-    /// Where gradients leave as soon as they are complete here.
+    /// Sums over ranks, if they are made during the backward pass.
     pub(crate) reduce: Option<OverlappedReduce<I>>,
-    /// Bytes of gradients that are summed outside the host part: waiting, under way or complete.
+    /// Bytes of gradients outside the host part: waiting, under way or complete.
     pub(crate) held: Held,
     current: Current,
-    /// The first gradient that could not be taken to the host.
+    /// The first failure on this rank.
     pub(crate) failure: Option<String>,
 }
 
@@ -77,7 +77,7 @@ impl<'a, I: Backend> Sum<'a, I> {
         gpt.visit(&mut Arrival { arrived: &mut arrived, sum: self });
     }
 
-    /// Waits for the last update. A failure in making a weight is told before anything that follows from it.
+    /// Waits for the last update. Its failure is the first one, so that no later failure hides it.
     pub(crate) fn settle(&mut self) {
         if let Some(host) = &mut self.host
             && let Err(error) = host.settle()
@@ -86,7 +86,7 @@ impl<'a, I: Backend> Sum<'a, I> {
         }
     }
 
-    /// Waits until what was read of gradients is taken in on the host.
+    /// Waits until the host has taken in all gradients that were read.
     pub(crate) fn gather(&mut self) {
         if let Some(host) = &mut self.host
             && let Err(error) = host.gather()
@@ -106,17 +106,17 @@ impl<'a, I: Backend> Sum<'a, I> {
         self.current.added + 1 == range.end - range.start
     }
 
-    /// The host part, where a parameter's gradients wait there.
+    /// The host part, if it takes this parameter's gradients.
     pub(crate) fn host_of(&mut self, id: ParamId) -> Option<&mut HostPart> {
         self.host.as_deref_mut().filter(|host| host.has(id))
     }
 
-    /// Adds one parameter's gradient of the present micro-batch to what neighbours left.
+    /// Adds one parameter's gradient of this micro-batch to the sums of its neighbours.
     fn add_one<const D: usize>(&mut self, id: ParamId, arrived: Tensor<I, D>) {
         let [before, after] =
             [self.current.added, self.current.added + 1].map(|added| self.share.held(added));
         let is_last = self.is_last();
-        // What is left over at the end is added from the right.
+        // The sums left over at the end are added from the right.
         let place = if is_last { 0 } else { after - 1 };
         let bytes = bytes_of(&arrived);
         let left = (place..before).rev().map(|part| self.parts[part].remove::<I, D>(id));
@@ -138,7 +138,7 @@ impl<'a, I: Backend> Sum<'a, I> {
         self.grads.register(id, sum);
     }
 
-    /// This rank's sums of neighbours of one parameter, which are not kept here.
+    /// Takes this rank's sums of neighbours of one parameter.
     pub(crate) fn take_rows<const D: usize>(&mut self, id: ParamId) -> anyhow::Result<Vec<Vec<f32>>> {
         match self.host_of(id) {
             Some(host) => Ok(host.leave(id)?),
