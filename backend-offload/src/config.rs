@@ -129,8 +129,8 @@ impl OffloadConfig {
         self
     }
 
-    /// Whether copies run in parallel with the device's work, and ahead of it in repeated programs. On by default if
-    /// the runtime supports it (CUDA). Never changes a number. Also `OFFLOAD_OVERLAP=0`.
+    /// Lets copies run in parallel with the device's work, and ahead of it in repeated programs. On by default if the
+    /// runtime supports it (CUDA). Never changes a number. Also `OFFLOAD_OVERLAP=0`.
     #[must_use]
     pub fn overlap(mut self, overlap: bool) -> Self {
         self.overlap = Some(overlap);

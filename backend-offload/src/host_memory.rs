@@ -66,7 +66,7 @@ impl HostMemory {
 
     /// Host memory of a device that [computes nothing](Self::computes_nothing).
     #[cfg(feature = "test-util")]
-    pub fn for_nothing() -> Self {
+    pub fn dry_run() -> Self {
         let memory = Self::unlimited();
         memory.pool.run_dry();
         memory

@@ -178,17 +178,20 @@ impl Registry {
                 reason: "what its kernels take is known only by running them; use the CPU door",
             });
         }
+
         let host = self.host([config.host_budget, config.pinned_budget])?;
         if dry_run {
             host.run_dry();
         }
         let trace = config.trace.map(|path| TraceFile::create(path, self.traces)).transpose()?;
+
         // Last, because a refusal later would leave the disk space taken.
         let disk = self.disk(config.disk_folder, config.disk_budget)?;
         #[cfg(feature = "test-util")]
         if let (Some(disk), Some(fault)) = (&disk, config.faults.break_disk_every) {
             disk.break_every(fault);
         }
+
         self.traces += u32::from(trace.is_some());
         Ok(Settings {
             device_budget,

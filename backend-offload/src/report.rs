@@ -24,6 +24,7 @@ pub(crate) struct Counts {
 pub(crate) fn stats(pager: &Pager, below: &Below, counts: &Counts) -> Stats {
     let (ledger, counters, host) = (pager.ledger(), pager.counters(), below.pool.usage());
     let disk = below.disk.as_ref().map(|disk| disk.usage()).unwrap_or_default();
+
     Stats {
         device: TierStats {
             in_use: ledger.resident(),
@@ -103,6 +104,7 @@ pub(crate) fn stopped(
         Stop::Shortage(shortage) => shortage,
         Stop::Fault(fault) => return OffloadError::Bookkeeping { operation, fault: fault.to_string() },
     };
+
     let host = below.pool.usage();
     let disk = below.disk.as_ref().map(|disk| disk.usage());
     let situation = |wanted| {
@@ -118,6 +120,7 @@ pub(crate) fn stopped(
             holders: largest_holders(pager, 5),
         })
     };
+
     match shortage {
         Shortage::WorkingSet { wanted, pinned } => OffloadError::WorkingSet(situation(wanted + pinned)),
         Shortage::TierFull { wanted } => OffloadError::HostFull(situation(wanted)),

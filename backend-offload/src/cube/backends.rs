@@ -1,6 +1,6 @@
 //! The supported CubeCL backends: with and without fusion, plain and offloaded.
 
-use super::door::CubeDoor;
+use super::adapter::CubeDoor;
 use super::runtime::{InnerRuntime, OffloadRuntime};
 use super::tiles;
 use crate::backend::{Decoding, Managed, Offloadable, Spilling, sealed};
@@ -65,7 +65,7 @@ where
 {
     fn prefer(tensor: FloatTensor<Self>, preference: Preference) {
         let CubeTensor { handle, device, .. } = tensor;
-        super::door::prefer::<R>(&device, &handle.binding(), preference);
+        super::adapter::prefer::<R>(&device, &handle.binding(), preference);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Copies in line with the work, for runtimes without copy streams.
 
-use super::side::{Rows, SideCopies};
+use super::copy_streams::{CopyStreams, Rows};
 use cubecl_core::server::Handle;
 use std::convert::Infallible;
 
@@ -8,7 +8,7 @@ use std::convert::Infallible;
 #[derive(Debug, Default)]
 pub struct InLine;
 
-impl<S> SideCopies<S> for InLine {
+impl<S> CopyStreams<S> for InLine {
     type End = Infallible;
 
     fn watch(&mut self, server: &mut S, _: usize, begin: &mut dyn FnMut(&mut S)) {

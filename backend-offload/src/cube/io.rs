@@ -1,9 +1,9 @@
 //! Reads and writes from the host, and raw resources.
 
+use super::copy_streams::{Rows, yield_once};
 use super::failures::read_error;
 use super::runtime::{InnerRuntime, Resource};
 use super::server::OffloadServer;
-use super::side::{Rows, begun};
 use super::table::Named;
 use super::transfer::flat;
 use crate::error::OffloadError;
@@ -79,6 +79,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     ) -> Result<Contents, ServerError> {
         self.enter(stream);
         self.errors_at_read(stream)?;
+
         let mut from_host = Vec::new();
         let mut from_device = Vec::new();
         let mut operands = Vec::new();
@@ -99,16 +100,19 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 None => from_device.push((n, descriptor, named)),
             }
         }
+
         self.make_resident(&operands, READ).map_err(|error| read_error(&error))?;
-        self.receive_visitors(stream, stream);
+        self.wait_for_small_buffer_users(stream, stream);
         self.order_operands(&operands, stream);
         for (_, descriptor, named) in &from_device {
             self.order_small(*named, &descriptor.handle, stream);
         }
+
         if from_device.is_empty() {
             let bytes = from_host.into_iter().map(|(_, bytes)| bytes).collect();
             return Ok(Box::pin(async move { Ok(bytes) }));
         }
+
         let read = from_device.iter().map(|(_, descriptor, _)| Rows::of(descriptor).bytes() as u64);
         self.counts.bytes_read += read.sum::<u64>();
         let places: Vec<usize> = from_device.iter().map(|(n, ..)| *n).collect();
@@ -116,6 +120,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             Some(reading) => reading?,
             None => self.read_in_order(from_device, stream)?,
         };
+
         if from_host.is_empty() {
             return Ok(reading);
         }
@@ -177,7 +182,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             readings.push(reading);
         }
         Ok(Box::pin(async move {
-            begun().await;
+            yield_once().await;
             readings.into_iter().map(|reading| reading.wait().map_err(copy_error)).collect()
         }))
     }
@@ -206,7 +211,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         match self.table.name(&descriptor.handle) {
             Named::Small => {
                 self.streams.begin(stream);
-                self.receive_visitors(stream, stream);
+                self.wait_for_small_buffer_users(stream, stream);
                 self.order_small(Named::Small, &descriptor.handle, stream);
                 if is_whole(&descriptor, self.utilities.properties.memory.alignment) {
                     self.failures.small.heal(&descriptor.handle);
@@ -217,10 +222,12 @@ impl<R: InnerRuntime> OffloadServer<R> {
                     self.fail_small(&handle, &error);
                 }
             }
+
             Named::Unknown => {
                 let error = OffloadError::UnknownBuffer { operation: WRITE.to_owned() };
                 self.new_failure(Arc::new(error), stream);
             }
+
             Named::Block(id) => {
                 if matches!(self.table.get(id).failed.as_deref(), Some(OffloadError::BufferTooLarge { .. })) {
                     return;
@@ -244,7 +251,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         stream: StreamId,
     ) -> Result<(), OffloadError> {
         self.make_resident(&[id], WRITE)?;
-        self.receive_visitors(stream, stream);
+        self.wait_for_small_buffer_users(stream, stream);
         self.order_operands(&[id], stream);
         self.clear_failure_if_whole(id, &descriptor);
         self.make_physical(&mut descriptor.handle, Named::Block(id));
@@ -314,7 +321,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         if edited {
             self.clear_failure_if_whole(id, descriptor);
             if let Err(fault) = self.pager.wrote_on_host(id) {
-                self.distrust(id, fault, WRITE);
+                self.report_fault(id, fault, WRITE);
             }
         }
         edited
@@ -335,7 +342,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             self.order_operands(&[id], stream);
             self.wrote(id);
             if let Err(fault) = self.pager.pin(id) {
-                self.distrust(id, fault, OPERATION);
+                self.report_fault(id, fault, OPERATION);
             }
         }
         self.make_physical(&mut binding, named);

@@ -6,7 +6,7 @@
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
 use super::table::{Named, Table};
-use super::visibility::{NotingCompiler, NotingTask, Writes};
+use super::visibility::{RecordingCompiler, RecordingTask, Writes};
 use crate::error::OffloadError;
 use crate::report::panic_message;
 use cubecl_common::stream_id::StreamId;
@@ -80,7 +80,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     /// As [`ComputeServer::launch`].
     pub(super) unsafe fn launch_kernel(
         &mut self,
-        kernel: Box<dyn CubeTask<NotingCompiler<R::Compiler>>>,
+        kernel: Box<dyn CubeTask<RecordingCompiler<R::Compiler>>>,
         count: CubeCount,
         arguments: KernelArguments,
         mode: ExecutionMode,
@@ -90,7 +90,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         self.counts.launches += 1;
         let mut named = std::mem::take(&mut self.operands);
         named.name(&mut self.table, &arguments, &count);
-        let task = NotingTask::new(kernel);
+        let task = RecordingTask::new(kernel);
         let launched =
             self.prepare_operands(&named, &arguments, &count, task.name(), stream).and_then(|()| {
                 // SAFETY: the same kernel over the same bytes, wherever they are; the caller's promise holds.
@@ -126,7 +126,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             self.profile.not_run();
             return Err(self.new_failure(Arc::new(error), stream));
         }
-        self.receive_visitors(stream, stream);
+        self.wait_for_small_buffer_users(stream, stream);
         self.order_operands(&named.blocks, stream);
         for (named, binding) in named.with_bindings(arguments, count) {
             self.order_small(named, binding, stream);
@@ -138,7 +138,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
     /// As [`ComputeServer::launch`], of operands that are on the device.
     unsafe fn launch_inside(
         &mut self,
-        task: &NotingTask<R::Compiler>,
+        task: &RecordingTask<R::Compiler>,
         named: &Operands,
         mut count: CubeCount,
         mut arguments: KernelArguments,
@@ -155,18 +155,20 @@ impl<R: InnerRuntime> OffloadServer<R> {
         if let (CubeCount::Dynamic(binding), Some(named)) = (&mut count, named.count) {
             self.make_physical(binding, named);
         }
+
         let panics = self.injector.panics_in_launch();
         let inner = &mut self.inner;
         let launched = catch_unwind(AssertUnwindSafe(|| {
             assert!(!panics, "injected into {}: the runtime panics", task.kernel_id());
             // SAFETY: the bindings name the same bytes as the caller's; its promise about the kernel holds.
-            task.with_deputy(|deputy| unsafe { inner.launch(deputy, count, arguments, mode, stream) });
+            task.with_proxy(|proxy| unsafe { inner.launch(proxy, count, arguments, mode, stream) });
         }));
         let operation = || task.name().to_owned();
         if let Err(panic) = launched {
             let message = panic_message(panic.as_ref());
             return Err(OffloadError::RuntimePanic { operation: operation(), message });
         }
+
         // A launch returns no error; its stream does. The stream is checked only where a launch can fail: after a
         // compilation (a kernel that failed to compile is compiled again each time), or with an empty grid or tensor
         // maps.
@@ -208,7 +210,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
         match self.pager.wrote(id) {
             Ok(stale) if stale.is_empty() => {}
             Ok(_) => self.tiers.remove(id),
-            Err(fault) => self.distrust(id, fault, "writing a buffer"),
+            Err(fault) => self.report_fault(id, fault, "writing a buffer"),
         }
     }
 

@@ -55,7 +55,7 @@ impl<E> Marks<E> {
     }
 
     /// Notes freed memory and its last use; `None` if other work may still use it.
-    pub fn let_go(&mut self, address: u64, last: Option<u64>) {
+    pub fn release(&mut self, address: u64, last: Option<u64>) {
         match last {
             Some(last) => _ = self.free.insert(address, last),
             None => _ = self.free.remove(&address),
@@ -97,16 +97,16 @@ mod tests {
     fn memory_waits_for_the_first_point_after_its_last_use() {
         let mut marks = marked(10..20);
         for (address, last) in [(1, 15), (2, 3), (3, 19), (4, 20)] {
-            marks.let_go(address, Some(last));
+            marks.release(address, Some(last));
         }
-        marks.let_go(1, Some(16));
+        marks.release(1, Some(16));
         assert_eq!(marks.take(1), Some(&16), "it was used again");
         assert_eq!(marks.take(1), None, "it is in use");
         assert_eq!(marks.take(2), Some(&10), "any later point will do");
         assert_eq!(marks.take(3), Some(&19));
         assert_eq!(marks.take(4), None, "no point comes after it");
-        marks.let_go(5, Some(12));
-        marks.let_go(5, None);
+        marks.release(5, Some(12));
+        marks.release(5, None);
         assert_eq!(marks.take(5), None, "others may use it");
     }
 
@@ -114,9 +114,9 @@ mod tests {
     fn points_are_bounded_and_forgotten_when_no_block_moves() {
         let mut marks = marked(0..200);
         assert_eq!(marks.points.len(), KEPT);
-        marks.let_go(1, Some(2));
+        marks.release(1, Some(2));
         assert_eq!(marks.take(1), Some(&136));
-        marks.let_go(1, Some(2));
+        marks.release(1, Some(2));
         for pieces in 200..256 {
             marks.mark(pieces, Some(pieces));
         }

@@ -21,9 +21,9 @@
 //!
 //! Every thread has a stream. A stream that uses a buffer waits, on the device, for the last stream that used it
 //! ([`streams`]); the owner's stream waits before the memory is read, reused or freed. Where the runtime allows it,
-//! copies run on separate streams, in parallel with the work ([`side`]). Elsewhere, and within autotune's samples,
-//! they run on the buffer's own stream, which orders them at no cost; the device's thread waits for copies to the
-//! host.
+//! copies run on separate streams, in parallel with the work ([`copy_streams`]). Elsewhere, and within autotune's
+//! samples, they run on the buffer's own stream, which orders them at no cost; the device's thread waits for copies to
+//! the host.
 //!
 //! # Failures
 //!
@@ -31,10 +31,11 @@
 //! that synchronises it. Hence `catch_unwind` around allocations and launches, marks on buffers that were never
 //! written ([`failures`]), and errors kept for their stream.
 
+mod adapter;
 mod backends;
+mod copy_streams;
 #[cfg(feature = "cuda")]
 mod cuda;
-mod door;
 mod exchange;
 mod failures;
 #[cfg(feature = "wgpu")]
@@ -48,7 +49,6 @@ mod profile;
 mod room;
 mod runtime;
 mod server;
-mod side;
 mod streams;
 mod table;
 mod tiles;
@@ -58,7 +58,7 @@ mod visibility;
 #[cfg(feature = "wgpu")]
 mod wgpu;
 
+pub use adapter::CubeDoor;
 #[cfg(feature = "cuda")]
 pub use cuda::cuda_driver_found;
-pub use door::CubeDoor;
 pub use runtime::{InnerRuntime, OffloadRuntime};

@@ -45,15 +45,14 @@ use std::collections::HashSet;
 use std::panic::catch_unwind;
 use std::time::Instant;
 
-/// Number of a candidate's warm-up samples.
 const WARM_UPS: u32 = 3;
 
 /// Number of recorded samples lost in a row after which the candidate counts as unmeasurable.
-const PATIENCE: u32 = 5;
+const MAX_LOST_SAMPLES: u32 = 5;
 
 /// Number of launches after an unmeasured sample that look for its line. The tuner writes the line before it launches
 /// its choice; a nested tuner launches more.
-const LOOKS: u32 = 8;
+const MAX_CHECKS: u32 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct ProfileWatch {
@@ -171,7 +170,7 @@ impl ProfileWatch {
             candidate.warm_ups_left -= 1;
             return if sample.not_run { Verdict::Unmeasured } else { Verdict::Counts };
         }
-        if sample.not_run || (sample.moved && candidate.lost_in_a_row >= PATIENCE) {
+        if sample.not_run || (sample.moved && candidate.lost_in_a_row >= MAX_LOST_SAMPLES) {
             candidate.answered = true;
             return Verdict::Unmeasured;
         }
@@ -238,12 +237,14 @@ impl<R: InnerRuntime> OffloadServer<R> {
         let timed = self.inner.end_profile(stream, token);
         let mut sample = self.profile.samples.pop().unwrap_or_default();
         self.undo_failures(std::mem::take(&mut sample.before));
+
         let reported = self.errors_at_sync(stream, Ok(()));
         let not_run = sample.not_run;
         let verdict = self.profile.judge(sample);
         if let (Err(error), false) = (reported, not_run) {
             return Err(ProfileError::Server(Box::new(error)));
         }
+
         match verdict {
             Verdict::Counts => timed,
             Verdict::Lost => {
@@ -256,7 +257,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
             }
             Verdict::Unmeasured => {
                 self.profile.unmeasured += 1;
-                self.profile.owed = Some((stream, LOOKS));
+                self.profile.owed = Some((stream, MAX_CHECKS));
                 let start = Instant::now();
                 Ok(ProfileDuration::new(
                     Box::pin(async move { ProfileTicks::from_start_end(start, start + UNMEASURED) }),
@@ -279,19 +280,19 @@ impl<R: InnerRuntime> OffloadServer<R> {
     }
 
     /// Keeps [`UNMEASURED`] times out of the tuner's file. Called before each launch; costs one comparison.
-    pub(super) fn strike_what_was_not_measured(&mut self, stream: StreamId) {
+    pub(super) fn remove_unmeasured_times(&mut self, stream: StreamId) {
         let Some((owing, looks)) = self.profile.owed else { return };
         if owing == stream && self.profile.samples.is_empty() {
             self.profile.owed = (looks > 1).then_some((owing, looks - 1));
-            self.strike();
+            self.remove_unmeasured();
         }
     }
 
-    pub(super) fn strike(&self) {
+    pub(super) fn remove_unmeasured(&self) {
         // CubeCL panics if the user has no folder for its files.
         let root = catch_unwind(|| CubeClRuntimeConfig::get().autotune.cache.root());
         if let Ok(root) = root {
-            unmeasured::strike(&root, self.device);
+            unmeasured::remove_lines(&root, self.device);
         }
     }
 }

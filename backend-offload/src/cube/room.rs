@@ -1,12 +1,12 @@
 //! Moves buffers: the CubeCL adapter's part of the loop in [`drive`](crate::drive). Only this file gives a buffer
 //! device memory or takes it away.
 
+use super::copy_streams::CopyId;
 use super::failures::together;
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
-use super::side::CopyId;
 use super::streams::Use;
-use crate::drive::{self, MoveFailure, Mover, Progress};
+use crate::drive::{self, Device, MoveFailure, Progress};
 use crate::error::OffloadError;
 use crate::journal::{Journal, TARGET};
 use crate::report::{Counts, panic_message};
@@ -27,7 +27,6 @@ const REMEMBERED: u64 = 64 << 10;
 const POISON: u8 = 0xff;
 
 impl<R: InnerRuntime> OffloadServer<R> {
-    /// Makes all operands resident.
     pub(super) fn make_resident(
         &mut self,
         operands: &[BlockId],
@@ -73,7 +72,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
                 Some(last) => self.streams.number_of_own(stream, last),
             };
             let device = Handle::from_memory(device.clone(), stream, size);
-            self.copies.let_go(&mut self.inner, (device, index), last);
+            self.copies.release(&mut self.inner, (device, index), last);
         }
     }
 
@@ -88,13 +87,13 @@ impl<R: InnerRuntime> OffloadServer<R> {
             self.order_after_copy(buffer.stream, buffer.copy);
             self.tiers.remove(id);
             if let Err(fault) = self.pager.remove(id) {
-                self.distrust(id, fault, "releasing a buffer");
+                self.report_fault(id, fault, "releasing a buffer");
             }
         }
     }
 
     /// Reports inconsistent books. The buffer's contents count as failed from here on.
-    pub(super) fn distrust(&mut self, id: BlockId, fault: Fault, operation: &str) {
+    pub(super) fn report_fault(&mut self, id: BlockId, fault: Fault, operation: &str) {
         let (operation, fault) = (operation.to_owned(), fault.to_string());
         let mut error = Arc::new(OffloadError::Bookkeeping { operation, fault });
         if let Some(stream) = self.table.find_mut(id).map(|buffer| buffer.stream) {
@@ -153,7 +152,7 @@ fn buffer_bytes(copy: &Lease) -> u64 {
     copy.bytes().len() as u64
 }
 
-impl<R: InnerRuntime> Mover for OffloadServer<R> {
+impl<R: InnerRuntime> Device for OffloadServer<R> {
     fn pager(&mut self) -> &mut Pager {
         &mut self.pager
     }
@@ -184,13 +183,13 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
         }
     }
 
-    fn give_spare_back(&mut self) {
+    fn trim_allocator(&mut self) {
         self.profile.moved();
         self.copies.forget_marks();
         let streams: Vec<_> = self.streams.entered().collect();
         for stream in streams {
             // The driver takes the memory once this stream's work has ended, even if other streams still read it.
-            self.receive_visitors(stream, stream);
+            self.wait_for_small_buffer_users(stream, stream);
             let inner = &mut self.inner;
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| inner.memory_cleanup(stream))) {
                 let message = panic_message(panic.as_ref());
@@ -207,7 +206,7 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
         for stream in streams {
             self.release_uploads(stream);
         }
-        self.copies.let_go_of_ended();
+        self.copies.release_ended();
     }
 
     fn leave(&mut self, token: Token, id: BlockId, copy: Option<Tier>) -> Result<Progress, MoveFailure> {
@@ -215,11 +214,13 @@ impl<R: InnerRuntime> Mover for OffloadServer<R> {
         let device = buffer.device.clone().expect("a victim is on the device");
         let (stream, size, last_use) = (buffer.stream, buffer.size, buffer.last_use);
         let arriving = buffer.copy.take();
+
         if copy.is_none() {
             self.note_last_use((&device, stream, size), last_use, arriving);
         }
         self.order_owner_after(stream, last_use);
         self.order_after_copy(stream, arriving);
+
         if copy.is_some() {
             if self.injector.breaks_copy_out() {
                 return Err("injected: the copy failed".to_owned().into());

@@ -1,13 +1,13 @@
 //! The CubeCL runtime that Burn sees: the inner runtime with this crate's server and compiler.
 
+use super::adapter::prepare;
 use super::backends::Reaches;
-use super::door::prepare;
+use super::copy_streams::CopyStreams;
 use super::failures::Address;
 use super::precision::has_tf32;
 use super::server::{InnerInfo, OffloadServer};
-use super::side::SideCopies;
 use super::transfer::read_in_pieces;
-use super::visibility::NotingCompiler;
+use super::visibility::RecordingCompiler;
 use crate::error::OffloadError;
 use crate::registry::{DeviceFacts, Settings};
 use crate::tiers::SlabSource;
@@ -39,7 +39,7 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
 
     /// Copies in parallel with the device's work.
     #[doc(hidden)]
-    type Side: SideCopies<Self::Server>;
+    type CopyStreams: CopyStreams<Self::Server>;
 
     /// Orders all later work of `waiting` after the present work of `other`, without blocking the host.
     #[doc(hidden)]
@@ -106,7 +106,7 @@ pub trait InnerRuntime: Reaches<Inner = Self> {
 pub struct OffloadRuntime<R>(PhantomData<R>);
 
 impl<R: InnerRuntime> Runtime for OffloadRuntime<R> {
-    type Compiler = NotingCompiler<R::Compiler>;
+    type Compiler = RecordingCompiler<R::Compiler>;
     type Server = OffloadServer<R>;
     type Device = R::Device;
 

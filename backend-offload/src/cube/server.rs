@@ -1,16 +1,16 @@
 //! The server that Burn calls. Each operation makes its buffers resident, rewrites its bindings to their present
 //! memory, and goes to the server underneath.
 
-use super::door::{key, prepare};
+use super::adapter::{key, prepare};
+use super::copy_streams::Copies;
 use super::failures::{Failures, together};
 use super::launch::Operands;
 use super::precision::forget_tf32;
 use super::profile::ProfileWatch;
 use super::runtime::InnerRuntime;
-use super::side::Copies;
 use super::streams::Streams;
 use super::table::{Buffer, Table};
-use super::visibility::{NotingCompiler, Visibility};
+use super::visibility::{RecordingCompiler, Visibility};
 use crate::error::OffloadError;
 use crate::faults::Injector;
 use crate::journal::Journal;
@@ -115,12 +115,14 @@ impl<R: InnerRuntime> OffloadServer<R> {
         if settings.exact_f32 {
             forget_tf32(&mut properties.features);
         }
+
         let utilities = Arc::new(ServerUtilities::new(
             properties,
             theirs.logger.clone(),
             InnerInfo(theirs.clone()),
             InnerLayout(theirs.clone()),
         ));
+
         let server = Self {
             inner,
             utilities,
@@ -143,9 +145,10 @@ impl<R: InnerRuntime> OffloadServer<R> {
             runtime_peaks: crate::RuntimePeaks::default(),
             settings,
         };
+
         R::keep_memory(device, server.pager.ledger().budget());
         // A process that ended early may have left unmeasured entries in autotune's file.
-        server.strike();
+        server.remove_unmeasured();
         server
     }
 
@@ -197,7 +200,7 @@ impl<R: InnerRuntime> OffloadServer<R> {
 }
 
 impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
-    type Kernel = Box<dyn CubeTask<NotingCompiler<R::Compiler>>>;
+    type Kernel = Box<dyn CubeTask<RecordingCompiler<R::Compiler>>>;
     type Info = InnerInfo<R::Server>;
     type MemoryLayoutPolicy = InnerLayout<R::Server>;
     type Storage = <R::Server as ComputeServer>::Storage;
@@ -283,7 +286,7 @@ impl<R: InnerRuntime> ComputeServer for OffloadServer<R> {
         mode: ExecutionMode,
         stream: StreamId,
     ) {
-        self.strike_what_was_not_measured(stream);
+        self.remove_unmeasured_times(stream);
         // SAFETY: the same kernel over the same buffers, wherever they are; the caller's promise holds.
         unsafe { self.launch_kernel(kernel, count, arguments, mode, stream) }
         #[cfg(feature = "test-util")]

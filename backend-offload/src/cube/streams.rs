@@ -8,9 +8,9 @@
 //! previous use (`tensors_handed_over_without_waiting_keep_their_values`). That orders a use after all earlier ones, so
 //! only the last use is stored.
 
+use super::copy_streams::CopyId;
 use super::runtime::InnerRuntime;
 use super::server::OffloadServer;
-use super::side::CopyId;
 use super::table::Named;
 use cubecl_common::stream_id::StreamId;
 use cubecl_core::server::{Binding, ComputeServer};
@@ -43,7 +43,7 @@ struct Stream {
     /// Bytes of uploads that the runtime may still hold on the host.
     uploading: u64,
     /// Work of other streams on this stream's small buffers, which have no row in the table.
-    visitors: Vec<Use>,
+    small_buffer_users: Vec<Use>,
 }
 
 impl Streams {
@@ -97,9 +97,11 @@ impl Streams {
 
     fn next_visit(&mut self, owner: StreamId, coming: StreamId) -> Option<Use> {
         let (owner, coming) = (self.index(owner), self.index(coming));
-        let next =
-            self.by_index[owner].visitors.iter().position(|visit| self.index(visit.stream) != coming)?;
-        Some(self.by_index[owner].visitors.swap_remove(next))
+        let next = self.by_index[owner]
+            .small_buffer_users
+            .iter()
+            .position(|visit| self.index(visit.stream) != coming)?;
+        Some(self.by_index[owner].small_buffer_users.swap_remove(next))
     }
 
     /// Whether the work of `waiting` could run before `earlier`.
@@ -187,19 +189,19 @@ impl<R: InnerRuntime> OffloadServer<R> {
             return;
         }
         let owner = self.streams.index(binding.stream);
-        self.receive_visitors(binding.stream, stream);
+        self.wait_for_small_buffer_users(binding.stream, stream);
         let latest = Use { stream: binding.stream, number: self.streams.by_index[owner].uses };
         self.order_after(stream, latest);
         let own = self.streams.index(stream);
         let visit = Use { stream, number: self.streams.by_index[own].uses };
-        let visitors = &mut self.streams.by_index[owner].visitors;
-        visitors.retain(|other| other.stream != stream);
-        visitors.push(visit);
+        let small_buffer_users = &mut self.streams.by_index[owner].small_buffer_users;
+        small_buffer_users.retain(|other| other.stream != stream);
+        small_buffer_users.push(visit);
     }
 
     /// Makes `owner` wait for all users of its small buffers except `coming`. The wait counts as a piece of work, so
     /// waiting for the owner later includes these users.
-    pub(super) fn receive_visitors(&mut self, owner: StreamId, coming: StreamId) {
+    pub(super) fn wait_for_small_buffer_users(&mut self, owner: StreamId, coming: StreamId) {
         while let Some(visit) = self.streams.next_visit(owner, coming) {
             self.order_after(owner, visit);
             self.streams.begin(owner);

@@ -1,7 +1,7 @@
 //! The buffers of one device: the user's handle, the device memory behind it, and the state of its contents.
 
+use super::copy_streams::CopyId;
 use super::logical::Slots;
-use super::side::CopyId;
 use super::streams::Use;
 use crate::error::OffloadError;
 use cubecl_common::stream_id::StreamId;

@@ -23,7 +23,7 @@ const MARK: &[u8] = br#""secs":3600,"nanos":271828182"#;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Strikes the device's lines with an [`UNMEASURED`] time; returns their number. Failures are only logged.
-pub(super) fn strike(root: &Path, device: DeviceId) -> usize {
+pub(super) fn remove_lines(root: &Path, device: DeviceId) -> usize {
     let struck = |file: PathBuf| {
         strike_lines(&file).unwrap_or_else(|error| {
             let file = file.display();
@@ -136,8 +136,8 @@ mod tests {
         }
         ours.insert("d".to_owned(), vec![UNMEASURED]).expect("a new key");
 
-        assert_eq!(strike(&root, device), 2);
-        assert_eq!(strike(&root, device), 0);
+        assert_eq!(remove_lines(&root, device), 2);
+        assert_eq!(remove_lines(&root, device), 0);
 
         // The process continues, and others read its output.
         ours.insert("e".to_owned(), vec![time]).expect("a new key");
@@ -155,9 +155,9 @@ mod tests {
         cache.insert("a".to_owned(), vec![UNMEASURED]).expect("a new key");
         let file = files(&root, DeviceId::new(0, 0)).remove(0);
         let held = Lock::take(&file).expect("the lock is free");
-        assert_eq!(strike(&root, DeviceId::new(0, 0)), 0);
+        assert_eq!(remove_lines(&root, DeviceId::new(0, 0)), 0);
         drop(held);
-        assert_eq!(strike(&root, DeviceId::new(0, 0)), 1);
+        assert_eq!(remove_lines(&root, DeviceId::new(0, 0)), 1);
         fs::remove_dir_all(&root).expect("our folder");
     }
 }

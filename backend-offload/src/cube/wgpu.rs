@@ -24,7 +24,7 @@ impl InnerRuntime for WgpuRuntime {
     const FUSED_OPERANDS: u32 = 8;
     const WITHOUT_TF32: &'static str = "wgpu<f32>";
 
-    type Side = InLine;
+    type CopyStreams = InLine;
 
     fn order(server: &mut Self::Server, _waiting: StreamId, other: StreamId) -> Result<(), ServerError> {
         // One queue serves all streams, in flush order.

@@ -1,7 +1,7 @@
 //! Adoption: finds the storages of an operation's outputs and assigns blocks to them.
 
 use super::failures::Failure;
-use super::state::{Room, State, Work};
+use super::state::{OutputMemory, State, Work};
 use super::storage::SharedStorage;
 use burn_ir::TensorId;
 use pager::{Arena, BlockId};
@@ -24,7 +24,7 @@ impl<B: SharedStorage> State<B> {
         work: &Work,
         handles: Vec<B::Handle>,
         consumed: &[BlockId],
-        rooms: &mut Vec<BlockId>,
+        reserved: &mut Vec<BlockId>,
     ) -> Result<(), Failure> {
         let mut fresh: Vec<Fresh<B>> = Vec::new();
         for (output, handle) in work.outputs.iter().zip(handles) {
@@ -38,7 +38,7 @@ impl<B: SharedStorage> State<B> {
             let known = self.table.block_at(address).filter(|block| self.has_size(*block, bytes));
             // No operation writes to a storage that other tensors share, or to the source of a view.
             if let Some(block) =
-                known.filter(|block| work.room == Room::OfInput || self.table.is_held(*block))
+                known.filter(|block| work.memory == OutputMemory::ViewOfInput || self.table.is_held(*block))
             {
                 self.table.add_tensor(output.id, handle, Some(block));
             } else if let Some(shared) = fresh.iter_mut().find(|fresh| fresh.address == address) {
@@ -47,7 +47,7 @@ impl<B: SharedStorage> State<B> {
                 fresh.push(Fresh { address, bytes, tensors: vec![(output.id, handle)] });
             }
         }
-        self.settle_all(fresh, consumed, rooms, work.name)
+        self.settle_all(fresh, consumed, reserved, work.name)
     }
 
     /// Assigns blocks to written storages: a consumed block of the same size, else one reserved from the outputs'
@@ -56,7 +56,7 @@ impl<B: SharedStorage> State<B> {
         &mut self,
         fresh: Vec<Fresh<B>>,
         consumed: &[BlockId],
-        rooms: &mut Vec<BlockId>,
+        reserved: &mut Vec<BlockId>,
         name: &dyn Fn() -> String,
     ) -> Result<(), Failure> {
         let mut others = Vec::new();
@@ -67,14 +67,16 @@ impl<B: SharedStorage> State<B> {
                 self.inherit(storage, *block, name)?;
                 continue;
             }
-            match rooms.iter().position(|room| self.has_size(*room, storage.bytes)) {
-                Some(index) => self.settle(storage, rooms.swap_remove(index), name)?,
+            match reserved.iter().position(|block| self.has_size(*block, storage.bytes)) {
+                Some(index) => self.settle(storage, reserved.swap_remove(index), name)?,
                 None => others.push(storage),
             }
         }
+
         self.remove_unheld(consumed);
         // A reserved block is an operand only of its operation; the next operation would evict it.
-        rooms.drain(..).for_each(|room| self.remove_block(room));
+        reserved.drain(..).for_each(|block| self.remove_block(block));
+
         for storage in others {
             let block = self.pager.insert(storage.bytes, Arena::UNPOOLED);
             if let Err(failure) = self.make_resident(&[block], name) {

@@ -3,7 +3,7 @@
 use super::failures::Failure;
 use super::operation;
 use super::scratch::Scratch;
-use super::state::{Room, State, Work, consumes};
+use super::state::{OutputMemory, State, Work, consumes};
 use super::storage::SharedStorage;
 use super::table::Tensor;
 use burn_ir::{OperationIr, TensorIr};
@@ -24,6 +24,7 @@ impl<B: SharedStorage> State<B> {
             OperationIr::Init(_) => return Ok(()),
             _ => {}
         }
+
         self.counts.launches += 1;
         let inputs: Vec<TensorIr> = operation.inputs().cloned().collect();
         let outputs: Vec<TensorIr> = operation.outputs().cloned().collect();
@@ -31,18 +32,20 @@ impl<B: SharedStorage> State<B> {
             inputs.iter().filter(|input| consumes(input)).for_each(|input| self.release(input));
             return Err(Failure::Refused(error));
         }
+
         let work = Work {
             name: &|| operation::name(operation),
             inputs: &inputs,
             outputs: &outputs,
-            room: if inputs.first().is_some_and(|input| self.makes_view(operation, input)) {
-                Room::OfInput
+            memory: if inputs.first().is_some_and(|input| self.makes_view(operation, input)) {
+                OutputMemory::ViewOfInput
             } else {
-                Room::New
+                OutputMemory::New
             },
             flops: operation::flops(operation),
         };
-        if self.dry && work.room != Room::OfInput {
+
+        if self.dry && work.memory != OutputMemory::ViewOfInput {
             return self.produce(&work, |_, _| Ok(outputs.iter().map(B::blank).collect()));
         }
         self.produce(&work, |state, handles| state.launch(operation, &inputs, handles, &outputs))
@@ -61,7 +64,7 @@ impl<B: SharedStorage> State<B> {
             name: &|| "a change in place".to_owned(),
             inputs,
             outputs,
-            room: Room::OfShared,
+            memory: OutputMemory::InPlace,
             flops: 0,
         };
         self.produce(&asked, |state, handles| {
@@ -86,7 +89,7 @@ impl<B: SharedStorage> State<B> {
             name: &|| "a tensor from data".to_owned(),
             inputs: &[],
             outputs: std::slice::from_ref(tensor),
-            room: Room::New,
+            memory: OutputMemory::New,
             flops: 0,
         };
         let (device, dry) = (self.device.clone(), self.dry);
@@ -157,10 +160,12 @@ impl<B: SharedStorage> State<B> {
         for input in work.inputs.iter().filter(|input| consumes(input)) {
             self.release(input);
         }
+
         if self.paranoid {
             let found = self.table.bytes_on_device(self.smallest_block, &[]);
             assert_eq!(self.pager.ledger().resident(), found, "the ledger is the sum of the storages");
         }
+
         match result {
             Ok(()) => Ok(()),
             Err(failure) => {
@@ -184,26 +189,28 @@ impl<B: SharedStorage> State<B> {
         run: impl FnOnce(&mut Self, Vec<B::Handle>) -> Result<Vec<B::Handle>, Box<dyn Any + Send>>,
     ) -> Result<(), Failure> {
         let mut operands = self.blocks_of(work)?;
-        let mut rooms = Vec::new();
+        let mut reserved = Vec::new();
         for (n, output) in work.outputs.iter().enumerate() {
-            let is_new = match work.room {
-                Room::New => true,
-                Room::OfInput => false,
-                Room::OfShared => !self.keeps_storage(&work.inputs[n]),
+            let is_new = match work.memory {
+                OutputMemory::New => true,
+                OutputMemory::ViewOfInput => false,
+                OutputMemory::InPlace => !self.keeps_storage(&work.inputs[n]),
             };
             if !is_new {
                 continue;
             }
             let bytes = (output.shape.num_elements() * output.dtype.size()) as u64;
             if bytes >= self.smallest_block {
-                rooms.push(self.pager.insert(bytes, Arena::UNPOOLED));
+                reserved.push(self.pager.insert(bytes, Arena::UNPOOLED));
             }
         }
-        operands.extend(&rooms);
+
+        operands.extend(&reserved);
         let ran = self.make_resident(&operands, work.name).and_then(|()| {
             if let Some(recorder) = self.pager.recorder() {
                 recorder.takes(work.flops);
             }
+
             let (handles, consumed) = self.hand_over(work.inputs);
             let outputs = run(self, handles).map_err(|panic| self.panic_reported(panic, work.name));
             let outputs = match outputs {
@@ -217,10 +224,11 @@ impl<B: SharedStorage> State<B> {
             if self.watch {
                 self.peak_found = self.peak_found.max(self.table.bytes_on_device(0, &outputs));
             }
-            self.adopt(work, outputs, &consumed, &mut rooms)
+            self.adopt(work, outputs, &consumed, &mut reserved)
         });
-        for room in rooms {
-            self.remove_block(room);
+
+        for block in reserved {
+            self.remove_block(block);
         }
         ran
     }

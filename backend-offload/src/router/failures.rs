@@ -33,7 +33,6 @@ impl<B: SharedStorage> State<B> {
         Failure::Panicked(panic)
     }
 
-    /// Records an error in the journal.
     pub(super) fn report(&mut self, error: OffloadError) -> Arc<OffloadError> {
         self.journal.record(Event::Failed { error: error.to_string() });
         Arc::new(error)

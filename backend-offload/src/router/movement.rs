@@ -3,7 +3,7 @@
 use super::failures::Failure;
 use super::state::State;
 use super::storage::SharedStorage;
-use crate::drive::{self, MoveFailure, Mover, Progress};
+use crate::drive::{self, Device, MoveFailure, Progress};
 use crate::error::OffloadError;
 use crate::journal::Journal;
 use crate::report::Counts;
@@ -13,10 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Overwrites evicted storages in paranoid mode: as a float a large odd number, as an index out of every range.
-const SCORCHED: u8 = 0xa5;
+const PARANOID_FILL: u8 = 0xa5;
 
 impl<B: SharedStorage> State<B> {
-    /// Makes all operands resident.
     pub(super) fn make_resident(
         &mut self,
         operands: &[BlockId],
@@ -27,7 +26,8 @@ impl<B: SharedStorage> State<B> {
 
     /// The contents on the host. If they changed there, the storage is lost, and all its tensors return the error.
     pub(super) fn verified_copy(&mut self, block: BlockId) -> Result<Lease, Arc<OffloadError>> {
-        drive::raise(self, block, &|| "reading a tensor".to_owned()).map_err(|error| self.report(error))?;
+        drive::load_to_host(self, block, &|| "reading a tensor".to_owned())
+            .map_err(|error| self.report(error))?;
         self.tiers.verified(block).map_err(|error| {
             let damaged = matches!(error, OffloadError::HostCopyDamaged { .. });
             let error = self.report(error);
@@ -53,7 +53,7 @@ impl<B: SharedStorage> State<B> {
     }
 }
 
-impl<B: SharedStorage> Mover for State<B> {
+impl<B: SharedStorage> Device for State<B> {
     fn pager(&mut self) -> &mut Pager {
         &mut self.pager
     }
@@ -71,7 +71,7 @@ impl<B: SharedStorage> Mover for State<B> {
     }
 
     /// The heap keeps no spare slices.
-    fn give_spare_back(&mut self) {}
+    fn trim_allocator(&mut self) {}
 
     fn leave(&mut self, _: Token, block: BlockId, copy: Option<Tier>) -> Result<Progress, MoveFailure> {
         if copy.is_some() {
@@ -109,7 +109,7 @@ impl<B: SharedStorage> Mover for State<B> {
         if self.paranoid
             && let Some(bytes) = storage.as_mut().and_then(B::bytes_mut)
         {
-            bytes.fill(SCORCHED);
+            bytes.fill(PARANOID_FILL);
         }
     }
 

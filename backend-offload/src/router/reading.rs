@@ -2,7 +2,7 @@
 
 use super::failures::{Failure, execution_error};
 use super::scratch::download;
-use super::state::{Room, State, Work, consumes};
+use super::state::{OutputMemory, State, Work, consumes};
 use super::storage::SharedStorage;
 use super::table::Tensor;
 use crate::error::OffloadError;
@@ -19,7 +19,7 @@ impl<B: SharedStorage> State<B> {
             name: &name,
             inputs: std::slice::from_ref(tensor),
             outputs: &[],
-            room: Room::New,
+            memory: OutputMemory::New,
             flops: 0,
         };
         let on_host = match self.table.tensor(tensor.id) {
@@ -29,6 +29,7 @@ impl<B: SharedStorage> State<B> {
             }
             _ => None,
         };
+
         let block = self.table.tensor(tensor.id).and_then(Tensor::block);
         let bytes = (tensor.shape.num_elements() * tensor.dtype.size()) as u64;
         if let Some(block) = block
@@ -36,6 +37,7 @@ impl<B: SharedStorage> State<B> {
         {
             recorder.reads(block, bytes);
         }
+
         if let Some((block, view)) = on_host {
             let contents = self.verified_copy(block).map_err(|error| execution_error(&error))?;
             if let Some(data) = B::read(&view, contents.bytes()) {
@@ -45,6 +47,7 @@ impl<B: SharedStorage> State<B> {
                 return Ok(data);
             }
         }
+
         let handle = self.handle(&work).map_err(|error| execution_error(&error))?;
         self.counts.bytes_read += bytes;
         download::<B>(handle, tensor.shape.clone(), tensor.dtype)
@@ -58,7 +61,7 @@ impl<B: SharedStorage> State<B> {
             name: &name,
             inputs: std::slice::from_ref(tensor),
             outputs: &[],
-            room: Room::New,
+            memory: OutputMemory::New,
             flops: 0,
         })
     }

@@ -42,20 +42,20 @@ pub(super) struct Work<'w> {
     pub name: &'w dyn Fn() -> String,
     pub inputs: &'w [TensorIr],
     pub outputs: &'w [TensorIr],
-    pub room: Room,
+    pub memory: OutputMemory,
     /// Floating-point operations, or 0 if too few to record.
     pub flops: u64,
 }
 
 /// The memory of an operation's outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum OutputMemory {
     /// New memory.
     New,
-    /// The first input's memory: the outputs are views of it.
-    OfInput,
+    /// The first input's memory, as views.
+    ViewOfInput,
     /// Each input's memory, unless another tensor shares it or its elements are not in rows.
-    OfShared,
+    InPlace,
 }
 
 impl<B: SharedStorage> State<B> {
@@ -123,7 +123,6 @@ impl<B: SharedStorage> State<B> {
         }
     }
 
-    /// Releases a block's bytes on every tier.
     pub(super) fn remove_block(&mut self, block: BlockId) {
         self.tiers.remove(block);
         if let Err(fault) = self.pager.remove(block) {

@@ -64,7 +64,6 @@ impl<B: SharedStorage> Table<B> {
         self.stored.get(&block).is_some_and(|stored| !stored.tensors.is_empty())
     }
 
-    /// Whether several tensors share a storage.
     pub fn is_shared(&self, block: BlockId) -> bool {
         self.stored.get(&block).is_some_and(|stored| stored.tensors.len() > 1)
     }

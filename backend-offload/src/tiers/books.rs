@@ -101,6 +101,7 @@ impl Books {
         }
         self.note_peaks();
         self.requests += 1;
+
         for pinned in [wants_pinned, false] {
             let Some(shelf) = self.shelves.get_mut(&(pinned, len)) else { continue };
             shelf.asked = self.requests;
@@ -110,6 +111,7 @@ impl Books {
                 return Some(Granted::FromShelf(slab));
             }
         }
+
         let too_many_pinned = wants_pinned && !self.pinned_limit.allows_more(self.pinned, bytes);
         if too_many_pinned || !self.limit.allows_more(self.in_use + self.idle, bytes) {
             freed.extend(self.clear_shelves());
@@ -122,6 +124,7 @@ impl Books {
         if !pinned {
             freed.extend(self.trim_to_peak());
         }
+
         self.reserved_peak = self.reserved_peak.max(self.in_use + self.idle);
         Some(Granted::ToAllocate { pinned })
     }

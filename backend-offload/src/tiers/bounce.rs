@@ -1,7 +1,7 @@
 //! The buffers that blocks pass on the way to and from the disk.
 //!
-//! Spilled blocks are written, and blocks needed soon are read, in the background. This takes at most [`BACKGROUND_BUFFERS`]
-//! buffers; the rest is for the block that the program waits for
+//! Spilled blocks are written, and blocks needed soon are read, in the background. This takes at most
+//! [`BACKGROUND_BUFFERS`] buffers; the rest is for the block that the program waits for
 //! (`blocks_are_written_in_the_background_in_a_bounded_number_of_buffers`).
 //!
 //! A block counts as spilled once all its bytes are in buffers, so a write can fail while no caller waits. The buffer
@@ -134,7 +134,7 @@ impl Bounce {
         buffer[bytes.len()..].fill(0);
     }
 
-    /// Moves a part between a spare buffer and the file, in the background if `beside`.
+    /// Moves a part between a spare buffer and the file, in the background if `background`.
     pub(super) fn begin(&mut self, slot: usize, part: Part, direction: Direction, background: bool) {
         assert!(self.pieces[slot].is_none(), "the buffer is in use");
         let bytes = self.memory.part(slot, part.len);

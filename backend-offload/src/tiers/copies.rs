@@ -5,7 +5,7 @@
 
 use super::bounce::BACKGROUND_BUFFERS;
 use super::checksum::checksum;
-use super::disk::{BackgroundWrite, Disk, Joined, Landing, Sunk, Writing};
+use super::disk::{BackgroundWrite, Disk, Joined, Landing, Spilled, Writing};
 use super::extents::ALIGNMENT;
 use super::pool::{Draft, HostPool, Lease};
 use super::slab::SlabSource;
@@ -21,15 +21,15 @@ pub(crate) struct Tiers {
     pool: Arc<HostPool>,
     source: SlabSource,
     /// Computes a checksum of every copy and verifies it before use.
-    distrust: bool,
+    paranoid: bool,
     disk: Option<Joined>,
     traffic: Arc<Traffic>,
     copies: HashMap<BlockId, Kept>,
-    sunk: HashMap<BlockId, Sunk>,
+    spilled: HashMap<BlockId, Spilled>,
     /// The block that is being written ahead. It stays on the host.
     ahead: Option<(BlockId, Writing)>,
     /// The block that is being loaded ahead.
-    raising: Option<(BlockId, Draft, Landing)>,
+    loading: Option<(BlockId, Draft, Landing)>,
 }
 
 /// The tiers below a device, shared with other devices.
@@ -73,11 +73,11 @@ impl Tiers {
     /// Maximum number of blocks that are read ahead.
     pub const READ_AHEAD: usize = BACKGROUND_BUFFERS;
 
-    pub fn new(pool: Arc<HostPool>, source: SlabSource, distrust: bool) -> Self {
+    pub fn new(pool: Arc<HostPool>, source: SlabSource, paranoid: bool) -> Self {
         let traffic = Arc::default();
-        let (copies, sunk) = (HashMap::new(), HashMap::new());
-        let (ahead, raising) = (None, None);
-        Self { pool, source, distrust, disk: None, traffic, copies, sunk, ahead, raising }
+        let (copies, spilled) = (HashMap::new(), HashMap::new());
+        let (ahead, loading) = (None, None);
+        Self { pool, source, paranoid, disk: None, traffic, copies, spilled, ahead, loading }
     }
 
     /// Adds a disk below the host, if there is one.
@@ -92,7 +92,7 @@ impl Tiers {
 
     /// Whether blocks are loaded ahead. With several devices on one disk they are not: another device could not reclaim
     /// the memory.
-    pub fn raises_ahead(&self) -> bool {
+    pub fn loads_ahead(&self) -> bool {
         self.disk.as_ref().is_some_and(|disk| disk.has_one_device())
     }
 
@@ -120,45 +120,46 @@ impl Tiers {
 
     /// Drops the block's stale copy on the disk, and transfers ahead.
     fn forget_below(&mut self, block: BlockId) {
-        self.sunk.remove(&block);
+        self.spilled.remove(&block);
         self.ahead.take_if(|(id, _)| *id == block);
-        self.raising.take_if(|(id, ..)| *id == block);
+        self.loading.take_if(|(id, ..)| *id == block);
     }
 
     /// Releases the block's host memory, after writing its contents to the disk if they are not there.
-    pub fn sink(&mut self, block: BlockId) -> Result<(), OffloadError> {
-        if !self.sunk.contains_key(&block) {
+    pub fn spill(&mut self, block: BlockId) -> Result<(), OffloadError> {
+        if !self.spilled.contains_key(&block) {
             // Damaged host memory must not become the contents.
             let lease = self.verified(block)?;
             let disk =
                 self.disk.as_ref().ok_or_else(|| missing("sinking a block", block, "there is no disk"))?;
             let begun = self.ahead.take_if(|(id, _)| *id == block);
-            let sunk = match begun {
+            let spilled = match begun {
                 Some((_, writing)) => writing.finish(lease.bytes())?,
                 None => disk.write(lease.bytes())?,
             };
-            self.sunk.insert(block, sunk);
+            self.spilled.insert(block, spilled);
         }
         self.copies.remove(&block);
         Ok(())
     }
 
     /// Continues to write the block to the disk in the background; it stays on the host. Replaces a write ahead of
-    /// another block. True once the disk has all of it.
+    /// another block. True once the disk has all its bytes.
     pub fn write_ahead(&mut self, block: BlockId) -> Result<bool, OffloadError> {
         let begun = self.ahead.take().filter(|(id, _)| *id == block);
         let Some(disk) = &self.disk else { return Ok(false) };
         let Some(copy) = self.copies.get(&block) else { return Ok(false) };
         let bytes = copy.lease.bytes();
-        let Some(writing) = begun.map(|(_, writing)| writing).or_else(|| disk.begin_in_background(bytes.len()))
+        let Some(writing) =
+            begun.map(|(_, writing)| writing).or_else(|| disk.begin_in_background(bytes.len()))
         else {
             return Ok(false);
         };
         match writing.continue_in_background(bytes)? {
             BackgroundWrite::UnderWay(writing) => self.ahead = Some((block, writing)),
-            BackgroundWrite::Done(sunk) => {
+            BackgroundWrite::Done(spilled) => {
                 self.verified(block)?;
-                self.sunk.insert(block, sunk);
+                self.spilled.insert(block, spilled);
                 return Ok(true);
             }
         }
@@ -167,25 +168,25 @@ impl Tiers {
 
     /// Cancels the write ahead, which releases disk space, and the load ahead, which releases host memory. False if
     /// there is neither.
-    pub fn give_up_ahead(&mut self) -> bool {
-        self.ahead.take().is_some() | self.raising.take().is_some()
+    pub fn cancel_ahead(&mut self) -> bool {
+        self.ahead.take().is_some() | self.loading.take().is_some()
     }
 
     /// Allocates host memory to load a block of `len` bytes ahead. False if there is none.
-    pub fn begin_raising(&mut self, block: BlockId, len: u64) -> bool {
+    pub fn begin_load(&mut self, block: BlockId, len: u64) -> bool {
         let draft = self.draft(len as usize).ok();
-        self.raising = draft.map(|draft| (block, draft, Landing::default()));
-        self.raising.is_some()
+        self.loading = draft.map(|draft| (block, draft, Landing::default()));
+        self.loading.is_some()
     }
 
     /// Continues to load the begun block without waiting. True once it is on the host; the disk keeps its copy.
-    pub fn raise_ahead(&mut self, block: BlockId) -> Result<bool, OffloadError> {
-        let Some((_, mut draft, landing)) = self.raising.take_if(|(id, ..)| *id == block) else {
+    pub fn load_ahead(&mut self, block: BlockId) -> Result<bool, OffloadError> {
+        let Some((_, mut draft, landing)) = self.loading.take_if(|(id, ..)| *id == block) else {
             return Err(missing("raising a block ahead", block, "it was not begun"));
         };
-        match self.sunk(block)?.read_in_background(&mut draft, landing)? {
+        match self.spilled(block)?.read_in_background(&mut draft, landing)? {
             Some(landing) => {
-                self.raising = Some((block, draft, landing));
+                self.loading = Some((block, draft, landing));
                 return Ok(false);
             }
             None => self.copies.insert(block, self.seal(draft.seal())),
@@ -193,18 +194,18 @@ impl Tiers {
         Ok(true)
     }
 
-    fn sunk(&self, block: BlockId) -> Result<&Sunk, OffloadError> {
-        self.sunk.get(&block).ok_or_else(|| missing("raising a block", block, "it is not on the disk"))
+    fn spilled(&self, block: BlockId) -> Result<&Spilled, OffloadError> {
+        self.spilled.get(&block).ok_or_else(|| missing("raising a block", block, "it is not on the disk"))
     }
 
     /// Loads the block from the disk into host memory. The disk keeps its copy.
-    pub fn raise(&mut self, block: BlockId, len: u64) -> Result<(), OffloadError> {
-        let begun = self.raising.take_if(|(id, ..)| *id == block);
+    pub fn load(&mut self, block: BlockId, len: u64) -> Result<(), OffloadError> {
+        let begun = self.loading.take_if(|(id, ..)| *id == block);
         let (mut draft, landing) = match begun {
             Some((_, draft, landing)) => (draft, landing),
             None => (self.draft(len as usize).map_err(|_| self.refused(len))?, Landing::default()),
         };
-        self.sunk(block)?.read_rest(&mut draft, landing)?;
+        self.spilled(block)?.read_rest(&mut draft, landing)?;
         let copy = self.seal(draft.seal());
         self.copies.insert(block, copy);
         Ok(())
@@ -224,17 +225,17 @@ impl Tiers {
     /// Starts to read blocks that will be loaded soon. Best effort: allocates no memory and never fails.
     pub fn read_ahead(&self, soon: &[BlockId]) {
         if let Some(disk) = &self.disk {
-            let raising = self.raising.as_ref().map(|(block, ..)| block);
-            let soon = soon.iter().filter(|block| Some(*block) != raising);
-            let soon: Vec<_> = soon.filter_map(|block| self.sunk.get(block)).collect();
-            disk.read_ahead(&soon, raising.and_then(|block| self.sunk.get(block)));
+            let loading = self.loading.as_ref().map(|(block, ..)| block);
+            let soon = soon.iter().filter(|block| Some(*block) != loading);
+            let soon: Vec<_> = soon.filter_map(|block| self.spilled.get(block)).collect();
+            disk.read_ahead(&soon, loading.and_then(|block| self.spilled.get(block)));
         }
     }
 
     /// Drops the copy on one tier of a block with another copy.
     pub fn drop_copy(&mut self, block: BlockId, tier: Tier) {
         if tier == Tier::Disk {
-            self.sunk.remove(&block);
+            self.spilled.remove(&block);
         } else {
             self.copies.remove(&block);
             self.ahead.take_if(|(id, _)| *id == block);
@@ -242,7 +243,7 @@ impl Tiers {
     }
 
     fn seal(&self, lease: Lease) -> Kept {
-        let checksum = self.distrust.then(|| checksum(lease.bytes()));
+        let checksum = self.paranoid.then(|| checksum(lease.bytes()));
         Kept { lease, checksum }
     }
 
@@ -272,7 +273,6 @@ impl Tiers {
         Ok(copy.lease.clone())
     }
 
-    /// Drops all copies of the block.
     pub fn remove(&mut self, block: BlockId) {
         self.copies.remove(&block);
         self.forget_below(block);
@@ -285,15 +285,15 @@ impl Tiers {
             && let Some(bytes) = copy.lease.bytes_mut()
         {
             edit(bytes);
-            copy.checksum = self.distrust.then(|| checksum(copy.lease.bytes()));
+            copy.checksum = self.paranoid.then(|| checksum(copy.lease.bytes()));
             self.forget_below(block);
             return true;
         }
         let Ok(mut draft) = self.draft(len) else { return false };
-        match (share, self.get(block), self.sunk.get(&block)) {
+        match (share, self.get(block), self.spilled.get(&block)) {
             (Share::Whole, ..) | (Share::Part, None, None) => draft.fill(0),
             (Share::Part, Some(lease), _) => draft.copy_from_slice(lease.bytes()),
-            (Share::Part, None, Some(sunk)) if sunk.read(&mut draft).is_err() => return false,
+            (Share::Part, None, Some(spilled)) if spilled.read(&mut draft).is_err() => return false,
             (Share::Part, None, Some(_)) => {}
         }
         edit(&mut draft);
@@ -304,23 +304,23 @@ impl Tiers {
     /// The block's bytes on the disk.
     #[cfg(test)]
     pub fn on_disk(&self, block: BlockId) -> Option<Vec<u8>> {
-        let sunk = self.sunk.get(&block)?;
-        let mut bytes = vec![0; sunk.len()];
+        let spilled = self.spilled.get(&block)?;
+        let mut bytes = vec![0; spilled.len()];
         let disk = self.disk.as_ref().expect("something is on it");
-        disk.while_whole(|| sunk.read(&mut bytes)).expect("as it was written");
+        disk.while_whole(|| spilled.read(&mut bytes)).expect("as it was written");
         Some(bytes)
     }
 
     /// The block that is being loaded ahead, with its bytes.
     #[cfg(test)]
-    pub fn raising(&self) -> Option<(BlockId, u64)> {
-        self.raising.as_ref().map(|(block, draft, _)| (*block, draft.len() as u64))
+    pub fn loading(&self) -> Option<(BlockId, u64)> {
+        self.loading.as_ref().map(|(block, draft, _)| (*block, draft.len() as u64))
     }
 
     /// Bytes of all blocks on the disk.
     #[cfg(test)]
     pub fn held_on_disk(&self) -> u64 {
-        self.sunk.values().map(|sunk| sunk.len() as u64).sum()
+        self.spilled.values().map(|spilled| spilled.len() as u64).sum()
     }
 
     /// Damages a copy's bytes.
@@ -379,15 +379,15 @@ mod tests {
         let mut tiers = tiers().above(Some(disk.clone()));
         assert!(tiers.edit(BLOCK, 40, Share::Whole, |bytes| bytes.fill(3)));
         for _ in 0..2 {
-            tiers.sink(BLOCK).expect("room");
+            tiers.spill(BLOCK).expect("room");
             assert_eq!(tiers.pool().room(), Limit::bytes(100));
-            tiers.raise(BLOCK, 40).expect("as it was written");
+            tiers.load(BLOCK, 40).expect("as it was written");
         }
         assert_eq!(disk.usage().peak, ALIGNMENT, "a second one would take another page");
         assert!(tiers.edit(BLOCK, 40, Share::Part, |bytes| bytes[0] = 4));
         assert_eq!(disk.usage().in_use, 0);
-        tiers.sink(BLOCK).expect("room");
-        tiers.raise(BLOCK, 40).expect("as it was written");
+        tiers.spill(BLOCK).expect("room");
+        tiers.load(BLOCK, 40).expect("as it was written");
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes()[..2], [4, 3]);
     }
 
@@ -407,14 +407,14 @@ mod tests {
         assert_eq!(disk.usage().in_use, 0, "what was begun is not its contents");
         assert!(!tiers.write_ahead(BLOCK).expect("as it was kept"));
         assert_eq!(disk.usage().in_use, taken);
-        tiers.sink(BLOCK).expect("room");
+        tiers.spill(BLOCK).expect("room");
         assert_eq!(disk.usage().in_use, taken, "it went on where it was");
-        tiers.raise(BLOCK, len as u64).expect("as it was written");
+        tiers.load(BLOCK, len as u64).expect("as it was written");
         let mut expected = vec![0; len];
         numbered(&mut expected);
         expected[1] = 77;
         assert!(tiers.verified(BLOCK).expect("as it was kept").bytes() == expected);
-        assert!(!tiers.give_up_ahead());
+        assert!(!tiers.cancel_ahead());
     }
 
     #[test]
@@ -425,13 +425,13 @@ mod tests {
         assert!(tiers.write_ahead(BLOCK).expect("as it was kept"));
         assert_eq!(tiers.get(BLOCK).expect("it stays").bytes(), [3; 40]);
         assert_eq!(tiers.on_disk(BLOCK).expect("the disk has it"), [3; 40]);
-        tiers.sink(BLOCK).expect("for free");
+        tiers.spill(BLOCK).expect("for free");
         assert_eq!(disk.usage().peak, ALIGNMENT);
     }
 
     /// Continues until the block is on the host.
-    fn raise_to_the_end(tiers: &mut Tiers) {
-        while !tiers.raise_ahead(BLOCK).expect("as it was written") {
+    fn load_to_the_end(tiers: &mut Tiers) {
+        while !tiers.load_ahead(BLOCK).expect("as it was written") {
             std::thread::yield_now();
         }
     }
@@ -440,36 +440,36 @@ mod tests {
     fn a_block_loaded_ahead_has_its_memory_from_the_start() {
         let mut tiers = tiers().above(in_memory(3));
         assert!(tiers.edit(BLOCK, 40, Share::Whole, |bytes| bytes.fill(3)));
-        tiers.sink(BLOCK).expect("room");
-        assert!(!tiers.begin_raising(BLOCK, 101), "the host has less");
-        assert!(tiers.begin_raising(BLOCK, 40));
+        tiers.spill(BLOCK).expect("room");
+        assert!(!tiers.begin_load(BLOCK, 101), "the host has less");
+        assert!(tiers.begin_load(BLOCK, 40));
         assert_eq!(tiers.pool().room(), Limit::bytes(60));
         assert!(tiers.get(BLOCK).is_none());
-        raise_to_the_end(&mut tiers);
+        load_to_the_end(&mut tiers);
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes(), [3; 40]);
         assert_eq!(tiers.on_disk(BLOCK).expect("the disk keeps it"), [3; 40]);
         assert_eq!(tiers.pool().room(), Limit::bytes(60));
-        assert!(!tiers.give_up_ahead());
+        assert!(!tiers.cancel_ahead());
     }
 
     #[test]
     fn a_load_ahead_is_finished_cancelled_or_forgotten() {
         let mut tiers = tiers().above(in_memory(3));
         assert!(tiers.edit(BLOCK, 40, Share::Whole, |bytes| bytes.fill(3)));
-        tiers.sink(BLOCK).expect("room");
-        assert!(tiers.begin_raising(BLOCK, 40) && tiers.give_up_ahead());
+        tiers.spill(BLOCK).expect("room");
+        assert!(tiers.begin_load(BLOCK, 40) && tiers.cancel_ahead());
         assert_eq!(tiers.pool().room(), Limit::bytes(100));
         // A load that is waited for takes over the memory of the load ahead.
-        assert!(tiers.begin_raising(BLOCK, 40));
+        assert!(tiers.begin_load(BLOCK, 40));
         let rest = tiers.draft(60).expect("it is free");
-        tiers.raise(BLOCK, 40).expect("as it was written");
+        tiers.load(BLOCK, 40).expect("as it was written");
         drop(rest);
         assert_eq!(tiers.verified(BLOCK).expect("as it was kept").bytes(), [3; 40]);
-        tiers.sink(BLOCK).expect("for free");
+        tiers.spill(BLOCK).expect("for free");
         // A later write replaces the contents on the disk.
-        assert!(tiers.begin_raising(BLOCK, 40));
+        assert!(tiers.begin_load(BLOCK, 40));
         assert!(tiers.edit(BLOCK, 40, Share::Part, |bytes| bytes[0] = 4));
-        assert_eq!((tiers.raising(), tiers.pool().room()), (None, Limit::bytes(60)));
+        assert_eq!((tiers.loading(), tiers.pool().room()), (None, Limit::bytes(60)));
         assert_eq!(tiers.get(BLOCK).expect("edited").bytes()[..2], [4, 3]);
     }
 

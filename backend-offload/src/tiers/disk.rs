@@ -40,7 +40,7 @@ pub(crate) struct Disk {
     bounce: Mutex<Bounce>,
     books: Mutex<Books>,
     /// Number of blocks whose spill ever began.
-    sunk: AtomicU64,
+    spilled: AtomicU64,
     /// Number of devices whose blocks spill here.
     devices: AtomicUsize,
     /// Number of the next reads and writes that fail.
@@ -60,7 +60,7 @@ struct Books {
 
 /// A block's contents on the disk, or in buffers that are being written. Dropping it frees its part of the file.
 #[derive(Debug)]
-pub(super) struct Sunk {
+pub(super) struct Spilled {
     disk: Arc<Disk>,
     /// The block's number, in the order of spills.
     number: u64,
@@ -72,7 +72,7 @@ pub(super) struct Sunk {
 /// A block whose pieces are written one after another.
 #[derive(Debug)]
 pub(super) struct Writing {
-    sunk: Sunk,
+    spilled: Spilled,
     /// Number of pieces whose write has begun.
     begun: usize,
     /// Bytes of the block before the last begun piece, and up to its end.
@@ -85,7 +85,7 @@ pub(super) struct Writing {
 #[derive(Debug)]
 pub(super) enum BackgroundWrite {
     UnderWay(Writing),
-    Done(Sunk),
+    Done(Spilled),
 }
 
 /// Bytes on the disk.
@@ -105,7 +105,7 @@ pub struct DiskSpeed {
     pub read: f64,
 }
 
-/// Measures the speed of the disk of `folder` by writing and reading `bytes` bytes of it, and takes as long as that.
+/// Measures the speed of the disk of `folder` by writing and reading `bytes` bytes, which takes as long.
 ///
 /// # Errors
 /// If the folder cannot serve as the disk below host memory: see [`OffloadConfig::disk`](crate::OffloadConfig::disk).
@@ -113,10 +113,10 @@ pub fn disk_speed(folder: &Path, bytes: usize) -> Result<DiskSpeed, OffloadError
     let disk = Disk::open(folder, (bytes as u64).next_multiple_of(ALIGNMENT))?;
     let mut block: Vec<u8> = (0..bytes).map(|n| (n >> 3) as u8).collect();
     let begun = Instant::now();
-    let sunk = disk.write(&block)?;
+    let spilled = disk.write(&block)?;
     disk.wait_for_writes()?;
     let written = begun.elapsed().as_secs_f64();
-    sunk.read(&mut block)?;
+    spilled.read(&mut block)?;
     let read = begun.elapsed().as_secs_f64() - written;
     Ok(DiskSpeed { write: bytes as f64 / written, read: bytes as f64 / read })
 }
@@ -167,7 +167,7 @@ impl Disk {
             broken: bounce.broken.clone(),
             bounce: Mutex::new(bounce),
             books: Mutex::new(Books { extents: Extents::new(len), peak: 0 }),
-            sunk: AtomicU64::new(0),
+            spilled: AtomicU64::new(0),
             devices: AtomicUsize::new(0),
         })
     }
@@ -228,10 +228,10 @@ impl Disk {
 
     /// Writes `bytes` to a part of the file. On return they are copied out of the caller's memory; the last pieces may
     /// still be in flight.
-    pub(super) fn write(self: &Arc<Self>, bytes: &[u8]) -> Result<Sunk, OffloadError> {
+    pub(super) fn write(self: &Arc<Self>, bytes: &[u8]) -> Result<Spilled, OffloadError> {
         let repeated = self.bounce().repeat_failed();
         repeated.map_err(|failure| self.failed_to_write(failure))?;
-        let number = self.sunk.fetch_add(1, Ordering::Relaxed);
+        let number = self.spilled.fetch_add(1, Ordering::Relaxed);
         let parts = self.take(bytes.len() as u64).ok_or_else(|| {
             self.failed("finding room for", (number, bytes.len()), None, "all of it is in use")
         })?;
@@ -241,13 +241,13 @@ impl Disk {
     /// Begins a background write of a block of `len` bytes; `None` if the file has no room.
     pub(super) fn begin_in_background(self: &Arc<Self>, len: usize) -> Option<Writing> {
         let parts = self.take(len as u64)?;
-        let number = self.sunk.fetch_add(1, Ordering::Relaxed);
+        let number = self.spilled.fetch_add(1, Ordering::Relaxed);
         Some(self.writing(number, parts, len))
     }
 
     fn writing(self: &Arc<Self>, number: u64, parts: Vec<Range<u64>>, len: usize) -> Writing {
-        let sunk = Sunk { disk: self.clone(), number, parts, len, checksum: 0 };
-        Writing { sunk, begun: 0, last: 0, end: 0, checksum: Checksum::default() }
+        let spilled = Spilled { disk: self.clone(), number, parts, len, checksum: 0 };
+        Writing { spilled, begun: 0, last: 0, end: 0, checksum: Checksum::default() }
     }
 
     /// Waits until all spilled blocks are on the disk.
@@ -256,11 +256,12 @@ impl Disk {
     }
 
     /// Starts to read blocks that will be loaded soon, in order, as far as buffers are free. Does not wait. Reads ahead
-    /// of other blocks are cancelled, except for `raising`.
-    pub(super) fn read_ahead(&self, soon: &[&Sunk], raising: Option<&Sunk>) {
+    /// of other blocks are cancelled, except for `loading`.
+    pub(super) fn read_ahead(&self, soon: &[&Spilled], loading: Option<&Spilled>) {
         let Ok(mut bounce) = self.bounce.try_lock() else { return };
-        bounce.keep_ahead(|number| soon.iter().copied().chain(raising).any(|sunk| sunk.number == number));
-        for part in soon.iter().flat_map(|sunk| sunk.pieces()) {
+        bounce
+            .keep_ahead(|number| soon.iter().copied().chain(loading).any(|spilled| spilled.number == number));
+        for part in soon.iter().flat_map(|spilled| spilled.pieces()) {
             if !bounce.read_ahead(part) {
                 return;
             }
@@ -325,8 +326,8 @@ impl Writing {
         pieces: usize,
         spare: impl Fn(&mut Bounce, u64) -> Option<usize>,
     ) -> bool {
-        for part in self.sunk.pieces().skip(self.begun).take(pieces) {
-            let Some(slot) = spare(bounce, self.sunk.number) else { return false };
+        for part in self.spilled.pieces().skip(self.begun).take(pieces) {
+            let Some(slot) = spare(bounce, self.spilled.number) else { return false };
             // The last piece is added at the end, by `of_last`.
             self.checksum.add(&bytes[self.last..self.end]);
             (self.last, self.end) = (self.end, bytes.len().min(self.end + part.len));
@@ -338,42 +339,45 @@ impl Writing {
     }
 
     /// Writes the remaining pieces. `bytes` is the whole block, unchanged since the write began.
-    pub(super) fn finish(mut self, bytes: &[u8]) -> Result<Sunk, OffloadError> {
-        let disk = self.sunk.disk.clone();
+    pub(super) fn finish(mut self, bytes: &[u8]) -> Result<Spilled, OffloadError> {
+        let disk = self.spilled.disk.clone();
         // The lock must be released before the block drops, because its drop locks the buffers.
         let mut bounce = disk.bounce();
         // If every piece failed, no buffer is left.
         self.write_pieces(&mut bounce, bytes, usize::MAX, Bounce::spare);
-        let left = bounce.leave_behind(self.sunk.number);
+        let left = bounce.leave_behind(self.spilled.number);
         drop(bounce);
-        left.map_err(|error| self.sunk.failed("writing", &error.to_string()))?;
+        left.map_err(|error| self.spilled.failed("writing", &error.to_string()))?;
         Ok(self.sealed(bytes))
     }
 
     /// Continues the write with buffers that no caller waits for. The caller copies no more bytes than these buffers
     /// hold.
     pub(super) fn continue_in_background(mut self, bytes: &[u8]) -> Result<BackgroundWrite, OffloadError> {
-        let disk = self.sunk.disk.clone();
+        let disk = self.spilled.disk.clone();
         let Ok(mut bounce) = disk.bounce.try_lock() else { return Ok(BackgroundWrite::UnderWay(self)) };
         bounce.reap();
-        let error = bounce.error_of(self.sunk.number);
+        let error = bounce.error_of(self.spilled.number);
         // Failed writes are repeated first, since the next spill waits for them.
-        let all = !bounce.has_failed() && self.write_pieces(&mut bounce, bytes, BACKGROUND_BUFFERS, |bounce, _| bounce.spare_in_background());
+        let all = !bounce.has_failed()
+            && self.write_pieces(&mut bounce, bytes, BACKGROUND_BUFFERS, |bounce, _| {
+                bounce.spare_in_background()
+            });
         drop(bounce);
         if let Some(error) = error {
-            return Err(self.sunk.failed("writing", &error.to_string()));
+            return Err(self.spilled.failed("writing", &error.to_string()));
         }
         Ok(if all { BackgroundWrite::Done(self.sealed(bytes)) } else { BackgroundWrite::UnderWay(self) })
     }
 
-    fn sealed(self, bytes: &[u8]) -> Sunk {
-        let mut sunk = self.sunk;
-        sunk.checksum = self.checksum.of_last(&bytes[self.last..self.end]);
-        sunk
+    fn sealed(self, bytes: &[u8]) -> Spilled {
+        let mut spilled = self.spilled;
+        spilled.checksum = self.checksum.of_last(&bytes[self.last..self.end]);
+        spilled
     }
 }
 
-impl Sunk {
+impl Spilled {
     fn failed(&self, attempted: &str, reason: &str) -> OffloadError {
         let place = self.parts.first().map(|part| part.start);
         self.disk.failed(attempted, (self.number, self.len), place, reason)
@@ -411,7 +415,7 @@ impl Drop for Joined {
     }
 }
 
-impl Drop for Sunk {
+impl Drop for Spilled {
     fn drop(&mut self) {
         // No late write may reach a part of the file that another block gets.
         self.disk.bounce().forget(self.number, None);

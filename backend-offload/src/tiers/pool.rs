@@ -94,8 +94,7 @@ impl HostPool {
     }
 
     fn ordinary(&self, len: usize) -> Option<Slab> {
-        let slab =
-            if self.is_dry() { Slab::for_nothing(len) } else { HeapMemory::zeroed(len).map(Slab::Heap) };
+        let slab = if self.is_dry() { Slab::dry_run(len) } else { HeapMemory::zeroed(len).map(Slab::Heap) };
         slab.or_else(|| {
             self.books().refund(len);
             None
@@ -128,7 +127,6 @@ impl Held {
 }
 
 impl Draft {
-    /// Ends writing: the contents are complete.
     pub fn seal(self) -> Lease {
         Lease(Arc::new(self.0))
     }

@@ -86,7 +86,7 @@ impl Drop for PinnedMemory {
 
 impl Slab {
     /// For a dry run: on Linux, large slabs share a few pages.
-    pub(crate) fn for_nothing(len: usize) -> Option<Self> {
+    pub(crate) fn dry_run(len: usize) -> Option<Self> {
         #[cfg(target_os = "linux")]
         if len >= SMALLEST {
             return HollowMemory::new(len).map(Self::Hollow);

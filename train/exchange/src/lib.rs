@@ -1,7 +1,7 @@
-//! Sums over the ranks of a training run: exact, compressed, or rarely; over Open MPI, or within one process for tests.
+//! Sums over the ranks of a training run: exact, compressed, or periodic; over Open MPI, or within one process for tests.
 //!
-//! An [`Engine`] carries bytes between ranks. An [`Exchange`] makes sums of them. Neither knows what is summed: this
-//! crate sees slices and numbers, never a tensor, a model or a device.
+//! An [`Engine`] carries bytes between ranks. An [`Exchange`] makes sums of them. This crate sees slices and numbers, never a
+//! tensor, a model or a device.
 //!
 //! ```
 //! use exchange::{Engine, Exact, Exchange, Pairwise, Share, threads};
@@ -23,7 +23,7 @@
 //! # A step that can be done again
 //! Exchange, then [`commit`](Engine::commit), then change weights. An error of `commit` reaches every rank that lives: they
 //! [`shrink`](Engine::shrink) and do the step again with new shares. [`Exchange::settle`] tells an exchange with a memory
-//! whether the step counts. Who goes back to a checkpoint after a failure may change weights as they come, without a vote.
+//! whether the step counts. A program that returns to a checkpoint after a failure may change weights without a vote.
 //!
 //! # Which exchange
 //!
@@ -50,7 +50,7 @@ pub mod launch;
 mod mpi;
 mod one_bit;
 mod pairwise;
-mod rarely;
+mod periodic;
 mod share;
 pub mod threads;
 mod waiting;
@@ -64,7 +64,7 @@ pub use exact::{Exact, Exchange};
 pub use mpi::Mpi;
 pub use one_bit::{BLOCK, OneBit, Residuals};
 pub use pairwise::{Number, Pairwise};
-pub use rarely::{Outer, OuterStep};
+pub use periodic::{Outer, OuterStep};
 pub use share::{Share, even, range, shards};
 pub use waiting::{Overdue, Waiting};
 pub use watchdog::Watchdog;

@@ -1,6 +1,6 @@
 //! The engine over Open MPI: messages between every two ranks, none of them blocking.
 //!
-//! A collective call of MPI's own would not say whom it waits for and counts in 32 bits. Here each call posts one receive
+//! A collective call of MPI's own does not name the ranks it waits for, and counts in 32 bits. Here each call posts one receive
 //! and one send for every other rank and asks for their ends in turn, so that errors and the watchdog name a rank, parts
 //! may have any size, and large ones go in pieces.
 //!
@@ -9,7 +9,7 @@
 //! any memory of the caller is used. Then the longer parts follow.
 //!
 //! # Traps
-//! - **Memory is lent until MPI gives it back.** A call must not return while a transfer of the caller's bytes is
+//! - **MPI uses the caller's memory until a transfer ends.** A call must not return while a transfer of these bytes is
 //!   pending. With ULFM revoking the communicator ends them all; without, the process is ended.
 //! - **After a failure MPI is not finalised,** nor during a panic: `MPI_Finalize` waits for every rank. `mpirun` notices
 //!   a process that ends without and ends the others.
@@ -53,7 +53,7 @@ pub struct Mpi {
 unsafe impl Send for Mpi {}
 
 impl Mpi {
-    /// Loads `libmpi.so.40` and starts MPI. A process that nobody launched is a world of one.
+    /// Loads `libmpi.so.40` and starts MPI. A process without a launcher is a world of one.
     pub fn open() -> Result<Self> {
         Self::open_in_pieces_of(PIECE)
     }
@@ -129,14 +129,14 @@ impl Mpi {
         Ok(())
     }
 
-    /// Ends everybody's calls on this communicator, where the library can. Local; a second time does nothing.
+    /// Ends all ranks' calls on this communicator, if the library can. Local; a second call does nothing.
     fn revoke(&self) -> bool {
         let Some(ulfm) = &self.library.ulfm else { return false };
         // SAFETY: the communicator is alive.
         unsafe { (ulfm.revoke)(self.communicator) == 0 }
     }
 
-    /// The vote of those that live, whoever is gone: whether all said `ok`, or that a call has failed somewhere.
+    /// The vote of the ranks that live: whether all said `ok`, or that a call has failed on some rank.
     fn agree(&mut self, agree: unsafe extern "C" fn(Handle, *mut c_int) -> c_int, ok: bool) -> Result<bool> {
         const WELL: c_int = 2;
         let mut flags = c_int::from(ok) | if self.broken { 0 } else { WELL };

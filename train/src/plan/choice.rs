@@ -22,9 +22,8 @@ pub(crate) fn placed(config: &Config, footprint: &Footprint, machine: &Machine) 
         (on_host.memory.optimizer, on_host.memory.device_blocks) = (PlacementKind::Host, blocks);
         on_host
     };
-    // Exchanges that average weights or apply gradients a step late need the optimizer on the device.
-    let only_device = matches!(config.ranks.exchange, ExchangeKind::Rarely | ExchangeKind::Late);
-    let only_device = machine.other_ranks > 0 && only_device;
+    // An exchange that averages weights needs the optimizer on the device.
+    let only_device = machine.other_ranks > 0 && config.ranks.exchange == ExchangeKind::Rarely;
     let on_hosts = (0..=config.model.n_layer).filter(|_| !only_device).map(on_host);
 
     let possible = std::iter::once(on_device.clone()).chain(on_hosts).filter_map(|config| {

@@ -80,7 +80,6 @@ impl Exchanged {
         let (part, residuals) = match config.ranks.exchange {
             // The sums, and their totals.
             ExchangeKind::Exact => (share(all * WIDE), (sums + 1) * WIDE * window),
-            ExchangeKind::Late => (share(all * WIDE), (sums + 1) * WIDE * all),
             // As if all parameters were one buffer. Each residual exists twice until its step is made.
             ExchangeKind::OneBit => {
                 (OneBit::packed_bytes(share(all) as usize) as u64, 2 * WIDE * (all + share(all)))

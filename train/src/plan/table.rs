@@ -218,7 +218,6 @@ impl Plan {
                 format!(" on average, all of it after every {}", grouped(self.ranks.local_steps)),
                 takes("outer weights and momentum"),
             ],
-            ExchangeKind::Late => [" beside the next one".to_owned(), takes("gradients under way")],
         };
         let text = format!(
             "{ranks}, each with at most {most} of {all} micro-batches; {sent} sent by each per step{after}, whose time is not \

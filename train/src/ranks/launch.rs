@@ -76,8 +76,8 @@ pub(super) fn found() -> anyhow::Result<Option<Place>> {
     Ok(place(&variables)?)
 }
 
-/// Starts this program again, once a rank, and waits for how the run ends. `None` where this process is to train itself: nobody
-/// asked for ranks, or it is one of them. `find` settles which run a restart resumes.
+/// Starts this program once for each rank and waits for the run's end. `None` if this process trains itself: no ranks were asked for,
+/// or it is one of them. `find` names the run that a restart resumes.
 pub(crate) fn launch(
     args: &RankArgs,
     find: impl FnOnce() -> anyhow::Result<RunDirectory>,

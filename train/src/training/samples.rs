@@ -13,8 +13,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokenizer::{Message, Role};
 
-use super::strategy::Tape;
-use super::{Learner, Run};
+use super::Trainer;
 use crate::data::{Data, Question, questions};
 
 /// One text of a run's samples.
@@ -51,7 +50,7 @@ impl fmt::Display for QuizScore {
     }
 }
 
-/// The model as a run's samples hear it.
+/// The generator of a run's samples.
 pub(crate) fn speaker<'a, B: Backend>(
     gpt: &'a Gpt<B>,
     data: &'a Data,
@@ -134,12 +133,12 @@ fn right<B: Backend>(speaker: &TextGenerator<'_, B>, questions: &[Question]) -> 
     Ok(score)
 }
 
-impl<I: Offloadable> Run<I> {
+impl<I: Offloadable> Trainer<I> {
     /// Shows and keeps the samples that the configuration asks for.
-    pub(super) fn sample(&mut self, model: &Learner<Tape<I>>) -> anyhow::Result<()> {
+    pub(super) fn sample(&mut self) -> anyhow::Result<()> {
         self.optimizer.settle()?;
         let (step, eval) = (self.session.progress.step, &self.session.config.eval);
-        let inner = model.valid();
+        let inner = self.model.valid();
         let seed = self.session.config.train.seed.wrapping_add(step);
         let speaker = speaker(&inner.gpt, &self.session.data, eval, seed);
         let samples = samples(&speaker, eval)?;

@@ -13,14 +13,14 @@ use serde_json::Value;
 
 use crate::journal;
 
-/// The count and the limit of one process. Counters that it is told are those of its device, in bytes since the process began.
+/// Count and limit of one process. Callers pass the counter of its device, in bytes since the process began.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wear {
     limit: Option<u64>,
     /// Bytes written before the run was opened here, and the counter then.
     earlier: u64,
     counted: u64,
-    /// Bytes of the optimizer's states there, each of which an update writes once, and whoever opens the run before it.
+    /// Bytes of the optimizer's states on the disk. Opening the run writes them once, and so does each update.
     states: u64,
     /// Bytes written when the last step had ended, and since the one before.
     written: u64,
@@ -58,8 +58,8 @@ impl Wear {
         self.written = self.written(counter);
     }
 
-    /// Whether the update that is under way has to be waited for, as it would matter how much of it is written. Often enough to know
-    /// a whole step's bytes when it does.
+    /// Whether to wait for the update under way, because its bytes may exceed the limit. True often enough to measure a whole step
+    /// before that.
     pub(crate) fn has_to_be_exact(&self, counter: u64) -> bool {
         let written = self.written(counter);
         let step = written - self.written + self.states;
@@ -79,7 +79,7 @@ impl Wear {
     }
 }
 
-/// Bytes that a run has written as far as its journal tells, and those of its last step.
+/// Bytes that a run has written according to its journal, and those of its last step.
 fn told_in(run: &Path) -> anyhow::Result<[u64; 2]> {
     let path = run.join(journal::FILE);
     let [mut written, mut step] = [0; 2];

@@ -39,13 +39,11 @@ mod gpus;
 #[cfg(unix)]
 mod kills;
 #[cfg(target_os = "linux")]
-mod late;
-#[cfg(target_os = "linux")]
 mod one_bit;
 #[cfg(target_os = "linux")]
-mod ranks;
+mod periodic;
 #[cfg(target_os = "linux")]
-mod rarely;
+mod ranks;
 #[cfg(unix)]
 mod resume;
 #[cfg(unix)]

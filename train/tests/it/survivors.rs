@@ -53,11 +53,10 @@ enum Goes {
 /// Enough steps that a kill after at most 32 of them comes long before the end.
 const STEPS: &str = "train.steps=200";
 
-const KINDS: [(Goes, &[&str]); 5] = [
+const KINDS: [(Goes, &[&str]); 4] = [
     (Goes::OnAtOnce, &["checkpoint.every=30"]),
     (Goes::OnFromCheckpoint, &["checkpoint.every=5", "memory.optimizer=host", "memory.shard=true"]),
     (Goes::OnAtOnce, &["memory.optimizer=host", "memory.stream=int8", "memory.gradients=int8"]),
-    (Goes::AsResumed, &["checkpoint.every=5", "ranks.exchange=late"]),
     (Goes::AsResumed, &["checkpoint.every=5", "ranks.exchange=one_bit", "ranks.warm_up=4"]),
 ];
 

@@ -4,7 +4,7 @@
 //! debug text names them: a handle is read there just after its stream began, as the only new name. Without a name,
 //! the stream's buffers are copied in line with its work, which is only slower.
 
-use crate::cube::side::{Rows, SideCopies};
+use crate::cube::copy_streams::{CopyStreams, Rows};
 use cubecl_core::Runtime;
 use cubecl_core::server::{ComputeServer, Handle};
 use cubecl_cuda::CudaRuntime;
@@ -109,7 +109,7 @@ impl CudaCopies {
     }
 }
 
-impl SideCopies<Server> for CudaCopies {
+impl CopyStreams<Server> for CudaCopies {
     type End = Event;
 
     fn watch(&mut self, server: &mut Server, index: usize, begin: &mut dyn FnMut(&mut Server)) {

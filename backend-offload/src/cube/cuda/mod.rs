@@ -40,7 +40,7 @@ impl InnerRuntime for CudaRuntime {
     const FUSED_OPERANDS: u32 = 8;
     const WITHOUT_TF32: &'static str = "cuda<f32>";
 
-    type Side = copies::CudaCopies;
+    type CopyStreams = copies::CudaCopies;
 
     fn order(server: &mut Self::Server, waiting: StreamId, other: StreamId) -> Result<(), ServerError> {
         // A stream waits for work queued before the allocation of its operand: so allocate on one stream and use on the

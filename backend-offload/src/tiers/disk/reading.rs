@@ -3,7 +3,7 @@
 //! Every read is compared with its checksum (`a_changed_byte_on_the_disk_fails_the_read`). A failed background read
 //! fails no other block (`a_failed_background_read_fails_no_other_block`).
 
-use super::Sunk;
+use super::Spilled;
 use crate::error::OffloadError;
 use crate::tiers::bounce::Bounce;
 use crate::tiers::checksum::Checksum;
@@ -35,7 +35,7 @@ impl Landing {
     }
 }
 
-impl Sunk {
+impl Spilled {
     pub(in crate::tiers) fn read(&self, into: &mut [u8]) -> Result<(), OffloadError> {
         self.read_rest(into, Landing::default())
     }

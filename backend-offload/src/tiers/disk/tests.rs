@@ -47,10 +47,10 @@ fn blocks_of_any_size_are_read_back_as_they_were_written() {
 
 fn spills_and_loads_any_size(folder: &Path, disk: &Arc<Disk>) {
     let sizes = [1, 4095, 4096, 4097, PIECE, PIECE + 1, 2 * PIECE + 4096 * 3 + 5, 5 * PIECE, 6 * PIECE + 77];
-    let sunk: Vec<_> = sizes.map(|len| disk.write(&contents(len, len)).expect("room")).into();
-    for (len, sunk) in sizes.into_iter().zip(&sunk) {
+    let spilled: Vec<_> = sizes.map(|len| disk.write(&contents(len, len)).expect("room")).into();
+    for (len, spilled) in sizes.into_iter().zip(&spilled) {
         let mut read = vec![0; len];
-        sunk.read(&mut read).expect("as it was written");
+        spilled.read(&mut read).expect("as it was written");
         assert_eq!(read, contents(len, len));
     }
     let names = std::fs::read_dir(folder).expect("a folder").count();
@@ -58,7 +58,7 @@ fn spills_and_loads_any_size(folder: &Path, disk: &Arc<Disk>) {
     let used: u64 = sizes.into_iter().map(|len| (len as u64).next_multiple_of(ALIGNMENT)).sum();
     assert_eq!((disk.usage().in_use, disk.usage().peak), (used, used));
 
-    drop(sunk);
+    drop(spilled);
     assert_eq!(disk.room(), Limit::bytes(128 << 20));
 }
 
@@ -70,10 +70,10 @@ fn a_block_in_several_parts_is_read_in_order() {
         pages[n] = None;
     }
 
-    let sunk = disk.write(&contents(3 * 4096 - 9, 99)).expect("three pages are free");
-    assert_eq!(sunk.parts.len(), 3);
+    let spilled = disk.write(&contents(3 * 4096 - 9, 99)).expect("three pages are free");
+    assert_eq!(spilled.parts.len(), 3);
     let mut read = vec![0; 3 * 4096 - 9];
-    sunk.read(&mut read).expect("as it was written");
+    spilled.read(&mut read).expect("as it was written");
     assert_eq!(read, contents(3 * 4096 - 9, 99));
 
     let message = disk.write(&[1]).expect_err("no page is free").to_string();
@@ -96,12 +96,12 @@ fn check_failed_piece(disk: &Arc<Disk>) {
     assert_eq!(disk.usage().in_use, 0);
 
     fails(0);
-    let sunk = disk.write(&block).expect("room");
+    let spilled = disk.write(&block).expect("room");
     let mut read = vec![0; block.len()];
     fails(1);
-    assert!(sunk.read(&mut read).is_err());
+    assert!(spilled.read(&mut read).is_err());
     fails(0);
-    sunk.read(&mut read).expect("as it was written");
+    spilled.read(&mut read).expect("as it was written");
     assert!(read == block);
 }
 
@@ -115,7 +115,7 @@ fn threads_take_over_from_a_ring_that_refuses_entries() {
     }
     let block = contents(6 * PIECE + 77, 5);
 
-    let sunk = disk.write(&block).expect("room");
+    let spilled = disk.write(&block).expect("room");
     let refuse = |after| {
         let mut bounce = disk.bounce.lock().expect("no panic");
         bounce.ring().is_some_and(|ring| {
@@ -125,7 +125,7 @@ fn threads_take_over_from_a_ring_that_refuses_entries() {
     };
     assert!(refuse(Some(2)), "it is usable until then");
     let mut read = vec![0; block.len()];
-    sunk.read(&mut read).expect("as it was written");
+    spilled.read(&mut read).expect("as it was written");
     assert!(read == block);
     assert!(!refuse(None), "it was refused once");
 
@@ -153,14 +153,14 @@ fn with_file<T>(disk: &Disk, file: File, work: impl FnOnce() -> T) -> T {
 fn a_changed_byte_on_the_disk_fails_the_read() {
     by_each_means(1 << 20, |_, disk| {
         let _before = disk.write(&contents(4096, 2)).expect("room");
-        let sunk = disk.write(&contents(10_000, 3)).expect("room");
+        let spilled = disk.write(&contents(10_000, 3)).expect("room");
         disk.wait_for_writes().expect("written");
 
         let file = disk.bounce().exchange_file(Arc::new(tempfile::tempfile().expect("a file")));
-        damage(&file, sunk.parts[0].start + 4096);
+        damage(&file, spilled.parts[0].start + 4096);
         disk.bounce().exchange_file(file);
-        let message = sunk.read(&mut vec![0; 10_000]).expect_err("changed").to_string();
-        let place = sunk.parts[0].start;
+        let message = spilled.read(&mut vec![0; 10_000]).expect_err("changed").to_string();
+        let place = spilled.parts[0].start;
         let named = format!("reading block 1 (9.77 KiB) at byte {place} of the file on the disk at");
         assert!(place > 0 && message.contains(&named), "{message}");
         assert!(message.contains("not those that were written"), "{message}");
@@ -174,19 +174,20 @@ fn ring_and_threads_report_a_failed_read_in_the_same_words() {
     by_each_means(64 << 20, |folder, disk| {
         for len in [10_000, 9 * PIECE + 5] {
             let block = contents(len, 1);
-            let sunk = disk.write(&block).expect("room");
+            let spilled = disk.write(&block).expect("room");
             disk.wait_for_writes().expect("written");
             let mut read = vec![0; len];
             for (file, reason) in
                 [("/proc/self/mem", "Input/output error"), ("/dev/null", "failed to fill whole buffer")]
             {
                 let file = File::open(file).expect("Linux has it");
-                let message =
-                    with_file(disk, file, || sunk.read(&mut read)).expect_err("nothing to read").to_string();
+                let message = with_file(disk, file, || spilled.read(&mut read))
+                    .expect_err("nothing to read")
+                    .to_string();
                 assert!(message.contains("reading block ") && message.contains(reason), "{message}");
                 all.borrow_mut().push(message.replace(&folder.display().to_string(), "FOLDER"));
             }
-            sunk.read(&mut read).expect("as it was written");
+            spilled.read(&mut read).expect("as it was written");
             assert!(read == block);
         }
     });
@@ -205,29 +206,30 @@ fn a_failed_background_write_keeps_its_contents_and_fails_the_next_block() {
         let large = contents(9 * PIECE + 5, 2);
         let mut read = vec![0; block.len()];
 
-        let sunk = with_file(disk, full, || {
+        let spilled = with_file(disk, full, || {
             let message = disk.write(&large).expect_err("more than can wait").to_string();
             let whole = message.contains("writing block 0 (36.00 MiB) at byte 0 of the file on the disk at ");
             assert!(whole && message.contains(&folder.display().to_string()), "{message}");
             assert!(message.contains("No space left on device"), "{message}");
             assert_eq!((disk.usage().in_use, disk.bounce().taken()), (0, 0));
-            let sunk = disk.write(&block).expect("buffers are there");
-            disk.bounce().wait_for_writes(sunk.number);
+            let spilled = disk.write(&block).expect("buffers are there");
+            disk.bounce().wait_for_writes(spilled.number);
             assert!(disk.wait_for_writes().is_err(), "a wait for all writes fails as well");
             let message = disk.write(&large).expect_err("the device is full").to_string();
-            let before = format!("writing block 1 (9.77 KiB) at byte {} of the file on", sunk.parts[0].start);
+            let before =
+                format!("writing block 1 (9.77 KiB) at byte {} of the file on", spilled.parts[0].start);
             assert!(message.contains(&before), "it names the block before: {message}");
             assert!(message.contains("No space left on device"), "{message}");
-            sunk.read(&mut read).expect("it is in its buffer");
+            spilled.read(&mut read).expect("it is in its buffer");
             assert_eq!(read, block);
-            sunk
+            spilled
         });
 
         let later = disk.write(&large).expect("there is space again");
         disk.wait_for_writes().expect("written");
         assert_eq!(disk.bounce().taken(), 0);
         read.fill(0);
-        sunk.read(&mut read).expect("as it was written");
+        spilled.read(&mut read).expect("as it was written");
         assert_eq!(read, block);
         let mut read = vec![0; large.len()];
         later.read(&mut read).expect("as it was written");
@@ -244,24 +246,24 @@ fn blocks_are_written_in_the_background_in_a_bounded_number_of_buffers() {
 
         let large = disk.write(&contents(11 * PIECE, 3)).expect("room");
         assert!(disk.bounce().taken() <= BACKGROUND_BUFFERS);
-        for (sunk, len, seed) in [(&large, 11 * PIECE, 3), (&other, 4096, 2), (&one, 2 * PIECE, 1)] {
+        for (spilled, len, seed) in [(&large, 11 * PIECE, 3), (&other, 4096, 2), (&one, 2 * PIECE, 1)] {
             let mut read = vec![0; len];
-            sunk.read(&mut read).expect("as it was written");
+            spilled.read(&mut read).expect("as it was written");
             assert!(read == contents(len, seed));
         }
     });
 }
 
 /// Writes a block in the background to its end; returns the number of calls.
-fn write_in_background(disk: &Arc<Disk>, bytes: &[u8]) -> Result<(Sunk, usize), OffloadError> {
+fn write_in_background(disk: &Arc<Disk>, bytes: &[u8]) -> Result<(Spilled, usize), OffloadError> {
     let mut writing = disk.begin_in_background(bytes.len()).expect("room");
     for turn in 1..100 {
         match writing.continue_in_background(bytes)? {
-            BackgroundWrite::Done(sunk) => return Ok((sunk, turn)),
+            BackgroundWrite::Done(spilled) => return Ok((spilled, turn)),
             BackgroundWrite::UnderWay(rest) => writing = rest,
         }
         assert!(disk.bounce().taken() <= BACKGROUND_BUFFERS, "some buffers are left to others");
-        disk.bounce().wait_for_writes(writing.sunk.number);
+        disk.bounce().wait_for_writes(writing.spilled.number);
     }
     panic!("the disk never has all of it");
 }
@@ -271,10 +273,10 @@ fn a_background_block_is_written_as_buffers_become_free() {
     by_each_means(128 << 20, |_, disk| {
         for (len, expected) in [(5, 1), (4096, 1), (6 * PIECE, 1), (9 * PIECE + 77, 2), (14 * PIECE, 3)] {
             let block = contents(len, len);
-            let (sunk, turns) = write_in_background(disk, &block).expect("room");
+            let (spilled, turns) = write_in_background(disk, &block).expect("room");
             assert_eq!(turns, expected, "{len} bytes");
             let mut read = vec![0; len];
-            sunk.read(&mut read).expect("as it was written");
+            spilled.read(&mut read).expect("as it was written");
             assert!(read == block);
         }
 
@@ -292,9 +294,9 @@ fn a_caller_that_waits_finishes_a_background_block() {
             panic!("it is larger than the buffers")
         };
 
-        let sunk = writing.finish(&block).expect("room");
+        let spilled = writing.finish(&block).expect("room");
         let mut read = vec![0; block.len()];
-        sunk.read(&mut read).expect("as it was written");
+        spilled.read(&mut read).expect("as it was written");
         assert!(read == block);
 
         let room = disk.room();
@@ -317,20 +319,22 @@ fn a_failed_background_piece_gives_up_only_its_own_block() {
 
         // The next block gets the error, and nothing is written before.
         disk.broken.store(1, Ordering::Relaxed);
-        let sunk = disk.write(&block).expect("buffers are there");
-        disk.bounce().wait_for_writes(sunk.number);
+        let spilled = disk.write(&block).expect("buffers are there");
+        disk.bounce().wait_for_writes(spilled.number);
         let waiting = disk.begin_in_background(large.len()).expect("room");
         let Ok(BackgroundWrite::UnderWay(waiting)) = waiting.continue_in_background(&large) else {
             panic!("a piece has failed")
         };
         assert_eq!(waiting.begun, 0);
         disk.wait_for_writes().expect("it is repeated");
-        let Ok(BackgroundWrite::UnderWay(waiting)) = waiting.continue_in_background(&large) else { panic!("more than buffers") };
+        let Ok(BackgroundWrite::UnderWay(waiting)) = waiting.continue_in_background(&large) else {
+            panic!("more than buffers")
+        };
         assert_eq!(waiting.begun, BACKGROUND_BUFFERS);
 
-        for (sunk, block) in [(sunk, block), (waiting.finish(&large).expect("room"), large)] {
+        for (spilled, block) in [(spilled, block), (waiting.finish(&large).expect("room"), large)] {
             let mut read = vec![0; block.len()];
-            sunk.read(&mut read).expect("as it was written");
+            spilled.read(&mut read).expect("as it was written");
             assert!(read == block);
         }
     });
@@ -355,17 +359,17 @@ fn a_block_dropped_while_it_is_written_overwrites_no_other_block() {
 fn blocks_needed_soon_are_read_in_the_background() {
     by_each_means(128 << 20, |_, disk| {
         let sizes = [2 * PIECE + 9, 5000, 6 * PIECE];
-        let sunk = sizes.map(|len| disk.write(&contents(len, len)).expect("room"));
+        let spilled = sizes.map(|len| disk.write(&contents(len, len)).expect("room"));
         disk.wait_for_writes().expect("written");
         for _ in 0..2 {
-            disk.read_ahead(&[&sunk[1]], None);
+            disk.read_ahead(&[&spilled[1]], None);
             assert_eq!(disk.bounce().taken(), 1, "it is read once");
         }
-        disk.read_ahead(&[&sunk[0], &sunk[1], &sunk[2]], None);
+        disk.read_ahead(&[&spilled[0], &spilled[1], &spilled[2]], None);
         assert_eq!(disk.bounce().taken(), BACKGROUND_BUFFERS);
-        for (sunk, len) in sunk.iter().zip(sizes) {
+        for (spilled, len) in spilled.iter().zip(sizes) {
             let mut read = vec![0; len];
-            sunk.read(&mut read).expect("as it was written");
+            spilled.read(&mut read).expect("as it was written");
             assert!(read == contents(len, len));
         }
 
@@ -373,15 +377,15 @@ fn blocks_needed_soon_are_read_in_the_background() {
 
         // A failed read-ahead is repeated.
         disk.broken.store(1, Ordering::Relaxed);
-        disk.read_ahead(&[&sunk[0]], None);
+        disk.read_ahead(&[&spilled[0]], None);
         let mut read = vec![0; sizes[0]];
-        sunk[0].read(&mut read).expect("as it was written");
+        spilled[0].read(&mut read).expect("as it was written");
         assert!(read == contents(sizes[0], sizes[0]));
 
         // A spilled block takes the buffers of read-ahead blocks.
-        disk.read_ahead(&[&sunk[2]], None);
+        disk.read_ahead(&[&spilled[2]], None);
         let large = disk.write(&contents(9 * PIECE, 4)).expect("room");
-        sunk[2].read(&mut vec![0; sizes[2]]).expect("as it was written");
+        spilled[2].read(&mut vec![0; sizes[2]]).expect("as it was written");
         let mut read = vec![0; 9 * PIECE];
         large.read(&mut read).expect("as it was written");
         assert!(read == contents(9 * PIECE, 4));
@@ -407,9 +411,9 @@ fn blocks_needed_soon_displace_read_ahead_blocks_that_are_not() {
         }
         assert!(disk.bounce().has_read(after.number), "the other one has all buffers");
 
-        for (sunk, seed) in [(before, 1), (after, 2)] {
+        for (spilled, seed) in [(before, 1), (after, 2)] {
             let mut read = vec![0; 6 * PIECE];
-            sunk.read(&mut read).expect("as it was written");
+            spilled.read(&mut read).expect("as it was written");
             assert!(read == contents(6 * PIECE, seed));
         }
     });
@@ -420,11 +424,11 @@ fn blocks_needed_soon_displace_read_ahead_blocks_that_are_not() {
 fn blocks_spilled_by_a_thread_that_ended_are_whole() {
     by_each_means(64 << 20, |_, disk| {
         let begun = Barrier::new(2);
-        let sunk = std::thread::scope(|scope| {
+        let spilled = std::thread::scope(|scope| {
             let work = || {
-                let sunk = disk.write(&contents(6 * PIECE, 1)).expect("room");
+                let spilled = disk.write(&contents(6 * PIECE, 1)).expect("room");
                 begun.wait();
-                sunk
+                spilled
             };
             let worker = scope.spawn(work);
             begun.wait();
@@ -432,7 +436,7 @@ fn blocks_spilled_by_a_thread_that_ended_are_whole() {
         });
 
         let mut read = vec![0; 6 * PIECE];
-        sunk.read(&mut read).expect("as it was written");
+        spilled.read(&mut read).expect("as it was written");
         assert!(read == contents(6 * PIECE, 1));
     });
 }
@@ -444,9 +448,9 @@ fn a_folder_in_memory_is_accepted_with_a_warning() {
     let lines = Lines::default();
     let opened = || Disk::open(folder.path(), 1 << 20);
     let disk = tracing::subscriber::with_default(lines.clone(), opened).expect("there is room");
-    let sunk = disk.write(&contents(10_000, 1)).expect("room");
+    let spilled = disk.write(&contents(10_000, 1)).expect("room");
     let mut read = vec![0; 10_000];
-    sunk.read(&mut read).expect("as it was written");
+    spilled.read(&mut read).expect("as it was written");
     assert_eq!(read, contents(10_000, 1));
 
     let warning = format!(

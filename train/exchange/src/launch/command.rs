@@ -28,7 +28,7 @@ pub struct Job {
     pub survive: bool,
     /// Cores of this machine.
     pub cores: usize,
-    /// Whether the user is root, whom `mpirun` refuses unless told twice.
+    /// Whether the user is root, which `mpirun` refuses without two variables.
     pub root: bool,
     /// Major release of Open MPI, from [`release`].
     pub release: u32,

@@ -1,12 +1,14 @@
 //! The section `ranks`: how the processes of one run sum their gradients.
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, IntoDeserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The exchange between the processes of a run. One process exchanges nothing and ignores this section.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RanksSection {
     /// How gradients are summed.
+    #[serde(deserialize_with = "exchange")]
     pub exchange: ExchangeKind,
     /// Number of first steps with exact sums (`one_bit`).
     pub warm_up: u64,
@@ -28,8 +30,16 @@ pub enum ExchangeKind {
     OneBit,
     /// No gradients: every process steps alone, and all average their weights every `local_steps` steps.
     Rarely,
-    /// Exact sums, one step late: each is computed during the next step.
-    Late,
+}
+
+/// Reads the name of an exchange. A name that earlier versions knew is refused with its replacement.
+fn exchange<'de, D: Deserializer<'de>>(value: D) -> Result<ExchangeKind, D::Error> {
+    let name = String::deserialize(value)?;
+    if name == "late" {
+        let reason = "`late` was removed; use `exact`, which sums gradients during the backward pass, or `rarely` for slow links";
+        return Err(D::Error::custom(reason));
+    }
+    ExchangeKind::deserialize(name.into_deserializer())
 }
 
 impl Default for RanksSection {

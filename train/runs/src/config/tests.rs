@@ -217,7 +217,7 @@ fn one_bit_is_refused_where_it_would_save_nothing() {
     "#);
     assert_snapshot!(refused(r#""ranks": {"exchange": "two_bits", "warmup": 3}"#), @"
     run.json has 2 problems:
-      `ranks.exchange`: unknown value `two_bits`, expected one of `exact`, `one_bit`, `rarely`, `late`
+      `ranks.exchange`: unknown value `two_bits`, expected one of `exact`, `one_bit`, `rarely`
       unknown key `ranks.warmup`; the nearest known key is `ranks.warm_up`
     ");
     let fine = preset("toy", &["ranks.exchange=one_bit", "ranks.warm_up=0"]);
@@ -240,12 +240,15 @@ fn exchanges_refuse_incompatible_settings() {
       `memory.shard` divides the moments of one optimizer, and with `ranks.exchange` = "rarely" every process has its own; set `memory.shard` to false, or `ranks.exchange` to "exact"
       `memory.optimizer` = "host" keeps weights where `ranks.exchange` = "rarely" does not average them; set `memory.optimizer` to "device", or `ranks.exchange` to "exact"
     "#);
+}
+
+#[test]
+fn the_removed_exchange_is_refused_with_its_replacement() {
     assert_snapshot!(refused(
         r#""ranks": {"exchange": "late"}, "memory": {"shard": true, "optimizer": "host"}"#
     ), @r#"
-    run.json has 2 problems:
-      `memory.shard` = true waits for the other ranks in every step, and `ranks.exchange` = "late" is for steps that do not; set `memory.shard` to false, or `ranks.exchange` to "exact"
-      `memory.optimizer` = "host" waits for the other ranks in every step, and `ranks.exchange` = "late" is for steps that do not; set `memory.optimizer` to "device", or `ranks.exchange` to "exact"
+    run.json has 1 problem:
+      `ranks.exchange`: `late` was removed; use `exact`, which sums gradients during the backward pass, or `rarely` for slow links
     "#);
 }
 

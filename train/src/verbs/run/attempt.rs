@@ -25,7 +25,8 @@ use crate::plan::Plan;
 use crate::ranks::Ranks;
 use crate::summary::{self, Summary};
 use crate::training::{
-    self, Display, Failed, Learner, Outcome, Progress, Run, Session, Tape, Wear, first_state,
+    self, Display, Exchange, Failed, Learner, Outcome, Progress, Session, Speed, Tape, Trainer, Wear,
+    first_state,
 };
 use crate::{machine, report};
 
@@ -44,6 +45,7 @@ pub(super) struct Part<'a> {
 struct Opened<I: Offloadable> {
     learner: Learner<Tape<I>>,
     optimizer: Optimizer<Offload<I>>,
+    exchange: Exchange,
     session: Session,
     journal: Journal,
     lock: Option<Lock>,
@@ -65,16 +67,16 @@ impl Part<'_> {
             Err(error) => return Err(Box::new(Failed { error, ranks, saved: false })),
         };
 
-        let Opened { learner, optimizer, session, journal, lock } = opened;
+        let Opened { learner, optimizer, exchange, session, journal, lock } = opened;
         let display = match (ranks.leads(), self.args.tui) {
             (false, _) => Display::Silent,
             (true, false) => Display::Plain,
             (true, true) => Display::Terminal,
         };
 
-        let running = Run::new(session, optimizer, ranks, journal, device.clone(), display);
-        running.settle_best();
-        let mut outcome = training::launch::<I>(learner, running, Interrupter::new())?;
+        let trainer = Trainer::new(session, optimizer, (ranks, exchange), journal, device.clone(), display);
+        trainer.settle_best();
+        let mut outcome = training::launch::<I>(learner, trainer, Interrupter::new())?;
         if let Err(error) = self.conclude::<I>(&mut outcome, device, place) {
             return Err(outcome.failed(error));
         }
@@ -94,8 +96,8 @@ impl Part<'_> {
         let (args, directory, planned, stop) = (self.args, &self.directory, &self.planned, &self.stop);
         let (run, config) = (directory.path.clone(), directory.config.clone());
         let footprint = Footprint::of(&config.model)?;
-        ranks.note_idle(&config)?;
-        ranks.exchange_by(&config.ranks);
+        let mut exchange = Exchange::choose(&config.ranks, config.memory.shard, ranks);
+        exchange.check_shares(config.train.accumulate, ranks)?;
         let checkpoint = directory.from.as_ref();
         if let Some(done) = checkpoint.filter(|checkpoint| checkpoint.step >= config.train.steps) {
             // A run stopped after its last checkpoint still has to write its summary.
@@ -130,15 +132,18 @@ impl Part<'_> {
         let budgets = machine::budgets::<I>(device, place, ranks.world());
         let plan = Plan::new(&config, &footprint, &budgets);
         let wear = open_wear::<I>(&config, &run, device, plan.optimizer_disk_bytes, ranks)?;
-        let (gpt, optimizer, mut progress) = first_state::<I>(directory, device, ranks, plan.states_on_disk)?;
+        let (gpt, optimizer, mut progress) =
+            first_state::<I>(directory, device, (&mut *ranks, &mut exchange), plan.states_on_disk)?;
         // Free the memory that only building the model needed.
         trim::<I>(device);
         runs::pages::give_back();
         same_data(&mut progress, &training)?;
         let flops_per_token = footprint.flops_per_token(config.sequence(), false);
         let mut session = Session {
-            flops_per_step: flops_per_token * config.tokens_per_step() as f64,
-            flops_per_second: planned.as_ref().and_then(|(_, speed)| *speed),
+            speed: Speed {
+                flops_per_step: flops_per_token * config.tokens_per_step() as f64,
+                flops_per_second: planned.as_ref().and_then(|(_, speed)| *speed),
+            },
             parameters: footprint.parameters,
             run: ranks.folder(&run),
             config,
@@ -148,7 +153,6 @@ impl Part<'_> {
             progress,
             wear,
             stop: Arc::clone(stop),
-            common_every: ranks.common_every(),
         };
         let learner = Learner::new(gpt, &session.config);
         let mut lock = None;
@@ -163,7 +167,7 @@ impl Part<'_> {
         session.wear.begin(counter);
         let mut journal = journal(&session, place, directory, session.wear.written(counter))?;
         self.lost_ranks.write_down(session.progress.step, ranks, &mut journal)?;
-        Ok(Some(Opened { learner, optimizer, session, journal, lock }))
+        Ok(Some(Opened { learner, optimizer, exchange, session, journal, lock }))
     }
 
     /// Concludes a run after checking that all ranks have equal weights: quiz, summary and report, written and printed.

@@ -40,7 +40,7 @@ impl LostRanks {
     ) -> anyhow::Result<Ranks> {
         let Failed { error, mut ranks, saved } = failed;
         self.saved |= saved;
-        let loss = ranks.go_on().map_err(|other| other.context(format!("{error:#}")))?;
+        let loss = ranks.drop_lost_ranks().map_err(|other| other.context(format!("{error:#}")))?;
         // A failure without a lost rank would only repeat.
         let Some(loss) = loss.filter(|loss| !loss.gone.is_empty()) else { return Err(error) };
         self.last = Some(loss);

@@ -9,21 +9,6 @@ impl Refusals {
             ExchangeKind::Exact => {}
             ExchangeKind::OneBit => self.one_bit(config),
             ExchangeKind::Rarely => self.rarely(config),
-            ExchangeKind::Late => self.late(config),
-        }
-    }
-
-    fn late(&mut self, Config { memory, .. }: &Config) {
-        let waits = [
-            (memory.shard, "memory.shard", "true", "false"),
-            (memory.optimizer == PlacementKind::Host, "memory.optimizer", "\"host\"", "\"device\""),
-        ];
-        for (_, key, value, other) in waits.into_iter().filter(|(is_set, ..)| *is_set) {
-            let text = format!(
-                "`{key}` = {value} waits for the other ranks in every step, and `ranks.exchange` = \"late\" is for steps that do \
-                 not; set `{key}` to {other}, or `ranks.exchange` to \"exact\""
-            );
-            self.add(&["ranks.exchange", key], text);
         }
     }
 

@@ -1,45 +1,32 @@
-//! A run in progress: its state, and the journal and display of its steps.
+//! Meters of a run and of its steps, and the report of a step made of them.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use backend_offload::{Managed, Offload, Offloadable, Stats, host_memory, stats};
+use backend_offload::{
+    Managed, Offloadable, Stats, host_memory, mark_step, reset_peaks, stats, watch_step, watched_step,
+};
 use burn::data::dataloader::Progress as Items;
 use burn_train::{EventProcessorTraining, LearnerEvent, TrainingItem};
-use runs::checkpoint::Checkpoints;
-use serde::Serialize;
 use serde_json::json;
 
-use super::Session;
+use super::Trainer;
 use super::evaluation::Evaluation;
-use super::saving::{Saves, Sealing};
-use super::strategy::{Display, Events, Taken};
-use crate::exit::Ending;
+use super::strategy::{Events, Taken};
+use super::watching::{self, Timeline};
 use crate::figures::si;
-use crate::journal::Journal;
-use crate::optimizer::Optimizer;
+use crate::optimizer::HostTimes;
 use crate::progress::Report;
-use crate::ranks::Ranks;
+use crate::ranks::{Ranks, Spent};
 
-/// A run in progress.
-pub(crate) struct Run<I: Offloadable> {
-    pub(crate) session: Session,
-    pub(crate) optimizer: Optimizer<Offload<I>>,
-    pub(crate) ranks: Ranks,
-    pub(crate) journal: Journal,
-    pub(crate) device: I::Device,
+/// Measurements of a run in this process.
+pub(super) struct Metrics {
     pub(super) taken: Vec<Taken>,
-    pub(super) saves: Saves,
-    pub(super) evaluation: Option<Evaluation>,
-    pub(super) checkpoints: Checkpoints,
-    /// The checkpoint on its way to the disk.
-    pub(super) sealing: Option<Sealing>,
-    pub(super) display: Display,
     pub(super) peaks: Peaks,
-    /// Whether a step was faster than the products before the run.
+    /// The last one.
+    pub(super) evaluation: Option<Evaluation>,
+    /// Whether a step was faster than the matmuls measured before the run.
     is_outdone: bool,
-    /// Set when the loop has ended.
-    pub(super) ending: Option<anyhow::Result<Ending>>,
     begun: Instant,
     /// Seconds spent by earlier parts of the run.
     before: f64,
@@ -53,6 +40,31 @@ pub(crate) struct Peaks {
     pub(crate) largest_launch: u64,
 }
 
+/// Readings at the beginning of a step.
+pub(super) struct StepMeter {
+    stats: Stats,
+    watches: bool,
+    begun: Instant,
+    host_times: Option<HostTimes>,
+    /// Time waited for the step's data.
+    waited: Duration,
+    ranks: Option<Spent>,
+}
+
+impl Metrics {
+    /// For a run whose earlier parts took `before` seconds.
+    pub(super) fn begin(before: f64) -> Self {
+        Self {
+            taken: Vec::new(),
+            peaks: Peaks::default(),
+            evaluation: None,
+            is_outdone: false,
+            begun: Instant::now(),
+            before,
+        }
+    }
+}
+
 impl Peaks {
     pub(crate) fn include<I: Managed>(&mut self, device: &I::Device, stats: &Stats) {
         self.device = self.device.max(stats.device.peak);
@@ -61,37 +73,48 @@ impl Peaks {
     }
 }
 
-impl<I: Offloadable> Run<I> {
-    pub(crate) fn new(
-        session: Session,
-        mut optimizer: Optimizer<Offload<I>>,
-        ranks: Ranks,
-        journal: Journal,
-        device: I::Device,
-        display: Display,
-    ) -> Self {
-        if let Some(host) = &mut optimizer.host {
-            host.number_shares_from(ranks.share(session.config.train.accumulate).range().start);
+impl StepMeter {
+    pub(super) fn data_arrived(&mut self, ranks: &Ranks) {
+        self.waited = self.begun.elapsed();
+        self.ranks = ranks.spent();
+    }
+}
+
+impl<I: Offloadable> Trainer<I> {
+    /// The step of this process whose timeline the report draws.
+    pub(super) fn watched_step(&self) -> u64 {
+        watching::watched(self.session.progress.step, self.session.steps())
+    }
+
+    pub(super) fn begin_step(&mut self, watched: u64) -> StepMeter {
+        let stats = stats::<I>(&self.device);
+        self.metrics.peaks.include::<I>(&self.device, &stats);
+        reset_peaks::<I>(&self.device);
+        // Without a budget nothing moves.
+        let watches = self.session.progress.step + 1 == watched && stats.device.budget.is_some();
+        if watches {
+            watch_step::<I>(&self.device);
         }
-        let before = journal.seconds();
-        let checkpoints = Checkpoints::in_run(&session.run);
-        Self {
-            session,
-            optimizer,
-            ranks,
-            journal,
-            device,
-            taken: Vec::new(),
-            saves: Saves::default(),
-            evaluation: None,
-            checkpoints,
-            sealing: None,
-            display,
-            begun: Instant::now(),
-            before,
-            peaks: Peaks::default(),
-            is_outdone: false,
-            ending: None,
+        let begun = Instant::now();
+        let host_times = self.optimizer.begin_step_times();
+        StepMeter { stats, watches, begun, host_times, waited: Duration::ZERO, ranks: None }
+    }
+
+    /// Completes the report of a step, writes it to the journal and shows it.
+    pub(super) fn end_step(&mut self, meter: StepMeter, mut report: Report, events: &mut Events<I>) {
+        report.time(meter.begun.elapsed(), meter.waited);
+        report.host_step(meter.host_times.map(|times| times.take()));
+        if let Some((before, after)) = meter.ranks.zip(self.ranks.spent()) {
+            report.ranks(before, after);
+        }
+        mark_step::<I>(&self.device);
+        let stretches = if meter.watches { watched_step::<I>(&self.device) } else { None };
+        let host = host_memory::<I>(&self.device).usage().peak;
+        report.memory(&meter.stats, &stats::<I>(&self.device), host);
+        let timeline = stretches.map(|stretches| Timeline::of(&report, &stretches));
+        self.account(report, events);
+        if let Some(timeline) = timeline {
+            self.tell("timeline", &timeline);
         }
     }
 
@@ -100,21 +123,21 @@ impl<I: Offloadable> Run<I> {
         let (usable, seconds) = (report.is_usable(), report.ms / 1e3);
         let session = &mut self.session;
         session.progress.advance(report.loss, session.training.cursor(report.step));
-        session.progress.seconds = self.before + self.begun.elapsed().as_secs_f64();
+        session.progress.seconds = self.metrics.before + self.metrics.begun.elapsed().as_secs_f64();
         let ([bytes_in, bytes_out], loss) = (report.over_the_link(), report.loss);
         let (spilled_in, spilled_out) = (report.bytes_in, report.bytes_out);
-        self.taken.push(Taken { loss, seconds, bytes_in, bytes_out, spilled_in, spilled_out });
+        self.metrics.taken.push(Taken { loss, seconds, bytes_in, bytes_out, spilled_in, spilled_out });
         let tokens = session.config.tokens_per_step();
         report.steps = session.steps();
         report.tokens = tokens * report.step;
         report.tokens_per_second = tokens as f64 / seconds;
-        let reached = session.flops_per_step / seconds / self.ranks.world() as f64;
-        if let Some(shown) = session.flops_per_second.filter(|shown| reached > *shown) {
-            session.flops_per_second = Some(reached);
+        let reached = session.speed.flops_per_step / seconds / self.ranks.world() as f64;
+        if let Some(shown) = session.speed.flops_per_second.filter(|shown| reached > *shown) {
+            session.speed.flops_per_second = Some(reached);
             self.outdone(report.step, shown, reached);
         }
         let session = &self.session;
-        report.mfu = session.flops_per_second.map(|possible| reached / possible);
+        report.mfu = session.speed.flops_per_second.map(|possible| reached / possible);
         report.seconds = session.progress.seconds;
         report.drive_wear = session.wear.written(stats::<I>(&self.device).bytes_to_disk);
         self.tell("step", &report);
@@ -134,10 +157,10 @@ impl<I: Offloadable> Run<I> {
         events.process_train(LearnerEvent::ProcessedItem(item));
     }
 
-    /// Tells of a step that was faster than all products and steps before it: what is possible is more than was known.
+    /// Reports a step that was faster than all measured matmuls and all steps before.
     fn outdone(&mut self, step: u64, shown: f64, reached: f64) {
         self.tell("peak", &json!({ "step": step, "flops_per_second": reached, "before": shown }));
-        if !std::mem::replace(&mut self.is_outdone, true) {
+        if !std::mem::replace(&mut self.metrics.is_outdone, true) {
             let [reached, shown] = [reached, shown].map(|speed| si(speed, "FLOP/s"));
             self.say(&format!(
                 "step {step} reached {reached}, and products no more than {shown} when they were measured, probably beside \
@@ -146,11 +169,11 @@ impl<I: Offloadable> Run<I> {
         }
     }
 
-    /// Asks for the end of a run whose next step would write more to the disk than it may.
+    /// Stops a run whose next step would exceed the limit on disk writes.
     fn spare_the_disk(&mut self) {
         let counter = |run: &Self| stats::<I>(&run.device).bytes_to_disk;
         if self.session.wear.has_to_be_exact(counter(self)) {
-            // An update that failed is told by whoever needs its weights.
+            // The next use of the weights reports an update that failed.
             _ = self.optimizer.settle();
         }
         let counter = counter(self);
@@ -162,19 +185,5 @@ impl<I: Offloadable> Run<I> {
         }
         self.tell("stopping", &json!({ "step": self.session.progress.step, "reason": reason }));
         self.session.stop.store(true, Ordering::Relaxed);
-    }
-
-    /// A line in the journal. A disk that is full does not end the run.
-    pub(super) fn tell<T: Serialize>(&mut self, kind: &str, record: &T) {
-        if let Err(error) = self.journal.write(kind, record) {
-            self.say(&format!("{error:#}; training continues"));
-        }
-    }
-
-    /// Prints between the lines of steps. The terminal interface owns the whole screen, so there the journal has to do.
-    pub(super) fn say(&self, text: &str) {
-        if self.display == Display::Plain {
-            eprintln!("{text}");
-        }
     }
 }

@@ -3,7 +3,7 @@
 //! Its memory is a table with the contents of each block on the device. A second table keeps the last contents that the
 //! program wrote. Moves complete at once or later, in any order, and fail at the start or the end.
 
-use crate::drive::{MoveFailure, Mover, Progress, complete, draft, make_resident, make_room, raise};
+use crate::drive::{Device, MoveFailure, Progress, complete, draft, load_to_host, make_resident, make_room};
 use crate::error::OffloadError;
 use crate::journal::Journal;
 use crate::report::Counts;
@@ -33,7 +33,6 @@ pub(super) struct Shadow {
     pub memory: Option<Vec<u8>>,
 }
 
-/// A move in flight.
 #[derive(Debug)]
 pub(super) struct Flight {
     token: Token,
@@ -53,7 +52,7 @@ pub(super) enum Cargo {
 }
 
 #[derive(Debug)]
-pub(super) struct FakeDoor {
+pub(super) struct FakeAdapter {
     pub pager: Pager,
     pub tiers: Tiers,
     pub journal: Journal,
@@ -94,15 +93,15 @@ fn pager_of(budget: Limit, policy: Policy, oversized: Oversized, takes_time: boo
     pager
 }
 
-impl FakeDoor {
+impl FakeAdapter {
     pub fn new(
         budget: Limit,
         host: Limit,
         policy: Policy,
         oversized: Oversized,
-        (takes_time, distrust): (bool, bool),
+        (takes_time, paranoid): (bool, bool),
     ) -> Self {
-        Self::above_a_disk(budget, host, None, policy, oversized, (takes_time, distrust))
+        Self::above_a_disk(budget, host, None, policy, oversized, (takes_time, paranoid))
     }
 
     /// An adapter with a disk below the host.
@@ -112,11 +111,11 @@ impl FakeDoor {
         disk: Option<Arc<Disk>>,
         policy: Policy,
         oversized: Oversized,
-        (takes_time, distrust): (bool, bool),
+        (takes_time, paranoid): (bool, bool),
     ) -> Self {
         Self {
             pager: pager_of(budget, policy, oversized, takes_time),
-            tiers: Tiers::new(HostPool::new(host, Limit::NONE), SlabSource::Heap, distrust).above(disk),
+            tiers: Tiers::new(HostPool::new(host, Limit::NONE), SlabSource::Heap, paranoid).above(disk),
             journal: Journal::default(),
             counts: Counts::default(),
             oversized,
@@ -227,9 +226,9 @@ impl FakeDoor {
     /// Loads the block to the host if it is only on the disk, and checks its contents if they are only on the host.
     pub fn read_on_host(&mut self, id: BlockId) {
         self.operands.clear();
-        let raised = raise(self, id, &|| "reading".to_owned());
+        let loaded = load_to_host(self, id, &|| "reading".to_owned());
         let place = self.pager.get(id).expect("a block that lives").place();
-        match raised {
+        match loaded {
             Ok(()) => assert_ne!(place, Place::Away(Tier::Disk)),
             Err(error) => assert!(!matches!(error, OffloadError::Bookkeeping { .. }), "{error}"),
         }
@@ -348,7 +347,10 @@ impl FakeDoor {
     /// Records a panic that is not injected: the loop would take it for a failed move.
     fn watched<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
         catch_unwind(AssertUnwindSafe(|| act(self))).unwrap_or_else(|panic| {
-            self.promise(panic.downcast_ref() == Some(&DELIBERATE), "the fake door does not panic by itself");
+            self.promise(
+                panic.downcast_ref() == Some(&DELIBERATE),
+                "the fake adapter does not panic by itself",
+            );
             resume_unwind(panic)
         })
     }
@@ -368,8 +370,8 @@ impl FakeDoor {
         assert_eq!(ledger.resident(), resident as u64, "the ledger is the sum of the memories");
         let host = self.tiers.pool().usage();
         let taken: usize = self.taken.iter().map(|draft| draft.len()).sum();
-        let raising = self.tiers.raising();
-        assert_eq!(self.pager.loading().map(|(_, block)| block), raising.map(|(block, _)| block));
+        let loading = self.tiers.loading();
+        assert_eq!(self.pager.loading().map(|(_, block)| block), loading.map(|(block, _)| block));
         let copies = host.in_use - taken as u64;
         assert_eq!(ledger.held(Tier::Host), copies, "the tier's account is the sum of its copies");
         assert!(host.limit.allows(host.in_use), "the host limit is a limit");
@@ -435,7 +437,7 @@ impl FakeDoor {
     }
 }
 
-impl Mover for FakeDoor {
+impl Device for FakeAdapter {
     fn pager(&mut self) -> &mut Pager {
         &mut self.pager
     }
@@ -468,75 +470,76 @@ impl Mover for FakeDoor {
         }
     }
 
-    fn give_spare_back(&mut self) {}
+    fn trim_allocator(&mut self) {}
 
     fn leave(&mut self, token: Token, block: BlockId, copy: Option<Tier>) -> Result<Progress, MoveFailure> {
-        self.watched(|door| {
-            door.promise(!door.operands.contains(&block), "an operand stays while its operation runs");
-            let shadow = door.shadow(block);
+        self.watched(|adapter| {
+            adapter.promise(!adapter.operands.contains(&block), "an operand stays while its operation runs");
+            let shadow = adapter.shadow(block);
             let (pinned, written) = (shadow.pinned, shadow.written.is_some());
-            door.promise(!pinned, "a pinned block stays");
-            door.promise(copy.is_none() || written, "only contents are copied");
-            let has_copy = door.tiers.get(block).is_some() || door.tiers.on_disk(block).is_some();
-            door.promise(copy.is_some() || !written || has_copy, "a block drops free only if it was copied");
-            let dead = door.shadows.iter().flatten().any(|shadow| shadow.dead);
-            door.promise(
+            adapter.promise(!pinned, "a pinned block stays");
+            adapter.promise(copy.is_none() || written, "only contents are copied");
+            let has_copy = adapter.tiers.get(block).is_some() || adapter.tiers.on_disk(block).is_some();
+            adapter
+                .promise(copy.is_some() || !written || has_copy, "a block drops free only if it was copied");
+            let dead = adapter.shadows.iter().flatten().any(|shadow| shadow.dead);
+            adapter.promise(
                 copy.is_none() || !dead,
                 "no live block is copied out while a dead one holds memory",
             );
             let cargo = if copy.is_some() {
-                let bytes = door.bytes(block);
-                let mut draft = door.tiers.draft(bytes)?;
-                let memory = door.shadow(block).memory.as_ref().expect("a victim is on the device");
+                let bytes = adapter.bytes(block);
+                let mut draft = adapter.tiers.draft(bytes)?;
+                let memory = adapter.shadow(block).memory.as_ref().expect("a victim is on the device");
                 draft[..bytes / 2].copy_from_slice(&memory[..bytes / 2]);
                 Cargo::Out(draft)
             } else {
                 Cargo::Nothing
             };
-            door.start(token, block, cargo)
+            adapter.start(token, block, cargo)
         })
     }
 
     fn take_memory(&mut self, block: BlockId) -> bool {
-        self.watched(|door| {
-            if let Some(left) = door.refusals.checked_sub(1) {
-                door.refusals = left;
+        self.watched(|adapter| {
+            if let Some(left) = adapter.refusals.checked_sub(1) {
+                adapter.refusals = left;
                 return false;
             }
-            if door.driver_panics {
+            if adapter.driver_panics {
                 resume_unwind(Box::new(DELIBERATE));
             }
-            let memory = vec![GARBAGE; door.bytes(block)];
-            let before = door.shadow(block).memory.replace(memory);
-            door.promise(before.is_none(), "memory is taken once");
+            let memory = vec![GARBAGE; adapter.bytes(block)];
+            let before = adapter.shadow(block).memory.replace(memory);
+            adapter.promise(before.is_none(), "memory is taken once");
             true
         })
     }
 
     fn fill(&mut self, token: Token, block: BlockId, _: Tier) -> Result<Progress, MoveFailure> {
-        self.watched(|door| {
-            let lease = door.tiers.verified(block)?;
-            door.start(token, block, Cargo::In(lease))
+        self.watched(|adapter| {
+            let lease = adapter.tiers.verified(block)?;
+            adapter.start(token, block, Cargo::In(lease))
         })
     }
 
     fn settle(&mut self, token: Token, outcome: Outcome) {
-        self.watched(|door| {
-            let flight = door.flights.iter().position(|flight| flight.token == token);
-            let cargo = flight.map(|index| door.flights.swap_remove(index).cargo);
+        self.watched(|adapter| {
+            let flight = adapter.flights.iter().position(|flight| flight.token == token);
+            let cargo = flight.map(|index| adapter.flights.swap_remove(index).cargo);
             match outcome {
                 Outcome::Left { block, copied, .. } => {
-                    door.shadow(block).memory = None;
+                    adapter.shadow(block).memory = None;
                     if let (Some(_), Some(Cargo::Out(draft))) = (copied, cargo) {
-                        door.tiers.keep(block, draft);
+                        adapter.tiers.keep(block, draft);
                     }
                 }
                 Outcome::Rescued { block, current: true, copied: Some(_), .. } => {
                     let Some(Cargo::Out(draft)) = cargo else { panic!("a copy was made") };
-                    door.tiers.keep(block, draft);
+                    adapter.tiers.keep(block, draft);
                 }
-                Outcome::NotReturned { block } => door.shadow(block).memory = None,
-                Outcome::Removed { block } => door.tiers.remove(block),
+                Outcome::NotReturned { block } => adapter.shadow(block).memory = None,
+                Outcome::Removed { block } => adapter.tiers.remove(block),
                 _ => {}
             }
         });
@@ -547,9 +550,9 @@ impl Mover for FakeDoor {
     }
 
     fn wait(&mut self, token: Token) -> Result<(), MoveFailure> {
-        self.watched(|door| {
-            let index = door.flights.iter().position(|flight| flight.token == token);
-            door.complete_flight(index.expect("a move under way"))
+        self.watched(|adapter| {
+            let index = adapter.flights.iter().position(|flight| flight.token == token);
+            adapter.complete_flight(index.expect("a move under way"))
         })
     }
 

@@ -1,7 +1,7 @@
-//! Numbers of each rank's own on disk, beside the run's checkpoints: residuals of a one-bit exchange, or what local steps leave.
+//! A file of each rank's own numbers for a checkpoint: residuals of a one-bit exchange, or moments of local steps.
 //!
-//! A file belongs to the checkpoint whose step and digest of losses it names. A checkpoint is whole without it: where any
-//! rank's is missing, damaged or of another number of ranks, all ranks begin without.
+//! The file names the step and the digest of losses of its checkpoint. A checkpoint is whole without it: if any rank's file is missing,
+//! damaged or of another number of ranks, all ranks begin without.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -12,8 +12,10 @@ use runs::checkpoint::Checkpoints;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::Ranks;
+
 const FORMAT: u32 = 1;
-/// The newest stay: a rank may save before rank 0 has given the checkpoint before its name.
+/// Newest files that stay: a rank may save before rank 0 has named the previous checkpoint.
 const NEWEST: usize = 2;
 const DIGEST: usize = 32;
 
@@ -23,7 +25,7 @@ pub(crate) type Pair = [Vec<f32>; 2];
 /// The numbers that a file holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Kept {
+pub(crate) enum Kept {
     /// Residuals of gradients and of sums.
     #[default]
     Residuals,
@@ -74,19 +76,44 @@ struct Header {
     lengths: Vec<[usize; 2]>,
 }
 
+impl Ranks {
+    /// Saves this rank's numbers with the checkpoint `at` in `run`.
+    pub(crate) fn save_state(
+        &self,
+        run: &Path,
+        at: SavedAt<'_>,
+        kept: Kept,
+        pairs: Pairs<'_>,
+    ) -> anyhow::Result<()> {
+        save(run, (self.rank(), self.world()), at, kept, pairs)
+            .context("saving what this rank has of its own")
+    }
+
+    /// The numbers that this rank saved with the checkpoint `at` in `run`, if every rank finds its own; otherwise the first reason
+    /// why one does not. Each rank may keep another kind of numbers.
+    pub(crate) fn load_state(
+        &mut self,
+        run: &Path,
+        at: SavedAt<'_>,
+        kept: Kept,
+    ) -> anyhow::Result<Result<Vec<Pair>, String>> {
+        let loaded = load(run, (self.rank(), self.world()), at, kept);
+        let own = loaded.as_ref().err().map_or_else(String::new, |error| format!("{error:#}"));
+        let reasons = self.gathered(own.as_bytes())?;
+        if let Some((rank, reason)) = reasons.iter().enumerate().find(|(_, reason)| !reason.is_empty()) {
+            return Ok(Err(format!("rank {rank}: {}", String::from_utf8_lossy(reason))));
+        }
+        Ok(Ok(loaded?))
+    }
+}
+
 /// The file of one rank for the checkpoint of `step` in `run`.
 fn path_of(run: &Path, rank: usize, kept: Kept, step: u64) -> PathBuf {
     run.join("ranks").join(rank.to_string()).join(format!("{}{step:08}", kept.prefix()))
 }
 
 /// Saves `pairs` in `run`, and removes files whose checkpoints are gone.
-pub(super) fn save(
-    run: &Path,
-    place: Place,
-    at: SavedAt<'_>,
-    kept: Kept,
-    pairs: Pairs<'_>,
-) -> io::Result<()> {
+fn save(run: &Path, place: Place, at: SavedAt<'_>, kept: Kept, pairs: Pairs<'_>) -> io::Result<()> {
     let path = path_of(run, place.0, kept, at.step);
     let folder = path.parent().unwrap_or(run);
     fs::create_dir_all(folder)?;
@@ -130,7 +157,7 @@ fn remove_superfluous(run: &Path, folder: &Path, prefix: &str) -> io::Result<()>
 }
 
 /// The pairs that were saved in `run`.
-pub(super) fn load(run: &Path, place: Place, at: SavedAt<'_>, kept: Kept) -> anyhow::Result<Vec<Pair>> {
+fn load(run: &Path, place: Place, at: SavedAt<'_>, kept: Kept) -> anyhow::Result<Vec<Pair>> {
     let path = path_of(run, place.0, kept, at.step);
     let name = || format!("reading {}", path.display());
     let saved = fs::metadata(&path).with_context(name)?.len().saturating_sub(DIGEST as u64);
@@ -159,7 +186,7 @@ pub(super) fn load(run: &Path, place: Place, at: SavedAt<'_>, kept: Kept) -> any
     header.lengths.into_iter().map(|[own, part]| Ok([numbers(own)?, numbers(part)?])).collect()
 }
 
-/// A reader that sums up what passes through it.
+/// A reader that digests the bytes it passes on.
 struct Summed<R> {
     from: R,
     digest: Sha256,

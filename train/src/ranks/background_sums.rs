@@ -1,8 +1,8 @@
-//! Sums that are made beside what the program computes: the backward pass of their own step, or the step after it.
+//! Sums that a thread makes while the backward pass of their step goes on.
 //!
-//! A thread has the engine from the first of some sums to the last, so nothing else is told to other ranks meanwhile. It sums
-//! in the order in which parameters are handed in, which has to be the same on all ranks. The step's own thread stands still only
-//! where it waits for a sum.
+//! The thread has the engine from the first sum of a step to the last, so the ranks make no other call meanwhile. It sums
+//! parameters in the order in which they are submitted, which has to be the same on all ranks. The training thread stands still
+//! only while it waits for a sum.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -12,13 +12,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use exchange::{Engine, Exact, Exchange, Pairwise};
+use exchange::{Engine, Pairwise};
 
-use super::one_bit::OneBits;
 use super::{LEFT, Metered, Ranks};
 
-/// Sums on their way.
-pub(crate) struct Beside {
+/// Sums under way.
+pub(crate) struct BackgroundSums {
     jobs: Sender<Job>,
     sums: Receiver<Option<Vec<f32>>>,
     thread: JoinHandle<Returned>,
@@ -31,31 +30,31 @@ pub(crate) struct Job {
     pub(crate) own: Pairwise,
     /// The parameter's place in the model.
     pub(crate) place: usize,
-    /// The one rank that wants the sum; all where there is none.
+    /// The rank that gets the sum; `None` for all.
     pub(crate) owner: Option<usize>,
 }
 
 struct Returned {
     /// Not left with a run that fails: see [`Ranks::end`].
     engine: ManuallyDrop<Box<dyn Metered>>,
-    one_bit: Option<OneBits>,
     outcome: exchange::Result<()>,
 }
 
 impl Ranks {
-    /// Begins sums. Until they [end](Self::end_sums) nothing else can be told.
-    pub(crate) fn begin_sums(&mut self) -> anyhow::Result<Beside> {
-        self.engine()?;
+    /// Begins sums, each made by `sum`. Until they [end](Self::end_sums) the ranks can make no other call.
+    pub(crate) fn begin_sums(
+        &mut self,
+        mut sum: impl FnMut(&mut dyn Engine, Job) -> exchange::Result<Vec<f32>> + Send + 'static,
+    ) -> anyhow::Result<BackgroundSums> {
         let engine = self.engine.take().context(LEFT)?;
         self.costs = engine.costs();
         let mut engine = ManuallyDrop::new(engine);
-        let mut one_bit = self.one_bit.take();
         let (jobs, waiting) = channel::<Job>();
         let (done, sums) = channel();
         let summing = move || {
             let mut outcome = Ok(());
             for job in waiting {
-                let summed = outcome.clone().and_then(|()| sum(engine.as_mut(), one_bit.as_mut(), job));
+                let summed = outcome.clone().and_then(|()| sum(engine.as_mut(), job));
                 let numbers = match summed {
                     Ok(numbers) => Some(numbers),
                     Err(error) => {
@@ -63,40 +62,39 @@ impl Ranks {
                         None
                     }
                 };
-                // Whoever does not wait any more has failed itself.
+                // A receiver that is gone has failed itself.
                 _ = done.send(numbers);
             }
-            Returned { engine, one_bit, outcome }
+            Returned { engine, outcome }
         };
         let thread = thread::Builder::new().name("sums".to_owned()).spawn(summing);
         let thread = thread.context("starting a thread that sums gradients")?;
-        Ok(Beside { jobs, sums, thread, stood: Cell::default() })
+        Ok(BackgroundSums { jobs, sums, thread, stood: Cell::default() })
     }
 
-    /// Waits for all that was handed in. What has failed is told here.
-    pub(crate) fn end_sums(&mut self, sums: Beside) -> anyhow::Result<()> {
+    /// Waits for all submitted sums. The error is that of the first one that failed.
+    pub(crate) fn end_sums(&mut self, sums: BackgroundSums) -> anyhow::Result<()> {
         let begun = Instant::now();
         drop(sums.jobs);
         let returned = sums.thread.join().unwrap_or_else(|panic| resume_unwind(panic));
-        let Returned { engine, one_bit, outcome } = returned;
+        let Returned { engine, outcome } = returned;
         let before = std::mem::replace(&mut self.costs, engine.costs());
-        self.beside += self.costs.time.saturating_sub(before.time);
+        self.in_background += self.costs.time.saturating_sub(before.time);
         self.waited += sums.stood.get() + begun.elapsed();
         *self.engine = Some(ManuallyDrop::into_inner(engine));
-        self.one_bit = one_bit;
         self.heard(outcome).context("summing gradients over the ranks")
     }
 }
 
-impl Beside {
-    /// Has contributions summed with those of other ranks.
-    pub(crate) fn hand_in(&self, job: Job) {
-        // After a panic nobody takes it, which is told at the end.
+impl BackgroundSums {
+    /// Queues contributions, to be summed with those of other ranks.
+    pub(crate) fn submit(&self, job: Job) {
+        // After a panic of the thread the send fails, and `end_sums` reports the panic.
         _ = self.jobs.send(job);
     }
 
-    /// Waits for the first sum that was handed in and not taken; `None` where it has failed, or one before it has. Whoever does not
-    /// own the parameter gets no numbers.
+    /// Waits for the first sum that was submitted and not taken; `None` if it has failed, or one before it has. Ranks that do not own
+    /// the parameter get no numbers.
     pub(crate) fn take(&self) -> Option<Vec<f32>> {
         let begun = Instant::now();
         let sum = self.sums.recv().ok().flatten();
@@ -105,24 +103,10 @@ impl Beside {
     }
 }
 
-fn sum(
-    engine: &mut dyn Engine,
-    one_bit: Option<&mut OneBits>,
-    Job { own, place, owner }: Job,
-) -> exchange::Result<Vec<f32>> {
-    if let Some(one_bit) = one_bit.and_then(|one_bit| one_bit.of(place, own.len())) {
-        return one_bit.sum(engine, own);
-    }
-    let Some(owner) = owner else { return Exact::default().sum(engine, own) };
-    let mut parts = vec![0; engine.world()];
-    parts[owner] = own.len();
-    Exact::default().reduce_scatter(engine, own, &parts)
-}
-
 #[cfg(test)]
 mod tests {
     use exchange::threads::{self, Threads};
-    use exchange::{Alone, Costs, Counted, Error};
+    use exchange::{Alone, Costs, Counted, Error, Exact, Exchange as _};
 
     use super::super::Watched;
     use super::*;
@@ -181,9 +165,10 @@ mod tests {
             let stood = |ranks: &Ranks| ranks.spent().expect("two ranks").stood;
             assert!(ranks.all(true).expect("no fault"));
             assert_eq!(stood(&ranks), CALL);
-            let sums = ranks.begin_sums().expect("no fault");
+            let exact = |engine: &mut dyn Engine, job: Job| Exact::default().sum(engine, job.own);
+            let sums = ranks.begin_sums(exact).expect("no fault");
             let own = Pairwise::of_sums(ranks.share(2), 1, vec![vec![1.5]]).expect("one each");
-            sums.hand_in(Job { own, place: 0, owner: None });
+            sums.submit(Job { own, place: 0, owner: None });
             assert_eq!(stood(&ranks), CALL, "nobody waits");
             assert_eq!(sums.take(), Some(vec![3.0]));
             ranks.end_sums(sums).expect("no fault");

@@ -50,7 +50,7 @@ pub(super) fn prefer<R: InnerRuntime>(device: &R::Device, binding: &Binding, pre
         if let Some(id) = server.table.name(binding).block()
             && let Err(fault) = server.pager.prefer(id, preference)
         {
-            server.distrust(id, fault, "noting a hint");
+            server.report_fault(id, fault, "noting a hint");
         }
     });
 }

@@ -1,4 +1,4 @@
-//! Local steps with an outer step now and then (DiLoCo): for links that are slower than many steps.
+//! Local steps with a periodic outer step (DiLoCo): for links that are slower than many steps.
 //!
 //! Every rank trains alone for `inner` steps. Then the ranks average their weights, and the way from the last outer
 //! weights to that average is taken as a gradient `Δ` of an outer step with Nesterov momentum:
@@ -71,8 +71,8 @@ impl Outer {
         Ok(sum)
     }
 
-    /// Takes the outer step to where `average` leads and sets `weights` to its result. Whoever is to average again after a failure
-    /// calls it after a `commit`; who goes back to a checkpoint then needs no vote.
+    /// Takes the outer step towards `average` and sets `weights` to its result. A program that averages again after a failure calls
+    /// it after a `commit`. One that returns to a checkpoint needs no vote.
     pub fn step(&mut self, average: &[f32], weights: &mut [f32]) -> Result<()> {
         self.check(average.len())?;
         self.check(weights.len())?;

@@ -54,7 +54,7 @@ impl Rows {
 
 /// A runtime's interface for copies in parallel with its own work.
 #[doc(hidden)]
-pub trait SideCopies<S>: Debug + Default + Send {
+pub trait CopyStreams<S>: Debug + Default + Send {
     /// A handle to the end of one copy.
     type End: Debug + Send + Sync + 'static;
 
@@ -126,12 +126,12 @@ enum Host {
     Reader,
 }
 
-type Side<R> = <R as InnerRuntime>::Side;
-type End<R> = <Side<R> as SideCopies<<R as cubecl_core::Runtime>::Server>>::End;
+type StreamsOf<R> = <R as InnerRuntime>::CopyStreams;
+type End<R> = <StreamsOf<R> as CopyStreams<<R as cubecl_core::Runtime>::Server>>::End;
 
 /// The parallel copies of one device.
 pub(super) struct Copies<R: InnerRuntime> {
-    side: Side<R>,
+    streams: StreamsOf<R>,
     copying: HashMap<CopyId, Copying<End<R>>>,
     /// Copies in flight in each direction, oldest first: each direction runs in order.
     out: VecDeque<CopyId>,
@@ -148,7 +148,7 @@ pub(super) struct Copies<R: InnerRuntime> {
 impl<R: InnerRuntime> Default for Copies<R> {
     fn default() -> Self {
         Self {
-            side: Side::<R>::default(),
+            streams: StreamsOf::<R>::default(),
             copying: HashMap::new(),
             out: VecDeque::new(),
             back: VecDeque::new(),
@@ -162,11 +162,11 @@ impl<R: InnerRuntime> Default for Copies<R> {
 
 impl<R: InnerRuntime> Copies<R> {
     pub fn watch(&mut self, server: &mut R::Server, index: usize, begin: &mut dyn FnMut(&mut R::Server)) {
-        self.side.watch(server, index, begin);
+        self.streams.watch(server, index, begin);
     }
 
     pub fn serves(&self, index: usize) -> bool {
-        self.side.serves(index)
+        self.streams.serves(index)
     }
 
     pub fn start_out(
@@ -182,7 +182,7 @@ impl<R: InnerRuntime> Copies<R> {
         let after = (index, last.and_then(|last| marks.after(last)));
         // SAFETY: both memories are kept in `copying`.
         let end =
-            unsafe { self.side.start_out(server, handle, after, Rows::whole(draft.len()), &mut draft) }?;
+            unsafe { self.streams.start_out(server, handle, after, Rows::whole(draft.len()), &mut draft) }?;
         marks.moves();
         let id = self.keep(Arc::new(end), Host::Target(token, draft, device.clone()));
         self.out.push_back(id);
@@ -197,14 +197,14 @@ impl<R: InnerRuntime> Copies<R> {
     ) -> Result<CopyId, String> {
         let bytes = copy.bytes().len() as u64;
         let handle = Handle::from_memory(device.clone(), stream, bytes);
-        let address = Side::<R>::address(server, handle)?;
+        let address = StreamsOf::<R>::address(server, handle)?;
         let marks = self.marks.entry(index).or_default();
         marks.moves();
         // SAFETY: both memories are kept in `copying`.
-        let end = unsafe { self.side.start_back(address, index, copy.bytes(), marks.take(address)) }?;
+        let end = unsafe { self.streams.start_back(address, index, copy.bytes(), marks.take(address)) }?;
         let id = self.keep(Arc::new(end), Host::Source { _copy: copy });
         self.back.push_back(id);
-        self.let_go_of_ended();
+        self.release_ended();
         Ok(id)
     }
 
@@ -217,18 +217,18 @@ impl<R: InnerRuntime> Copies<R> {
     ) -> Result<(CopyId, Reading<R>), String> {
         // SAFETY: the returned `Reading` keeps the host memory. Later users of the device memory wait for the copy on
         // the device.
-        let end = unsafe { self.side.start_out(server, device, (index, None), rows, &mut host) }?;
+        let end = unsafe { self.streams.start_out(server, device, (index, None), rows, &mut host) }?;
         let end = Arc::new(end);
         let id = self.keep(end.clone(), Host::Reader);
         self.read.push_back(id);
-        self.let_go_of_ended();
+        self.release_ended();
         Ok((id, Reading { end, host: Some(host) }))
     }
 
     /// Records a point in the stream's work after `pieces` pieces, before the next one is queued.
     pub fn mark(&mut self, index: usize, pieces: u64) {
         if let Some(marks) = self.marks.get_mut(&index).filter(|marks| marks.is_moving()) {
-            marks.mark(pieces, self.side.mark(index));
+            marks.mark(pieces, self.streams.mark(index));
         }
     }
 
@@ -238,10 +238,10 @@ impl<R: InnerRuntime> Copies<R> {
     }
 
     /// Records a release of this stream's memory and the number of its last use; `None` if other work may still use it.
-    pub fn let_go(&mut self, server: &mut R::Server, (device, index): (Handle, usize), last: Option<u64>) {
+    pub fn release(&mut self, server: &mut R::Server, (device, index): (Handle, usize), last: Option<u64>) {
         let Some(marks) = self.marks.get_mut(&index) else { return };
-        match Side::<R>::address(server, device) {
-            Ok(address) => marks.let_go(address, last),
+        match StreamsOf::<R>::address(server, device) {
+            Ok(address) => marks.release(address, last),
             Err(_) => marks.forget_all(),
         }
     }
@@ -261,14 +261,14 @@ impl<R: InnerRuntime> Copies<R> {
     /// Orders all later work of the stream after the copy.
     pub fn order(&mut self, index: usize, copy: CopyId) -> Result<(), String> {
         // The host has already seen the end of a copy that is gone.
-        self.copying.get(&copy).map_or(Ok(()), |copying| self.side.order(index, &copying.end))
+        self.copying.get(&copy).map_or(Ok(()), |copying| self.streams.order(index, &copying.end))
     }
 
     /// The next copy to the host that has ended since the last call.
     pub fn ended(&mut self) -> Option<(Token, Result<(), String>)> {
-        self.let_go_of_ended();
+        self.release_ended();
         let oldest = *self.out.front()?;
-        match Side::<R>::has_ended(&self.copying.get(&oldest)?.end) {
+        match StreamsOf::<R>::has_ended(&self.copying.get(&oldest)?.end) {
             Ok(false) => None,
             Ok(true) => self.finish(0),
             Err(reason) => self.finish(0).map(|(token, _)| (token, Err(reason))),
@@ -277,9 +277,9 @@ impl<R: InnerRuntime> Copies<R> {
 
     /// Waits for the copy of this move; all earlier ones have ended then, too.
     pub fn wait(&mut self, token: Token) -> Result<(), String> {
-        let is_it =
+        let is_wanted =
             |copying: &Copying<End<R>>| matches!(copying.host, Host::Target(other, ..) if other == token);
-        let position = self.out.iter().position(|id| self.copying.get(id).is_some_and(is_it));
+        let position = self.out.iter().position(|id| self.copying.get(id).is_some_and(is_wanted));
         let position = position.ok_or("no such copy is under way")?;
         self.finish(position).map_or(Ok(()), |(_, end)| end)
     }
@@ -288,7 +288,7 @@ impl<R: InnerRuntime> Copies<R> {
     fn finish(&mut self, position: usize) -> Option<(Token, Result<(), String>)> {
         let Copying { end, host } = self.copying.remove(&self.out.remove(position)?)?;
         let Host::Target(token, draft, _device) = host else { return None };
-        let end = Side::<R>::wait(&end);
+        let end = StreamsOf::<R>::wait(&end);
         if end.is_ok() {
             self.landed.insert(token, draft);
         }
@@ -301,11 +301,11 @@ impl<R: InnerRuntime> Copies<R> {
     }
 
     /// Forgets uploads and reads that have ended, and releases the host memory of the uploads.
-    pub fn let_go_of_ended(&mut self) {
+    pub fn release_ended(&mut self) {
         for under_way in [&mut self.back, &mut self.read] {
             while let Some(oldest) = under_way.front()
                 && let Some(copying) = self.copying.get(oldest)
-                && !matches!(Side::<R>::has_ended(&copying.end), Ok(false))
+                && !matches!(StreamsOf::<R>::has_ended(&copying.end), Ok(false))
             {
                 self.copying.remove(oldest);
                 under_way.pop_front();
@@ -313,11 +313,10 @@ impl<R: InnerRuntime> Copies<R> {
         }
     }
 
-    /// Waits for all copies.
     pub fn wait_for_all(&self) {
         for id in self.out.iter().chain(&self.back).chain(&self.read) {
             if let Some(copying) = self.copying.get(id)
-                && let Err(reason) = Side::<R>::wait(&copying.end)
+                && let Err(reason) = StreamsOf::<R>::wait(&copying.end)
             {
                 tracing::warn!(target: crate::journal::TARGET, "waiting for a copy: {reason}");
             }
@@ -334,7 +333,7 @@ pub(super) struct Reading<R: InnerRuntime> {
 
 impl<R: InnerRuntime> Reading<R> {
     pub fn wait(mut self) -> Result<Bytes, String> {
-        Side::<R>::wait(&self.end)?;
+        StreamsOf::<R>::wait(&self.end)?;
         Ok(self.host.take().expect("they are handed over once"))
     }
 }
@@ -342,7 +341,7 @@ impl<R: InnerRuntime> Reading<R> {
 impl<R: InnerRuntime> Drop for Reading<R> {
     fn drop(&mut self) {
         if self.host.is_some()
-            && let Err(reason) = Side::<R>::wait(&self.end)
+            && let Err(reason) = StreamsOf::<R>::wait(&self.end)
         {
             tracing::warn!(target: crate::journal::TARGET, "waiting for bytes of a dropped read: {reason}");
         }
@@ -357,10 +356,10 @@ impl<R: InnerRuntime> Debug for Reading<R> {
 
 /// Returns `Pending` once. So the first poll of a future runs the code before this point, and its caller may do other
 /// work before the rest.
-pub(super) async fn begun() {
-    let mut is_begun = false;
+pub(super) async fn yield_once() {
+    let mut has_yielded = false;
     poll_fn(|context| {
-        if std::mem::replace(&mut is_begun, true) {
+        if std::mem::replace(&mut has_yielded, true) {
             return Poll::Ready(());
         }
         context.waker().wake_by_ref();

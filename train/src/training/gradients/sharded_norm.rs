@@ -1,4 +1,4 @@
-//! The norm of gradients that ranks divide: each is squared by its owner, and all are added up as if one process had squared them.
+//! The norm of sharded gradients: each owner squares its own, and the squares are added in the model's order, as in one process.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::ranks::Ranks;
 
 impl<I: Backend> Sum<'_, I> {
     /// The norm of all gradients as one vector, on every rank.
-    pub(super) fn divided_norm(&mut self, gpt: &Gpt<Autodiff<I>>, ranks: &mut Ranks) -> anyhow::Result<f32> {
+    pub(crate) fn sharded_norm(&mut self, gpt: &Gpt<Autodiff<I>>, ranks: &mut Ranks) -> anyhow::Result<f32> {
         let mut ids = Ids::default();
         gpt.visit(&mut ids);
         let mut squares = self.own_squares(gpt)?;

@@ -1,7 +1,7 @@
-//! Parts of a checkpoint that other ranks keep: moments, and master weights where the device has fewer bits. They are fetched one
-//! after another, in the order of its files.
+//! Parts of a checkpoint that other ranks keep: moments, and master weights if the device has fewer bits. Rank 0 fetches them one
+//! by one, in the order of the checkpoint's files.
 //!
-//! Every rank takes part in every fetch. So whatever becomes of the files, rank 0 fetches all of them.
+//! Every rank takes part in every fetch, so rank 0 fetches all parts even if it fails to write them.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +15,19 @@ use crate::ranks::Ranks;
 
 use super::snapshot::{Own, PARTS};
 
-/// The list of tensors to fetch, and how many have been fetched.
-pub(crate) struct Lending<'r> {
+/// Tensors to fetch, and how many have been fetched.
+pub(crate) struct ShardGather<'r> {
     ranks: &'r mut Ranks,
     /// Master weights in the order of their names, then moments in that of theirs.
-    lent: Vec<Lent>,
+    remote: Vec<RemoteTensor>,
     next: usize,
-    /// Steps that each parameter has taken, wherever its moments are.
+    /// Steps that each parameter of the model has taken.
     pub(super) times: BTreeMap<String, usize>,
 }
 
 /// One tensor of a parameter.
 #[derive(Debug, Clone)]
-pub(super) struct Lent {
+pub(super) struct RemoteTensor {
     pub(super) key: String,
     parameter: String,
     what: What,
@@ -42,7 +42,7 @@ enum What {
     Moment(usize),
 }
 
-impl<'r> Lending<'r> {
+impl<'r> ShardGather<'r> {
     /// The same list on every rank.
     pub(super) fn begin<I: Managed>(optimizer: &Optimizer<I>, ranks: &'r mut Ranks) -> anyhow::Result<Self> {
         let own = serde_json::to_vec(&times(optimizer)?)?;
@@ -52,75 +52,76 @@ impl<'r> Lending<'r> {
                 serde_json::from_slice(&theirs).context("reading another rank's steps")?;
             times.extend(theirs);
         }
-        let (mut lent, mut moments) = (Vec::new(), Vec::new());
+        let (mut remote, mut moments) = (Vec::new(), Vec::new());
         for name in times.keys() {
             let owned = optimizer.owners.get(name).with_context(|| format!("`{name}` is no parameter"))?;
-            let rank = owned.shape.num_dims();
-            let of = |key, what| Lent {
+            let dims = owned.shape.num_dims();
+            let of = |key, what| RemoteTensor {
                 key,
                 parameter: name.clone(),
                 what,
                 owner: owned.rank,
                 shape: owned.shape.to_vec(),
             };
-            if optimizer.host.as_ref().is_some_and(|host| host.completes(name, rank)) {
-                lent.push(of(name.clone(), What::Masters));
+            if optimizer.host.as_ref().is_some_and(|host| host.completes(name, dims)) {
+                remote.push(of(name.clone(), What::Masters));
             }
-            let second = keeps_second_moment(optimizer.kind(), name, rank);
+            let second = keeps_second_moment(optimizer.kind(), name, dims);
             for (part, word) in PARTS.iter().enumerate().take(1 + usize::from(second)) {
                 moments.push(of(format!("{name}.{word}"), What::Moment(part)));
             }
         }
         moments.sort_by(|one, other| one.key.cmp(&other.key));
-        lent.extend(moments);
-        lent.retain(|lent| lent.owner != 0);
-        Ok(Self { ranks, lent, next: 0, times })
+        remote.extend(moments);
+        remote.retain(|remote| remote.owner != 0);
+        Ok(Self { ranks, remote, next: 0, times })
     }
 
     /// Moments that other ranks keep, in order.
-    pub(super) fn moments(&self) -> Vec<Lent> {
-        self.lent.iter().filter(|lent| lent.what != What::Masters).cloned().collect()
+    pub(super) fn moments(&self) -> Vec<RemoteTensor> {
+        self.remote.iter().filter(|remote| remote.what != What::Masters).cloned().collect()
     }
 
     /// Whether another rank has the master weights of this parameter.
     pub(super) fn has_masters_of(&self, parameter: &str) -> bool {
-        self.lent.iter().any(|lent| lent.what == What::Masters && lent.parameter == parameter)
+        self.remote.iter().any(|remote| remote.what == What::Masters && remote.parameter == parameter)
     }
 
-    /// The numbers of one of them, which is next.
+    /// The numbers of the next tensor, which has to be `key`.
     pub(super) fn fetch(&mut self, key: &str) -> anyhow::Result<Vec<f32>> {
-        let lent = self.lent.get(self.next).filter(|lent| lent.key == key);
-        let lent = lent.with_context(|| format!("`{key}` is asked for out of turn"))?;
-        let mut numbers = vec![0.0; lent.shape.iter().product()];
+        let remote = self.remote.get(self.next).filter(|remote| remote.key == key);
+        let remote = remote.with_context(|| format!("`{key}` is asked for out of turn"))?;
+        let mut numbers = vec![0.0; remote.shape.iter().product()];
         self.next += 1;
-        self.ranks.hear(lent.owner, bytemuck::cast_slice_mut(&mut numbers))?;
+        self.ranks.hear(remote.owner, bytemuck::cast_slice_mut(&mut numbers))?;
         Ok(numbers)
     }
 
     /// Bytes of the moments that other ranks keep.
     pub(super) fn bytes(&self) -> u64 {
-        let elements = self.moments().iter().map(|lent| lent.shape.iter().product::<usize>()).sum::<usize>();
+        let elements =
+            self.moments().iter().map(|remote| remote.shape.iter().product::<usize>()).sum::<usize>();
         (elements * size_of::<f32>()) as u64
     }
 
-    /// Fetches what nobody asked for.
+    /// Fetches the rest, so that no other rank waits.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
-        while let Some(lent) = self.lent.get(self.next) {
-            let key = lent.key.clone();
+        while let Some(remote) = self.remote.get(self.next) {
+            let key = remote.key.clone();
             self.fetch(&key)?;
         }
         Ok(())
     }
 
-    /// Answers rank 0.
-    pub(super) fn serve<I: Managed, B: Backend>(
+    /// Sends this rank's tensors to rank 0, in the order in which it fetches them.
+    pub(super) fn send_shards<I: Managed, B: Backend>(
         self,
         optimizer: &Optimizer<I>,
         gpt: &Gpt<B>,
     ) -> anyhow::Result<()> {
-        let Self { ranks, lent, .. } = self;
+        let Self { ranks, remote, .. } = self;
         let kept = Own::of(optimizer)?;
-        for Lent { parameter, what, owner, shape, .. } in lent {
+        for RemoteTensor { parameter, what, owner, shape, .. } in remote {
             let mut numbers = vec![0.0; shape.iter().product()];
             if owner == ranks.rank() {
                 let own = match what {

@@ -1,9 +1,8 @@
-//! Gradients that leave for their sum over the ranks while the rest of the backward pass goes on.
+//! Sums of gradients over the ranks during the backward pass.
 //!
-//! All ranks hand parameters in one order, that in which a pass comes to them. A parameter's turn comes when its gradients of this
-//! rank's last micro-batch are there; what the pass leaves over, and everything of a rank that has no micro-batch, follows
-//! behind it. How many elements are under way at once, and so when each sum is waited for, follows from the model
-//! alone and from no time.
+//! All ranks submit parameters in one order, that of the backward pass. A rank submits a parameter once the gradient of its last
+//! micro-batch has arrived. Parameters that the pass leaves over follow after it, and all parameters of a rank without a
+//! micro-batch. The model alone decides how many elements are under way and when a sum is waited for, so no clock changes the order.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,20 +14,20 @@ use exchange::Pairwise;
 use models::Gpt;
 
 use super::sum::Sum;
-use crate::ranks::{Beside, Job};
+use crate::ranks::{BackgroundSums, Job};
 
-/// Parameters on their way out and back.
-pub(super) struct Departing<I: Backend> {
-    pub(super) sums: Beside,
-    pub(super) turns: Turns,
+/// Parameters whose sums are under way.
+pub(crate) struct OverlappedReduce<I: Backend> {
+    pub(crate) sums: BackgroundSums,
+    pub(crate) order: ReduceOrder,
     next: usize,
     under_way: VecDeque<UnderWay<I>>,
 }
 
-/// The order in which parameters leave, and the most elements that are under way at once.
+/// The order in which parameters are submitted, and the most elements that are under way at once.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Turns {
-    pub(super) order: Vec<ParamId>,
+pub(crate) struct ReduceOrder {
+    pub(crate) ids: Vec<ParamId>,
     /// The place of each in the model.
     places: HashMap<ParamId, usize>,
     window: usize,
@@ -47,14 +46,14 @@ struct UnderWay<I: Backend> {
 
 type Land<I> = fn(&mut Sum<'_, I>, ParamId, Vec<f32>, Shape, &<I as BackendTypes>::Device);
 
-impl Turns {
-    /// As a pass that recomputes `every` so many blocks comes to them: the head, then segments from the last to the first, the
-    /// embeddings with that. Without recomputation all come at once, in the model's order.
-    pub(super) fn of_pass<B: Backend>(gpt: &Gpt<B>, every: Option<usize>) -> Self {
+impl ReduceOrder {
+    /// The order of a backward pass that recomputes segments of `every` blocks: the head, then segments from the last to the first, the
+    /// embeddings with the first. Without recomputation all arrive at once, in the model's order.
+    pub(crate) fn of_pass<B: Backend>(gpt: &Gpt<B>, every: Option<usize>) -> Self {
         let named = Named::of(gpt);
         let largest = named.iter().map(|(_, _, len)| *len).max().unwrap_or_default();
         let places = ids(&named).into_iter().zip(0..).collect();
-        let Some(every) = every else { return Self { order: ids(&named), places, window: largest } };
+        let Some(every) = every else { return Self { ids: ids(&named), places, window: largest } };
         let segment = |name: &str| {
             let block = name.strip_prefix("blocks.")?.split('.').next()?.parse::<usize>().ok()?;
             Some(block / every.max(1))
@@ -69,7 +68,7 @@ impl Turns {
             }
         }
         let window = segments.into_values().max().unwrap_or_default().max(largest);
-        Self { order: ids(&in_turn), places, window }
+        Self { ids: ids(&in_turn), places, window }
     }
 }
 
@@ -106,32 +105,32 @@ impl<B: Backend> ModuleVisitor<B> for Named {
     }
 }
 
-impl<I: Backend> Departing<I> {
-    pub(super) fn begin(sums: Beside, turns: Turns) -> Self {
-        Self { sums, turns, next: 0, under_way: VecDeque::new() }
+impl<I: Backend> OverlappedReduce<I> {
+    pub(crate) fn begin(sums: BackgroundSums, order: ReduceOrder) -> Self {
+        Self { sums, order, next: 0, under_way: VecDeque::new() }
     }
 
-    /// Whether it is the turn of this parameter.
+    /// Whether this parameter is the next to submit.
     fn is_next(&self, id: ParamId) -> bool {
-        self.turns.order.get(self.next) == Some(&id)
+        self.order.ids.get(self.next) == Some(&id)
     }
 
-    /// Whether all have left.
-    pub(super) fn are_out(&self) -> bool {
-        self.next == self.turns.order.len()
+    /// Whether all are submitted.
+    pub(crate) fn are_out(&self) -> bool {
+        self.next == self.order.ids.len()
     }
 
-    /// The parameter that has to be back before `elements` more may leave.
+    /// The sum to wait for before `elements` more may be under way.
     fn next_to_land(&mut self, elements: usize) -> Option<UnderWay<I>> {
         let under_way: usize = self.under_way.iter().map(|one| one.shape.num_elements()).sum();
-        if under_way.saturating_add(elements) > self.turns.window { self.under_way.pop_front() } else { None }
+        if under_way.saturating_add(elements) > self.order.window { self.under_way.pop_front() } else { None }
     }
 }
 
 impl<I: Backend> Sum<'_, I> {
-    /// Lets a parameter leave if it is its turn, all of whose gradients of this rank are there.
-    pub(super) fn depart<const D: usize>(&mut self, id: ParamId, shape: Shape, device: I::Device) {
-        if self.departing.as_ref().is_none_or(|departing| !departing.is_next(id)) {
+    /// Submits a parameter whose gradients of this rank have all arrived, if it is the next one.
+    pub(crate) fn submit<const D: usize>(&mut self, id: ParamId, shape: Shape, device: I::Device) {
+        if self.reduce.as_ref().is_none_or(|reduce| !reduce.is_next(id)) {
             return;
         }
         let len = shape.num_elements();
@@ -146,34 +145,32 @@ impl<I: Backend> Sum<'_, I> {
         self.held.add(bytes);
         let owner = self.owners.owner(id);
         let returns = owner.is_none_or(|owner| owner == self.share.rank);
-        let departing = self.departing.as_mut().expect("it was there before");
-        let place = departing.turns.places[&id];
-        departing.sums.hand_in(Job { own, place, owner });
-        departing.next += 1;
-        departing.under_way.push_back(UnderWay { id, shape, device, returns, bytes, land: land::<I, D> });
+        let reduce = self.reduce.as_mut().expect("it was there before");
+        let place = reduce.order.places[&id];
+        reduce.sums.submit(Job { own, place, owner });
+        reduce.next += 1;
+        reduce.under_way.push_back(UnderWay { id, shape, device, returns, bytes, land: land::<I, D> });
     }
 
-    /// Zeros, which a rank that has failed contributes, so that no other waits for it: they hear of the failure in the vote.
+    /// Zeros from a failed rank, so that no other rank waits. The vote reports the failure.
     fn nothing(&self, len: usize) -> Pairwise {
         let range = self.share.range();
         let zeros = vec![vec![0.0; len]; self.share.held(range.end - range.start)];
         Pairwise::of_sums(self.share, len, zeros).expect("as many as are held")
     }
 
-    /// Lets everything leave that has not, and waits until all of it is back.
-    pub(super) fn depart_all(&mut self, gpt: &Gpt<Autodiff<I>>) {
-        while self.departing.as_ref().is_some_and(|departing| !departing.are_out()) {
-            gpt.visit(&mut Departures { sum: self });
+    /// Submits the remaining parameters and waits for all sums.
+    pub(crate) fn submit_all(&mut self, gpt: &Gpt<Autodiff<I>>) {
+        while self.reduce.as_ref().is_some_and(|reduce| !reduce.are_out()) {
+            gpt.visit(&mut SubmitAll { sum: self });
         }
         self.land_until(usize::MAX);
     }
 
     fn land_until(&mut self, elements: usize) {
-        while let Some(landing) =
-            self.departing.as_mut().and_then(|departing| departing.next_to_land(elements))
-        {
+        while let Some(landing) = self.reduce.as_mut().and_then(|reduce| reduce.next_to_land(elements)) {
             let UnderWay { id, shape, device, returns, bytes, land } = landing;
-            let sum = self.departing.as_ref().and_then(|departing| departing.sums.take());
+            let sum = self.reduce.as_ref().and_then(|reduce| reduce.sums.take());
             self.held.remove(bytes);
             if let Some(sum) = sum.filter(|_| returns) {
                 land(self, id, sum, shape, &device);
@@ -199,12 +196,12 @@ fn land<I: Backend, const D: usize>(
     sum.complete_with::<D>(id, numbers, shape, device);
 }
 
-struct Departures<'d, 's, I: Backend> {
+struct SubmitAll<'d, 's, I: Backend> {
     sum: &'d mut Sum<'s, I>,
 }
 
-impl<I: Backend> ModuleVisitor<Autodiff<I>> for Departures<'_, '_, I> {
+impl<I: Backend> ModuleVisitor<Autodiff<I>> for SubmitAll<'_, '_, I> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Autodiff<I>, D>>) {
-        self.sum.depart::<D>(param.id, param.lazy_shape(), param.lazy_device());
+        self.sum.submit::<D>(param.id, param.lazy_shape(), param.lazy_device());
     }
 }
