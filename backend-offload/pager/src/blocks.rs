@@ -94,8 +94,7 @@ impl Blocks {
     }
 
     fn block_mut(&mut self, id: BlockId) -> Result<&mut Block, Fault> {
-        let slot = self.slots.get_mut(id.index as usize).ok_or(Fault::UnknownBlock(id))?;
-        slot.block.as_mut().filter(|_| slot.generation == id.generation).ok_or(Fault::UnknownBlock(id))
+        find(&mut self.slots, id)
     }
 
     pub fn live(&self) -> impl Iterator<Item = (BlockId, &Block)> + Clone {
@@ -145,7 +144,7 @@ impl Blocks {
         if block.copies.moving().is_none() {
             self.ledger.post(block.bytes, block.arena, freed(&block.copies))?;
         }
-        if let Some(at) = block.copies.token().and_then(|token| self.find(token).ok()) {
+        if let Some(at) = block.copies.token().and_then(|token| self.position(token).ok()) {
             if block.copies.moving().is_some() {
                 self.under_way[at].removed = Some(Box::new(block));
             } else {
@@ -170,7 +169,7 @@ impl Blocks {
         if let Some(token) = block.copies.token()
             && copies.token().is_none()
         {
-            self.under_way.remove(self.find(token)?);
+            self.under_way.remove(self.position(token)?);
         }
         self.block_mut(id)?.copies = copies;
         Ok(change.loses)
@@ -186,12 +185,12 @@ impl Blocks {
         frees: Option<Tier>,
         attempted: &'static str,
     ) -> Result<Token, Fault> {
-        let block = *self.block(id)?;
+        let block = find(&mut self.slots, id)?;
         let token = Token(self.started);
         let mut copies = block.copies;
-        let change = copies.start(token, to, frees).ok_or_else(|| illegal(attempted, id, &block))?;
+        let change = copies.start(token, to, frees).ok_or_else(|| illegal(attempted, id, block))?;
         self.ledger.post(block.bytes, block.arena, change)?;
-        self.block_mut(id)?.copies = copies;
+        block.copies = copies;
         self.under_way.push(UnderWay { token, id, removed: None });
         self.started += 1;
         Ok(token)
@@ -199,24 +198,24 @@ impl Blocks {
 
     /// Ends a transfer. One that failed leaves the block where it was, dirty or clean as it was.
     pub fn end(&mut self, token: Token, succeeded: bool) -> Result<Ended, Fault> {
-        let at = self.find(token)?;
-        let UnderWay { id, ref removed, .. } = self.under_way[at];
-        let is_removed = removed.is_some();
-        let block = removed.as_deref().map_or_else(|| self.block(id), Ok)?;
-        let (bytes, arena, mut copies) = (block.bytes, block.arena, block.copies);
-        let (copy, all) = (copies.copy(), freed(&copies));
+        let at = self.position(token)?;
+        let UnderWay { id, removed, .. } = &mut self.under_way[at];
+        let (id, is_removed) = (*id, removed.is_some());
+        let block = match removed {
+            Some(block) => block,
+            None => find(&mut self.slots, id)?,
+        };
+        let (bytes, copy, mut copies) = (block.bytes, block.copies.copy(), block.copies);
         let ended = copies.end(succeeded).ok_or(Fault::UnknownMove(token))?;
-        let change = if is_removed { all } else { Change { gains: None, loses: ended.loses } };
-        self.ledger.post(bytes, arena, change)?;
-        if !is_removed {
-            self.block_mut(id)?.copies = copies;
-        }
+        let loses = if is_removed { block.copies.all() } else { ended.loses };
+        self.ledger.post(bytes, block.arena, Change { gains: None, loses })?;
+        block.copies = copies;
         self.under_way.remove(at);
         let fate = (!is_removed).then_some(ended.fate);
         Ok(Ended { id, bytes, to: ended.to, frees: ended.frees, copy, fate })
     }
 
-    fn find(&self, token: Token) -> Result<usize, Fault> {
+    fn position(&self, token: Token) -> Result<usize, Fault> {
         let found = self.under_way.binary_search_by_key(&token, |under_way| under_way.token);
         found.map_err(|_| Fault::UnknownMove(token))
     }
@@ -304,6 +303,11 @@ impl Blocks {
     pub fn set_ahead(&mut self, id: BlockId, ahead: bool) -> Result<bool, Fault> {
         Ok(std::mem::replace(&mut self.block_mut(id)?.ahead, ahead))
     }
+}
+
+fn find(slots: &mut [Slot], id: BlockId) -> Result<&mut Block, Fault> {
+    let slot = slots.get_mut(id.index as usize).ok_or(Fault::UnknownBlock(id))?;
+    slot.block.as_mut().filter(|_| slot.generation == id.generation).ok_or(Fault::UnknownBlock(id))
 }
 
 /// Gives up everything that tiers hold of a block.

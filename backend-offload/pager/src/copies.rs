@@ -280,3 +280,48 @@ impl Transfer {
         self.to == Some(Tier::Device) || self.frees == Some(Tier::Device)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIERS: [Option<Tier>; 4] = [None, Some(Tier::Device), Some(Tier::Host), Some(Tier::Disk)];
+
+    /// Posts a change, as the ledger does.
+    fn posted(books: TierSet, change: Change) -> TierSet {
+        assert!(change.gains.is_none_or(|tier| !books.contains(tier)), "a tier takes the bytes once");
+        assert_eq!(change.loses.without(books), TierSet::default(), "a tier gives up what it has");
+        books.with(change.gains).without(change.loses)
+    }
+
+    #[test]
+    fn any_moves_and_writes_keep_the_contents_and_post_what_tiers_hold() {
+        let mut chance = 1u64;
+        let mut next = |below: u64| {
+            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (chance >> 33) % below
+        };
+        let (mut copies, mut books) = (Copies::default(), TierSet::default());
+        let mut rows = std::collections::BTreeSet::new();
+        for n in 0..200_000 {
+            let change = match next(8) {
+                0 => copies.wrote(if next(2) == 0 { Tier::Device } else { Tier::Host }),
+                1 => {
+                    copies.keep();
+                    None
+                }
+                2 | 3 => copies.end(next(4) > 0).map(|ended| Change { gains: None, loses: ended.loses }),
+                _ => {
+                    let (to, frees) = (TIERS[next(4) as usize], TIERS[next(4) as usize]);
+                    let change = copies.start(Token(n), to, frees);
+                    rows.extend(change.map(|_| (to, frees)));
+                    change
+                }
+            };
+            books = posted(books, change.unwrap_or_default());
+            assert_eq!(books, copies.all(), "{copies:?}");
+            assert!(!copies.is_written() || !copies.held().is_empty(), "contents are somewhere: {copies:?}");
+        }
+        assert_eq!(rows.len(), 8, "the table: {rows:?}");
+    }
+}

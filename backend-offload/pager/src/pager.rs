@@ -346,7 +346,8 @@ impl Pager {
         if succeeded {
             self.counters.note_bytes(&ended);
         }
-        let is_on_device = self.get(ended.id).is_some_and(Block::is_on_device);
+        let is_on_device =
+            ended.frees == Some(Tier::Host) && self.get(ended.id).is_some_and(Block::is_on_device);
         let outcome = Outcome::of(&ended, succeeded, is_on_device);
         self.note_end(outcome)?;
         Ok(outcome)

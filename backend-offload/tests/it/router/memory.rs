@@ -27,6 +27,11 @@ fn matrix(name: &str) -> Tensor<Offloaded, 2> {
     Tensor::from_data(Series::new(4, name).floats(&[512, 512], 1.0), &FlexDevice)
 }
 
+/// A matrix that an operation makes, which takes device memory for it.
+fn made_on_device() -> Tensor<Offloaded, 2> {
+    Tensor::zeros([512, 512], &FlexDevice)
+}
+
 #[test]
 fn two_hundred_steps_leave_usage_flat_and_both_tiers_empty() {
     let report = Child::new("router: two hundred steps").with("budget", 6 * MIB).run();
@@ -77,7 +82,7 @@ fn views(facts: &Facts) -> Facts {
 
     // Three others evict it; using a view restores all views.
     events::<Flex>(&FlexDevice);
-    let others = [matrix("a"), matrix("b"), matrix("c")];
+    let others = [(); 3].map(|()| made_on_device());
     let away = events::<Flex>(&FlexDevice);
     drop(others);
     let again = turned.matmul(part.transpose()).into_data();
@@ -118,7 +123,7 @@ fn reads(facts: &Facts) -> Facts {
     let source = matrix("source");
     let (part, turned) = (source.clone().slice([7..9, 0..512]), source.clone().transpose());
     let expected = Series::new(4, "source").floats(&[512, 512], 1.0);
-    let others = [matrix("a"), matrix("b")];
+    let others = [(); 2].map(|()| made_on_device());
     let verdict = |same: bool| if same { "read" } else { "something else" };
 
     let whole = source.to_data() == expected;
