@@ -11,8 +11,8 @@ use std::path::PathBuf;
 /// Configures one device; [`install`](Self::install) it before the first tensor is made there.
 ///
 /// Without a configuration, `OFFLOAD_DEVICE_BUDGET`, `OFFLOAD_HOST_BUDGET` and `OFFLOAD_PINNED_BUDGET` apply. Without
-/// these, the device budget is 90 % of the free memory at the start on CUDA, and unlimited on devices that do not
-/// report their memory. The host budget is 80 % of the memory that machine and control group leave.
+/// these, the device budget on CUDA is 90 % of the memory that is free at the start. Devices that do not report their
+/// memory have no limit. The host budget is 80 % of the memory that machine and control group leave.
 #[derive(Debug, Clone, Default)]
 pub struct OffloadConfig {
     pub(crate) device_budget: Option<Budget>,
@@ -56,8 +56,8 @@ impl OffloadConfig {
         self
     }
 
-    /// Divides the budgets for host memory, page-locked memory and disk by the number of processes on this host, each
-    /// with the same configuration. Applies to budgets set here, from the environment, and by default.
+    /// Divides the budgets for host memory, page-locked memory and disk among the processes on this host. All need the
+    /// same configuration. Applies to budgets set here, from the environment, and by default.
     #[must_use]
     pub fn among(mut self, processes: NonZeroUsize) -> Self {
         self.processes = Some(processes);
@@ -121,16 +121,15 @@ impl OffloadConfig {
     }
 
     /// Multiplies f32 matrices in true f32. By default a CUDA device may round the factors to TF32 (ten bits of
-    /// mantissa) for tensor cores, as with the plain backend, which is several times faster. No effect on other
-    /// devices.
+    /// mantissa) for tensor cores, as with the plain backend. TF32 is several times faster. No effect on other devices.
     #[must_use]
     pub fn exact_f32(mut self, exact: bool) -> Self {
         self.exact_f32 = exact;
         self
     }
 
-    /// Lets copies run in parallel with the device's work, and ahead of it in repeated programs. On by default if the
-    /// runtime supports it (CUDA). Never changes a number. Also `OFFLOAD_OVERLAP=0`.
+    /// Lets copies run in parallel with the device's work, and before it in repeated programs. On by default, but
+    /// only CUDA supports it. Never changes a number. Also `OFFLOAD_OVERLAP=0`.
     #[must_use]
     pub fn overlap(mut self, overlap: bool) -> Self {
         self.overlap = Some(overlap);
@@ -182,8 +181,8 @@ impl OffloadConfig {
     /// Applies the configuration to `device`.
     ///
     /// # Errors
-    /// If the device has started already, a budget is invalid or cannot be resolved on this device, or a component of
-    /// the device (driver, compiler, headers) is missing.
+    /// If the device has started already, a budget is invalid or cannot be resolved, or a component of the device
+    /// (driver, compiler, headers) is missing.
     pub fn install<B: Managed>(self, device: &B::Device) -> Result<(), OffloadError> {
         B::Door::install(device, self)
     }

@@ -2,7 +2,7 @@
 //!
 //! A hint changes the order of evictions, and so the bytes that move. It never changes a result, nor whether an
 //! operation can run. It belongs to a tensor's present memory. An update that is not in place gives a tensor other
-//! memory, without hints, so repeat the hint for a trained parameter after each optimizer step.
+//! memory, without hints. Repeat the hint for a trained parameter after each optimizer step.
 
 use crate::backend::Spilling;
 use burn_core::module::{Module, ModuleVisitor, Param};

@@ -56,14 +56,15 @@
 //!
 //! # Promises
 //!
-//! - **Numbers do not change.** Blocks return bit for bit, with the same layout, and the same kernels run on them. Hints and
-//!   predictions decide only *when* bytes move.
-//! - **The budget holds before memory is taken**, not after: bytes in use plus the allocator's spare bytes never exceed it. The
-//!   floor is the largest single operation, because its operands must be resident together; [`Stats::largest_launch`] reports
-//!   its size. An operation above the budget is refused with an error that names it.
-//! - **A failure is reported once, to the thread that caused it.** In CubeCL a launch returns nothing. If one cannot run, reading
-//!   its outputs, or values computed from them, returns the [`OffloadError`]. So does the next synchronisation of its stream.
-//!   Stale bytes are never returned, and later operations work.
+//! - **Numbers do not change.** Blocks return bit for bit, with the same layout, and the same kernels run on them.
+//!   Hints and predictions decide only *when* bytes move.
+//! - **The budget holds before memory is taken**, not after: bytes in use plus the allocator's spare bytes never
+//!   exceed it. The floor is the largest single operation, because its operands must be resident together;
+//!   [`Stats::largest_launch`] reports its size. An operation above the budget is refused with an error that names
+//!   it.
+//! - **A failure is reported once, to the thread that caused it.** In CubeCL a launch returns nothing. If one cannot
+//!   run, reading its outputs, or values computed from them, returns the [`OffloadError`]. So does the next
+//!   synchronisation of its stream. Stale bytes are never returned, and later operations work.
 //! - **Memory comes back.** Dropping the last tensor of a block frees its bytes on every tier.
 //!
 //! The [`guide`] explains how to size the budgets, which speed to expect, and the limits.

@@ -2,7 +2,7 @@
 
 use crate::copies::{Copies, TierSet};
 
-/// Names a block. Never reused for another block while either lives: the generation tells them apart.
+/// Names a block. A later block with the same index has another generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId {
     /// Number among the blocks alive; given out again after the block is removed.

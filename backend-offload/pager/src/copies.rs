@@ -11,11 +11,14 @@
 //! | spill again, as the disk kept its copy | – | host |
 //! | drop a copy | – | host or disk |
 //!
-//! A transfer starts and ends, so that copies fly while operations run. Until the end, its bytes count on both sides:
-//! device memory that is being left is not free, and host memory that is being written is in use.
+//! A transfer starts and ends, so that copies fly while operations run. Until the end, its bytes count on both sides
+//! (`a_move_holds_its_bytes_on_both_sides_until_it_lands`): device memory that is being left is not free, and host
+//! memory that is being written is in use. A block that could not leave is as dirty or clean as before
+//! (`a_block_that_could_not_leave_is_as_dirty_or_clean_as_it_was`).
 //!
-//! An operation may name a block that is leaving the device. The block is then kept: the transfer goes on, and frees
-//! nothing. If the operation writes to the block, the copy under way is outdated and is thrown away at the end.
+//! An operation may name a block that is leaving the device. The block is then kept
+//! (`an_operation_takes_a_leaving_block_back`): the transfer goes on, and frees nothing. If the operation writes to the
+//! block, the copy under way is outdated and is thrown away at the end.
 
 use crate::block::{Place, Tier, Token};
 
@@ -256,7 +259,7 @@ impl Copies {
             transfer.fate = Fate::Outdated;
         }
         if let Some(Transfer { to, .. }) = self.transfer.take_if(|transfer| !transfer.involves_device()) {
-            // What is loaded is stale, and its host memory serves the contents written there.
+            // The transfer's bytes are stale. Host memory taken by a load holds the new contents.
             before = before.with(to);
         }
         self.written = true;

@@ -57,7 +57,7 @@ pub(crate) fn illegal(attempted: &'static str, block: BlockId, found: &Block) ->
 /// Why an operation cannot run. Nothing has been lost: every block is where its contents are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
-    /// The operands, together with what is pinned, exceed the device budget.
+    /// The operands and the other pinned blocks together exceed the device budget.
     WorkingSet {
         /// Bytes of the operands.
         wanted: u64,

@@ -1,16 +1,20 @@
 //! The forecast: predicts when each block is used next, from where the program is in its own past.
 //!
-//! A cursor runs along the [`History`], behind the program: the operation it points at looks like the one that runs, and so
-//! did those before. What came of that operation's operands then is what is expected of these. Nothing else is
-//! assumed: where a step begins, which phases there are and what belongs together all follow from the repetition. A
+//! A cursor runs along the [`History`], behind the program: the operation it points at looks like the one that runs,
+//! and so did those before. The next uses of that operation's operands predict those of the current ones. Nothing else
+//! is assumed: where a step begins, which phases there are and what belongs together all follow from the repetition. A
 //! marked step only saves the operations it takes to be sure of a place.
 //!
-//! Operations that differ from the past in the sizes of their operands alone are followed: what identifies a block is where
-//! it was used last. Where several in a row look unlike the past and like some other time, that time is taken for the better one.
+//! Operations that differ from the past in the sizes of their operands alone are followed, as rows of an embedding do
+//! (`a_step_is_foretold_although_some_blocks_have_other_sizes_each_time`): the place of its last use identifies a
+//! block. Where several in a row look unlike the past and like some other time, that time is taken for the better one.
 //!
-//! When the program turns elsewhere, the cursor is lost at once and recency decides, until the latest operations
-//! look like some earlier ones again: another phase, or the same one after an interruption. What is expected of blocks not
-//! used since is then set anew: a block that lived in that earlier time is used next when it was used next then.
+//! When the program turns elsewhere, the cursor is lost at once and recency decides, until the latest operations look
+//! like some earlier ones again: another phase, or the same one after an interruption. Expectations for blocks not used
+//! since are then replaced: a block that lived at that earlier time is used next when it was used next then.
+//!
+//! A program that never repeats is left to recency (`a_program_that_never_repeats_is_left_to_recency`). An interruption
+//! costs no more than itself (`an_interruption_costs_no_more_than_itself`).
 
 use crate::block::BlockId;
 use crate::history::{CONTEXT, History, Named, Next};
@@ -32,7 +36,7 @@ pub(crate) struct Outlook {
     place: u64,
     /// The operation before which it is used or freed; 0 if unknown.
     due: u64,
-    /// Which operand of it the block is.
+    /// The block's position among the operands of that operation.
     operand: usize,
     /// It is freed then, and not used.
     ends: bool,
@@ -41,11 +45,11 @@ pub(crate) struct Outlook {
 /// The program's next dealing with a block, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Future {
-    /// Nothing is known, or what was expected did not happen.
+    /// Nothing is known, or the expected use did not happen.
     Unknown,
     /// It is used in so many operations.
     Used(u64),
-    /// The program lets go of it in so many operations.
+    /// The program frees it in so many operations.
     Freed(u64),
 }
 
@@ -53,7 +57,7 @@ pub(crate) enum Future {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Due {
     pub operation: u64,
-    /// Which operand of it the block is.
+    /// The block's position among the operands of that operation.
     pub operand: usize,
     /// It is freed, and not used.
     pub ends: bool,
@@ -80,11 +84,11 @@ pub(crate) enum Course {
     Foretold,
     /// As an earlier time, but with more bytes.
     Larger,
-    /// The place was `lost`, or another one was `found`; then what is expected of all blocks has changed.
+    /// The place was `lost`, or another one was `found`; then the expectations of all blocks have changed.
     Elsewhere { lost: bool, found: bool },
 }
 
-/// Knows where the program is in its own past, and what came of it there.
+/// Finds the program's place in its own past, and predicts its next operations from there.
 #[derive(Debug)]
 pub(crate) struct Forecast {
     trace: History,
@@ -172,7 +176,7 @@ impl Forecast {
             let due = match self.trace.next(place) {
                 Next::Used(after) => Some((past + after, self.trace.operand(place), false)),
                 Next::Freed(after) => Some((past + after + 1, 0, true)),
-                // The block has not been used since. What is expected of it will be of the one that comes in its place.
+                // The block has not been used since. Its expected use is also that of the block that will replace it.
                 Next::Unknown => self
                     .trace
                     .block(place)
@@ -213,8 +217,8 @@ impl Forecast {
         self.outlooks[index] = Outlook { generation: id.generation, born: self.now(), ..Outlook::default() };
     }
 
-    /// How recent a block counts whose future is unknown: as used last, and as much later as it has been in use. What is
-    /// used throughout a step is used early in the next one.
+    /// The recency of a block whose future is unknown: its last use, plus the time that it has been in use. A block used
+    /// throughout a step is used early in the next one.
     pub fn recent(&self, id: BlockId) -> u64 {
         self.outlook(id).map_or(0, |outlook| {
             let used = outlook.used.max(outlook.born);
@@ -259,7 +263,7 @@ impl Forecast {
         let context = self.trace.push(operands.clone());
         let expected = self.cursor.map(|cursor| cursor + 1);
         let begins = std::mem::take(&mut self.marked);
-        // Before what was expected of the operands is forgotten.
+        // This needs the operands' expectations, which the loop below replaces.
         let found = self.find(number, expected, context, begins);
         for (n, Named { block: id, .. }) in operands.clone().enumerate() {
             let Some(outlook) = self.outlooks.get_mut(id.index as usize) else { continue };
@@ -346,13 +350,13 @@ impl Forecast {
             })
     }
 
-    /// Whether an operation before this one used the block at a place of it.
+    /// Whether an earlier operation used the block at this place.
     fn is_used(&self, place: u64) -> bool {
         self.trace.block(place).and_then(|id| self.outlook(id)).is_some_and(|outlook| outlook.used > 0)
     }
 
-    /// Whether the operation that begins names the blocks that are expected of it, some of them in other sizes than the `past`
-    /// one's: each comes from the same place, or has not been used before, as there.
+    /// Whether the operation that begins names the expected blocks, some of them in other sizes than the `past` one's:
+    /// each comes from the same place, or has not been used before, as there.
     fn differs_in_sizes(&self, number: u64, past: u64) -> bool {
         let (here, there) = (self.trace.uses(number), self.trace.uses(past));
         let as_many = here.end - here.start == there.end - there.start && !here.is_empty();
@@ -389,7 +393,7 @@ impl Forecast {
         }
     }
 
-    /// The program has been found at another place: sets anew what is expected of blocks used before.
+    /// The program has been found at another place: replaces the expectations of blocks used before.
     fn anchor(&mut self, number: u64, past: u64, begins: bool) {
         let period = number - past;
         // A marked step is looked through for itself, whatever guesses within it have cost.

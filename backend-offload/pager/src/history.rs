@@ -30,7 +30,7 @@ pub(crate) enum Next {
     Unknown,
     /// It was used again so many operations later.
     Used(u64),
-    /// The program let go of it so many operations later, without using it again.
+    /// The program freed it so many operations later, without using it again.
     Freed(u64),
 }
 

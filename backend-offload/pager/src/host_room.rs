@@ -1,9 +1,10 @@
 //! Room on the host: the copies and blocks that make way one after another, until enough bytes are free.
 //!
-//! One function makes each choice, among blocks as they are or as they will be after the choices before. An operation takes
-//! one step at a time. For memory of the program's own, all steps are chosen before the first is taken, so that no step is
-//! taken for a room that cannot be made. Sums of bytes do not suffice: a block larger than the rest of the disk stays on the
-//! host, the disk takes whole pages, and a copy under way cannot be dropped before it ends.
+//! One function makes each choice, among blocks as they are or as they will be after the choices before. An operation
+//! takes one step at a time. For memory of the program's own, all steps are chosen before the first is taken, so that
+//! no step is taken for a room that cannot be made (`nothing_sinks_for_a_room_that_cannot_be_made`). Sums of bytes do
+//! not suffice: a block larger than the rest of the disk stays on the host, the disk takes whole pages, and a copy
+//! under way cannot be dropped before it ends.
 
 use crate::block::{Block, BlockId, Place, Tier};
 use crate::fault::{Shortage, Stop};

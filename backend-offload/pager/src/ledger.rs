@@ -1,5 +1,6 @@
-//! Bytes per tier. Every change of place is one posting here, so the sums are never recomputed; a posting that
-//! would take a sum below zero or beyond `u64` changes nothing and is an error.
+//! Bytes per tier. Every change of place is one posting here, so the sums are never recomputed. A posting that would
+//! take a sum below zero or beyond `u64` changes nothing and is an error
+//! (`a_posting_that_would_take_a_sum_below_zero_changes_nothing`).
 
 use crate::block::{Arena, Tier};
 use crate::copies::Change;
@@ -119,7 +120,7 @@ impl Ledger {
         self.budget.allows_more(self.resident.saturating_sub(leaving), bytes)
     }
 
-    /// Posts the change of one block of `bytes`, or nothing of it.
+    /// Posts the change of one block of `bytes`. An error leaves all sums as they were.
     pub(crate) fn post(&mut self, bytes: u64, arena: Arena, change: Change) -> Result<(), Fault> {
         let Change { gains, loses } = change;
         let (mut resident, mut spare) = (self.resident, self.spare);

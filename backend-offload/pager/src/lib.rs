@@ -9,8 +9,8 @@
 //!    taken and other operations may run.
 //! 3. The operation runs. [`Pager::wrote`] names each block that changed.
 //!
-//! Once an operation is ready, [`Pager::prefetch`] names moves for operations to come, for adapters whose moves run beside
-//! the work.
+//! Once an operation is ready, [`Pager::prefetch`] names moves for operations to come, for adapters whose moves run in
+//! parallel with operations.
 //!
 //! Each call names one step, because a step can fail, and because the memory it frees is known only when it ends.
 //!
@@ -19,6 +19,15 @@
 //! exception is an operation whose own operands exceed the budget under [`Oversized::RunAlone`]; it is counted.
 //!
 //! A report that contradicts the books is a [`Fault`] and changes nothing, in release too.
+//!
+//! Decisions follow from the program and the budget, not from addresses, hashing or timing
+//! (`every_decision_of_small_programs_is_the_one_on_record`).
+//!
+//! Policies, forecasts and hints change how many bytes move, never a value. They refuse no operation
+//! (`the_program_may_say_who_leaves_first_and_last`).
+//!
+//! Operations of a program that fits allocate nothing (`operations_of_a_program_that_fits_allocate_nothing`). Others
+//! allocate at most once (`operations_of_a_program_of_which_half_fits_allocate_at_most_once_each`).
 
 mod block;
 mod blocks;

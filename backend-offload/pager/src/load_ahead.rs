@@ -1,10 +1,13 @@
 //! Loads ahead: blocks on disk come back to the host before an operation needs them.
 //!
-//! The blocks that are used next are loaded, in the place of others that are spilled for free because the disk has them. Only
-//! blocks needed much later are spilled: an operation that fills the host would otherwise spill the loaded block again first.
+//! The blocks that are used next are loaded, if their next use is known
+//! (`nothing_is_raised_ahead_unless_its_next_use_is_known`). They take the place of others that are spilled for free because
+//! the disk has them. Only blocks needed three times later are spilled: an operation that fills the host would otherwise
+//! spill the loaded block again first.
 //!
-//! One block at a time is loaded ahead. Its host memory counts from the start; the block counts as on disk until all of it
-//! has come.
+//! One block at a time is loaded ahead. Its host memory counts from the start; the block counts as on disk until all its
+//! bytes have come. An operation that needs the block finishes the load in the same memory
+//! (`an_operation_finishes_what_is_under_way_and_makes_no_other_room_for_it`).
 
 use crate::block::{Place, Tier};
 use crate::forecast::Future;

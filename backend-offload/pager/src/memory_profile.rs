@@ -5,7 +5,7 @@ use std::ops::Range;
 
 #[derive(Debug, Default)]
 pub(crate) struct MemoryProfile {
-    /// Nodes of a binary tree, the root at 1: the highest level below, less what was added at the nodes above.
+    /// Nodes of a binary tree, the root at 1: the highest level below, less the amounts added at the nodes above.
     highest: Vec<i64>,
     /// Added to all levels below a node, which is in its own `highest` already.
     added: Vec<i64>,

@@ -378,7 +378,7 @@ impl Pager {
             }
             Outcome::Spilled { .. } => self.counters.sunk += 1,
             Outcome::WrittenAhead { .. } => self.counters.written_ahead += 1,
-            // What was chosen counted on the room that it gave up.
+            // The loads chosen counted on the room of this block.
             Outcome::Unmoved { .. } => self.prefetch.loads.forget(),
             Outcome::Dropped { .. } | Outcome::Removed { .. } => {}
         }
@@ -472,7 +472,7 @@ impl Pager {
         self.listeners.recorder()
     }
 
-    /// Ends the recording, and forgets what was not taken of it.
+    /// Ends the recording, and drops the part that was not taken.
     pub fn stop_recording(&mut self) {
         self.listeners.stop_recording();
     }

@@ -1,9 +1,17 @@
-//! Prefetch: moves started ahead of the operation that needs them, for adapters whose copies run beside the device's work.
+//! Prefetch: moves started ahead of the operation that needs them, for adapters whose copies run in parallel with
+//! operations.
 //!
 //! The [schedule](crate::schedule) knows which blocks will leave and which will come back. A block leaves after its last use
 //! before it is evicted in the schedule, so that its copy is made while the link is idle. A block comes back as soon as
 //! there is memory that the schedule does not need before. So moves ahead are those that would have been made anyway, and
 //! their bytes are those of the schedule. Where the program departs from the forecast, the schedule is dropped.
+//!
+//! Early moves take no memory that an earlier operation needs (`the_budget_holds_while_moves_are_ahead`). They evict no
+//! block that is needed sooner than the block they make room for. If everything fits, nothing moves ahead
+//! (`a_step_that_fits_moves_nothing_ahead`).
+//!
+//! On the stand-in for CUDA, deep programs hide nine tenths of the copying that can be hidden
+//! (`a_deep_transformer_hides_its_copies`).
 
 use crate::block::{Block, BlockId, Place, Tier};
 use crate::forecast::Course;

@@ -3,8 +3,8 @@
 //! A recording is made by the pager itself ([`Pager::record`](crate::Pager::record)), so whatever drives it can be
 //! replayed later under any budget ([`simulate`](crate::simulate)). Blocks are numbered in the order of their births.
 //!
-//! One step that repeats for ever is a recording, too ([`Recording::step`]): what it finds alive is born at its
-//! beginning and lies in the host tier, and what it leaves alive takes the places of what it found.
+//! One step that repeats for ever is a recording, too ([`Recording::step`]): blocks that it finds alive are born at its
+//! beginning and lie in the host tier, and blocks that it leaves alive take their places.
 //!
 //! The file is a magic number and then events, each one byte for its kind and varints: 7 bits a byte, low ones first.
 //! Operands are written as the number of births since their own, which is small for most. So alike parts of a program have the
@@ -34,7 +34,7 @@ pub enum Event {
         first: usize,
         /// How many there are.
         count: usize,
-        /// Floating-point operations it takes, as far as whoever recorded it could tell; 0 where it could not.
+        /// Floating-point operations it takes; 0 where the program did not know them.
         flops: u64,
     },
     /// The block changed outside of any operation that names it.
@@ -346,7 +346,7 @@ pub struct Recorder {
     writer: Writer,
     /// The blocks' numbers, by their index in the pager.
     numbers: Vec<usize>,
-    /// The operands of the operation begun last: what it writes is known only after it has run.
+    /// The operands of the operation begun last: its writes are known only after it has run.
     open: Option<(Vec<Operand>, u64)>,
 }
 

@@ -1,13 +1,16 @@
 //! Rooms: bytes left in the tiers below the device, and loads from disk.
 //!
-//! Blocks pass the host in both directions, so that adapters move bytes between device and host alone. The block needed last
-//! is spilled to disk. A block that the program frees before its next use is spilled only when no other can be: the write
-//! would be for nothing. A loaded block keeps its copy on disk until it is written, and is spilled again for free.
+//! Blocks pass the host in both directions, so that adapters move bytes between device and host alone. They read back
+//! unchanged (`any_program_above_a_disk_reads_what_it_wrote_from_all_three_tiers`). The block needed last is spilled to
+//! disk. A block that the program frees before its next use is spilled only when no other can be: the write would be
+//! for nothing. A loaded block keeps its copy on disk until it is written, and is spilled again for free
+//! (`a_block_sinks_again_for_free_until_it_is_written`).
 //!
-//! Blocks that fit into the three tiers together have a place, but for one passage: a block from disk passes the host, and
-//! needs as many bytes free there or on the disk. Before a refusal, a full disk drops copies that other tiers have, and
-//! an operand on the host is spilled for a block that leaves the device. That ends: an evicted block stays away until the
-//! operation is ready, and no block is loaded before there is device memory for it.
+//! Blocks that fit into the three tiers together have a place, but for one passage: a block from disk passes the host,
+//! and needs as many bytes free there or on the disk. Before a refusal, a full disk drops copies that other tiers have
+//! (`a_full_disk_gives_up_what_other_tiers_have_before_it_refuses`), and an operand on the host is spilled for a block
+//! that leaves the device. That ends: an evicted block stays away until the operation is ready, and no block is loaded
+//! before there is device memory for it.
 
 use crate::block::{BlockId, Place, Tier};
 use crate::fault::Stop;

@@ -46,7 +46,7 @@ pub(crate) struct Return {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Presence {
-    /// The program has let go of it.
+    /// The program has freed it.
     Ended,
     Away,
     OnDevice,
@@ -148,7 +148,7 @@ impl Schedule {
         Some(schedule)
     }
 
-    /// Whether most of it is about blocks that are no more.
+    /// Whether most simulated blocks do not live any more.
     pub fn is_cluttered(&self, live: u64) -> bool {
         (self.simulated.len() - self.unused.len()) as u64 > 4 * live + 1024
     }

@@ -1,8 +1,8 @@
 //! Replays a recording under a budget, with the very pager that runs for real.
 //!
-//! The host tier has no limit unless a disk is [below](Replay::above_a_disk) it. Without a machine a move lands at once, and what a replay counts is what the decisions
-//! cost in bytes, whatever the link; [`on`](Replay::on) a machine moves take time and run beside operations. A recording
-//! made without a budget is replayed under any.
+//! The host tier has no limit unless a disk is [below](Replay::above_a_disk) it. Without a machine a move lands at
+//! once, and a replay counts the bytes that the decisions cost, whatever the link. [`on`](Replay::on) a machine moves
+//! take time and run in parallel with operations. A recording made without a budget is replayed under any.
 
 use crate::block::{Block, BlockId, Place};
 use crate::limit::Limit;
@@ -50,9 +50,9 @@ pub struct Replay<'r> {
     given: Vec<u64>,
     gives: u64,
     timeline: Option<Timeline>,
-    /// The block that is being written beside the program, and bytes of it that are left.
+    /// The block that is being written ahead, and its bytes that have not begun to pass.
     writing: Option<(BlockId, u64)>,
-    /// Bytes that are left of the block that is raised beside the program.
+    /// Bytes that have not begun to pass, of the block that is being loaded ahead.
     raising: u64,
     /// Decisions, line by line.
     #[cfg(test)]
@@ -137,7 +137,7 @@ impl<'r> Replay<'r> {
         &self.raised_and_sunk
     }
 
-    /// Bytes that the program read off the device in each step, beside those that the pager moved.
+    /// Bytes that the program read off the device in each step, without those that the pager moved.
     pub fn read_steps(&self) -> &[u64] {
         &self.read
     }
@@ -173,7 +173,7 @@ impl<'r> Replay<'r> {
         &mut self.pager
     }
 
-    /// Begins the next round: each role goes to the block that takes it over, and what nobody carries is let go.
+    /// Begins the next round: each role goes to the block that takes it over, and blocks without a role are freed.
     fn carry(&mut self, carried: usize) -> Result<(), Fault> {
         let mut next = vec![None; carried];
         for event in &self.recording.events {
@@ -213,7 +213,7 @@ impl<'r> Replay<'r> {
             }
             Event::Written(block) => {
                 let block = self.blocks[block].ok_or(unknown())?;
-                // What was written outside an operation was on the device then, under another budget maybe.
+                // A block written outside an operation was on the device then, under another budget maybe.
                 if self.pager.get(block).is_some_and(Block::is_on_device) {
                     self.pager.wrote(block)?;
                 }
@@ -288,7 +288,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Gives up the host memory of the block that is under way, which may be what was missing.
+    /// Gives up the load under way: its host memory may be the room that is missing.
     fn give_up_raising(&mut self, stop: Stop) -> Result<(), Stop> {
         match stop {
             Stop::Shortage(Shortage::TierFull { .. }) if let Some((token, _)) = self.pager.loading() => {
@@ -316,7 +316,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// Starts what is worth starting beside the operation, and lets its time pass.
+    /// Starts moves ahead, and lets the time of the operation pass.
     fn operate(&mut self, flops: u64) -> Result<(), Stop> {
         let Some(timeline) = &mut self.timeline else { return Ok(()) };
         timeline.waits_for(&self.operands);

@@ -1,4 +1,7 @@
-//! Steps: what an adapter does next.
+//! Steps: the tasks of an adapter.
+//!
+//! [`Step::Sweep`] comes before the first copy of an operation. So no live block is copied out while a dead one holds
+//! memory (`no_live_block_is_copied_out_before_dead_ones_were_looked_for`).
 
 use crate::block::{BlockId, Tier, Token};
 
@@ -33,7 +36,7 @@ pub enum Step {
         /// An operand, which comes to the device from there.
         block: BlockId,
     },
-    /// The same, before an operation needs the block. It may go on beside operations.
+    /// The same, before an operation needs the block. It may continue while operations run.
     LoadAhead {
         /// The block.
         block: BlockId,

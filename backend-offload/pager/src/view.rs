@@ -25,7 +25,7 @@ impl<'p> View<'p> {
         block.is_on_device() && block.copies.moving().is_none() && !is_used
     }
 
-    /// Whether the block may leave, `room` allows the copy it needs, and no move of it failed in this operation.
+    /// Whether the block may leave, `room` allows the copy it needs, and none of its moves failed in this operation.
     pub fn is_able(self, block: &Block, room: Limit) -> bool {
         let has_room = !block.needs_copy() || room.allows(block.bytes);
         self.may_leave(block) && block.stuck_in != self.request.number() && has_room

@@ -3,6 +3,10 @@
 //! While blocks are spilled at all, a part of the host is kept ready to be given up. Of the blocks that would be spilled first,
 //! those whose next use is known are written while the disk is idle. They stay on the host, where most of them are used
 //! from. A few change before they are spilled, and were written for nothing.
+//!
+//! The part kept ready is at most a forty-eighth of the host, or its largest block. No block is written ahead unless
+//! blocks are spilled, its next use is known (`nothing_is_written_ahead_unless_blocks_sink_and_their_next_use_is_known`)
+//! and the disk has room to spare (`a_disk_that_is_nearly_full_is_left_to_who_has_to_sink`).
 
 use crate::block::{Block, BlockId, Tier};
 use crate::forecast::Future;

@@ -354,8 +354,8 @@ impl<R: InnerRuntime> Debug for Reading<R> {
     }
 }
 
-/// Returns `Pending` once. So the first poll of a future runs the code before this point, and its caller may do other
-/// work before the rest.
+/// Returns `Pending` once. The first poll of a future runs the code before this point. Its caller may do other work
+/// before it polls again.
 pub(super) async fn yield_once() {
     let mut has_yielded = false;
     poll_fn(|context| {

@@ -13,18 +13,18 @@
 //!
 //! # Guarantees
 //!
-//! - **Room first.** Before a sample, the operands of the previous one are loaded, room for its scratch memory and outputs is
-//!   made, and uploads are waited for. So blocks move only in a candidate's first sample, or if the candidate's own memory
-//!   exceeds the budget.
-//! - **A recorded time contains no copy.** A recorded sample in which blocks moved is lost. Warm-up samples are never lost for
-//!   that reason, so no candidate fails because of copies.
-//! - **No panic because of offloading.** A candidate that could not run, or that moves blocks in every sample, gets the time
-//!   [`UNMEASURED`], which no kernel takes: any candidate with a real time wins.
-//! - **No such time is kept.** [`unmeasured`](super::unmeasured) removes its line from the file before the tuned operation is
-//!   launched. The choice holds for this process, and the next one tunes again. If a process is killed in between, the next
-//!   offloaded device to start removes the line.
-//! - **Candidates do not disturb each other.** A failed candidate marks its output buffers as failed. The next candidate writes
-//!   the same buffers, so the marks are removed at the end of the sample.
+//! - **Room first.** Before a sample, the operands of the previous one are loaded, room for its scratch memory and
+//!   outputs is made, and uploads are waited for. So blocks move only in a candidate's first sample, or if the
+//!   candidate's own memory exceeds the budget.
+//! - **A recorded time contains no copy.** A recorded sample in which blocks moved is lost. Warm-up samples are never
+//!   lost for that reason, so no candidate fails because of copies.
+//! - **No panic because of offloading.** A candidate that could not run, or that moves blocks in every sample, gets
+//!   the time [`UNMEASURED`], which no kernel takes: any candidate with a real time wins.
+//! - **No such time is kept.** [`unmeasured`](super::unmeasured) removes its line from the file before the tuned
+//!   operation is launched. The choice holds for this process, and the next one tunes again. If a process is killed
+//!   in between, the next offloaded device to start removes the line.
+//! - **Candidates do not disturb each other.** A failed candidate marks its output buffers as failed. The next
+//!   candidate writes the same buffers, so the marks are removed at the end of the sample.
 //!
 //! If the runtime itself refuses a candidate, the candidate gets an error, as on the plain runtime.
 

@@ -50,8 +50,8 @@ impl<B: SharedStorage> State<B> {
         self.settle_all(fresh, consumed, reserved, work.name)
     }
 
-    /// Assigns blocks to written storages: a consumed block of the same size, else one reserved from the outputs'
-    /// shapes, else a block inserted here, if the backend allocated more than the shapes say.
+    /// Assigns a block to each written storage: a consumed block of the same size, else a block reserved from the
+    /// outputs' shapes. If the backend allocated more than the shapes say, further blocks are inserted here.
     fn settle_all(
         &mut self,
         fresh: Vec<Fresh<B>>,

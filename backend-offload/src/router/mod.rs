@@ -18,8 +18,8 @@
 //! An operation holds the device's one lock from start to end, as in Burn's own runner:
 //!
 //! - The pager makes the operands resident and makes room for the outputs.
-//! - The handles go into a scratch runner. Consumed ones are moved and others cloned, so reference counts are those of plain
-//!   Flex.
+//! - The handles go into a scratch runner. Consumed ones are moved and others cloned, so reference counts are those
+//!   of plain Flex.
 //! - The runner executes.
 //! - The outputs' addresses show which outputs lie in a known storage and which in a written one.
 //!
@@ -36,10 +36,10 @@
 //!
 //! # Counting
 //!
-//! Storages of at least `smallest_block` bytes count. Room for outputs is made *before* an operation, from the shapes
-//! and types of the representation, unless the output is known to be a view of the input. An update in place therefore
-//! requests slightly more than it uses. If a backend allocates memory that its outputs' shapes do not show, room for it
-//! is made afterwards. Temporary memory within one operation does not count.
+//! Storages of at least `smallest_block` bytes count. The shapes and types of the representation give the outputs'
+//! bytes, so room for them is made *before* an operation. An output that is known to be a view of the input needs none.
+//! An update in place therefore requests slightly more than it uses. If a backend allocates memory that its outputs'
+//! shapes do not show, room for it is made afterwards. Temporary memory within one operation does not count.
 //!
 //! # Refused operations
 //!

@@ -327,7 +327,7 @@ impl Tiers {
     #[cfg(test)]
     pub fn corrupt(&mut self, block: BlockId) {
         let copy = self.copies.get_mut(&block).expect("a copy");
-        copy.lease.bytes_mut().expect("nobody else reads it")[7] ^= 1;
+        copy.lease.bytes_mut().expect("no upload reads it")[7] ^= 1;
     }
 }
 

@@ -299,7 +299,7 @@ impl Disk {
         self.failed("writing", (part.owner, part.block), Some(part.place), &error.to_string())
     }
 
-    /// An error for a block, with its number and bytes, and the file position of its first part or of the failed part.
+    /// An error for a block: its number, its bytes, and the file position of its first or of the failed part.
     fn failed(
         &self,
         attempted: &str,

@@ -340,9 +340,9 @@ mod tests {
 
     /// Page-locks memory while another device uses the pool.
     fn lock_during_other_use(len: usize) -> Option<PinnedMemory> {
-        let (told, hears) = mpsc::channel();
-        thread::spawn(move || told.send(POOL.get().expect("set before").room()));
-        hears.recv_timeout(Duration::from_secs(20)).expect("others go on while memory is locked");
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || sender.send(POOL.get().expect("set before").room()));
+        receiver.recv_timeout(Duration::from_secs(20)).expect("others go on while memory is locked");
         locked(len)
     }
 

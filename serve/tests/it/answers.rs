@@ -178,7 +178,7 @@ fn answers_equal_those_of_generate_in_a_changing_batch() {
                     let expected = question.expected(&model);
                     match client.join().unwrap() {
                         Received::Whole(texts) => {
-                            assert_eq!(texts, expected, "{question:?} with {batching:?}")
+                            assert_eq!(texts, expected, "{question:?} with {batching:?}");
                         }
                         Received::Partial(texts) => assert!(
                             expected.iter().zip(&texts).all(|(whole, some)| whole.starts_with(some)),

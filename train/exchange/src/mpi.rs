@@ -5,8 +5,11 @@
 //! may have any size, and large ones go in pieces.
 //!
 //! A call has two phases. First every rank sends every other a letter: number and kind of the call, length of the part,
-//! and the part itself where it is short. Letters lie in memory of the engine, and what does not match is refused before
-//! any memory of the caller is used. Then the longer parts follow.
+//! and the part itself where it is short. Letters lie in memory of the engine, and a letter that does not match is
+//! refused before any memory of the caller is used
+//! (`parts_of_another_size_than_expected_are_refused_before_any_memory_is_written`). Then the longer parts follow.
+//!
+//! A killed rank ends the job or is survived (`a_rank_that_is_killed_ends_the_job_or_is_survived_with_the_same_bits`).
 //!
 //! # Traps
 //! - **MPI uses the caller's memory until a transfer ends.** A call must not return while a transfer of these bytes is
@@ -96,8 +99,8 @@ impl Mpi {
         self.waiting.clone()
     }
 
-    /// Ends the job, every rank of it, when a call of this rank's takes longer than `limit`, with a message that names
-    /// who did not arrive. To end this process alone is not enough: ranks that survive losses leave a frozen one behind.
+    /// Ends all ranks of the job when a call of this rank takes longer than `limit`. The message names the ranks that did
+    /// not arrive. To end this process alone is not enough: ranks that survive losses leave a frozen one behind.
     ///
     /// # Panics
     /// Where the system starts no thread.
@@ -188,7 +191,7 @@ impl Engine for Mpi {
     }
 
     fn commit(&mut self, ok: bool) -> Result<bool> {
-        // Messages first: the vote below would not say whom it waits for.
+        // Messages first: the vote below does not name the ranks that it waits for.
         let asked = self.ask_all(ok);
         let Some(agree) = self.library.ulfm.as_ref().map(|ulfm| ulfm.agree) else { return asked };
         self.waiting.begin(Call::Commit, self.rank, std::iter::empty());

@@ -3,6 +3,9 @@
 //! The thread has the engine from the first sum of a step to the last, so the ranks make no other call meanwhile. It sums
 //! parameters in the order in which they are submitted, which has to be the same on all ranks. The training thread stands still
 //! only while it waits for a sum.
+//!
+//! A run that fails keeps the engine and never leaves MPI: other ranks would wait
+//! (`a_rank_that_fails_keeps_no_other_waiting`).
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -174,7 +177,7 @@ mod tests {
             ranks.end_sums(sums).expect("no fault");
             let spent = ranks.spent().expect("two ranks");
             assert!(spent.costs.calls > 2, "sums are calls, too");
-            // What was waited for is a moment, and no call of an hour.
+            // The wait for the sums counts as a moment, and their calls of an hour do not count.
             assert!(spent.stood > CALL && spent.stood < 2 * CALL, "{:?}", spent.stood);
             assert!(ranks.all(true).expect("no fault"));
             assert_eq!(stood(&ranks), spent.stood + CALL);

@@ -223,7 +223,7 @@ impl Attendant {
     fn run(&self, mpirun: &mut Command) -> std::io::Result<Option<ExitStatus>> {
         let process = || self.process.lock().unwrap_or_else(PoisonError::into_inner);
         let mut child = {
-            // Who asks from here on waits until there is somebody to pass it on to.
+            // From here on, a signal waits for the lock, and then finds the child.
             let mut running = process();
             if self.was_asked() {
                 return Ok(None);

@@ -2,6 +2,9 @@
 //!
 //! This module knows processes and bytes, and no tensor. Rank 0 leads: it alone evaluates, samples, saves and prints. How ranks
 //! exchange gradients and weights is the business of `training/exchange.rs`.
+//!
+//! At the end, ranks compare their weights (`ranks_that_end_with_other_weights_than_rank_0_are_an_error_of_all`). On a host
+//! with several GPUs each rank takes one (`each_rank_takes_its_own_gpu_and_ends_with_the_bits_of_one`).
 
 mod background_sums;
 mod launch;

@@ -1,4 +1,8 @@
 //! Continuing with the ranks that live, if the engine can.
+//!
+//! A step ends with a vote before any weight changes. After a loss the survivors shrink and do the step again, all or none
+//! (`a_step_is_done_again_by_all_that_live_whichever_call_fails`). They end with the bits of an undisturbed run
+//! (`survivors_end_with_the_bits_of_an_undisturbed_run`).
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Ranks that divide an optimizer on the host, beside one process that has all of it: the same bits, and a share of the memory.
+//! Ranks that divide an optimizer on the host, compared with one process that has the whole: the same bits, a share of the memory.
 
 use std::cell::RefCell;
 use std::fs;
@@ -318,7 +318,7 @@ fn a_rank_keeps_summed_gradients_of_what_it_owns_alone() {
         assert_eq!(summed, owned, "rank {rank}");
     }
     assert_eq!(divided.iter().map(|(_, _, owned)| owned).sum::<u64>(), all);
-    // Beside its own sums: the largest parameter, of which a gradient comes while another is under way.
+    // A rank also holds the largest parameter, of which a gradient comes while another is under way.
     let peaks: Vec<u64> = divided.iter().map(|(_, peak, _)| *peak).collect();
     assert_eq!(peaks, [46_272, 71_616, 46_368, 46_272]);
     let largest = 4 * 264 * 24;

@@ -1,4 +1,5 @@
-//! The validation loss over fixed sequences.
+//! The validation loss over fixed sequences. A model with lookups is reported with and without copies of training text
+//! (`validation_is_reported_with_and_without_copies_of_training_text`).
 
 use std::fmt;
 

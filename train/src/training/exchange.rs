@@ -56,7 +56,7 @@ pub(crate) struct Pass<'a, I: Backend> {
 /// Result of restoring per-rank state.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Restored {
-    /// The exchange has all of it.
+    /// The exchange has its whole state.
     All,
     /// Moments of this rank, which the optimizer has yet to take.
     Moments(Vec<Pair>),

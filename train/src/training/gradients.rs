@@ -2,6 +2,9 @@
 //!
 //! Gradients are added pairwise by the number of their micro-batch: 2k and 2k + 1 first, then neighbouring pairs, as a binary counter
 //! carries. So one process and several that share the micro-batches end with the same bits.
+//!
+//! One thread of a process walks a tape at a time (`ranks_have_the_bits_of_one_process_however_many_they_are`). After
+//! each walk Burn sweeps the tapes of all threads, and may drop another thread's gradients (Burn's issue 5573).
 
 mod overlapped;
 mod sharded_norm;

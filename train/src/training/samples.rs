@@ -33,7 +33,7 @@ pub(crate) struct Score {
 /// How the held-out questions of the embedded corpus were answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct QuizScore {
-    /// Asked in forms that training knows, about what it never asked in that form.
+    /// Asked in forms that training knows, about subjects never asked in that form.
     pub(crate) held_out: Score,
     /// Asked in forms that training does not know.
     pub(crate) unseen_phrasings: Score,

@@ -1,8 +1,9 @@
 //! Checkpoints of a run in progress.
 //!
-//! Training waits until a checkpoint's files are written, because its next step changes that memory. A thread then syncs, digests and
-//! names the files and removes superfluous checkpoints, while training continues. The next save, an evaluation and the end of the run
-//! wait for that thread.
+//! Training waits until a checkpoint's files are written, because its next step changes that memory. A thread then
+//! syncs, digests and names the files and removes superfluous checkpoints, while training continues
+//! (`training_continues_while_a_checkpoint_is_synced`). The next save, an evaluation and the end of the run wait for
+//! that thread.
 
 use std::cell::RefCell;
 use std::panic::resume_unwind;

@@ -2,6 +2,9 @@
 //! by one, in the order of the checkpoint's files.
 //!
 //! Every rank takes part in every fetch, so rank 0 fetches all parts even if it fails to write them.
+//!
+//! A sharded checkpoint is whole, and resumes with any placement
+//! (`a_checkpoint_of_a_divided_optimizer_resumes_wherever_it_is_kept`).
 
 use std::collections::BTreeMap;
 

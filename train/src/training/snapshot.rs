@@ -2,6 +2,10 @@
 //!
 //! Tensors are fetched one at a time, when they are written, so a spilled state is saved with one tensor of extra host
 //! memory. Nothing random is saved: everything drawn follows from the seed and the step.
+//!
+//! A checkpoint reads from the device only weights that the host lacks
+//! (`a_checkpoint_reads_from_the_device_only_what_the_host_lacks`). Files are untrusted
+//! (`no_state_however_written_brings_resuming_or_inspecting_down`).
 
 #[cfg(test)]
 mod tests;

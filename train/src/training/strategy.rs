@@ -97,7 +97,7 @@ pub(crate) struct Taken {
 /// Burn shares a strategy; the one thread that trains holds the run from its first step to its last.
 struct Strategy<I: Offloadable>(Mutex<Trainer<I>>);
 
-/// Trains `learner` under Burn's metrics, and shows it as asked. After a failure no memory of it is held any more.
+/// Trains `learner` under Burn's metrics and the chosen display. After a failure, no memory of the learner is held.
 pub(crate) fn launch<I: Offloadable>(
     learner: Learner<Tape<I>>,
     trainer: Trainer<I>,

@@ -1,6 +1,8 @@
 //! The training loop. One step: forward and backward, norm, update; then whatever is due.
 //!
-//! Memory failures surface where a result is read. So the loss and the norm of gradients are read before the update is made.
+//! Memory failures surface where a result is read. So the loss and the norm of gradients are read before the update is
+//! made. A loss or gradient that is not finite never reaches a weight
+//! (`a_diverged_run_skips_updates_and_stops_with_finite_weights`).
 
 use anyhow::{Context, anyhow};
 use backend_offload::{Offload, Offloadable};
@@ -42,7 +44,7 @@ pub(crate) struct Trainer<I: Offloadable> {
     pub(super) ending: Option<anyhow::Result<Ending>>,
 }
 
-/// The journal of a run, and what is shown of it.
+/// The journal of a run, and its display.
 pub(super) struct Log {
     pub(super) journal: Journal,
     pub(super) display: Display,

@@ -2,6 +2,9 @@
 //!
 //! A drive wears out whichever process writes, so the count goes on when the run does. It is kept by the journal: equal runs leave
 //! equal checkpoints, and steps that are lost and taken again count twice, as they were written twice. Each rank counts its own.
+//!
+//! A run takes no step that would exceed its limit, judged by the step before and the bytes of states on the disk
+//! (`a_run_takes_all_steps_under_its_limit_and_none_that_goes_above_it`).
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -53,7 +56,7 @@ impl Wear {
         ))
     }
 
-    /// The next step begins with what is written now.
+    /// Begins a step: bytes written so far belong to earlier steps.
     pub(crate) fn begin(&mut self, counter: u64) {
         self.written = self.written(counter);
     }
@@ -114,7 +117,7 @@ mod tests {
     /// Takes steps that write `blocks` and the states, which are written after the step that they are of, until one would be too
     /// much; how many, and the bytes in all.
     fn steps_until_it_stops(mut wear: Wear, [blocks, states]: [u64; 2], late: u64) -> (u64, u64) {
-        // The counter, and what is under way.
+        // The counter, and bytes of the update under way.
         let (mut counter, mut under_way) = (7 + states, 0);
         wear.begin(counter);
         for step in 1.. {

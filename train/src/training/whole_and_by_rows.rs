@@ -1,4 +1,4 @@
-//! An embedding that comes by rows, beside the same embedding that comes as a whole: the same bits.
+//! An embedding that comes by rows, compared with the same embedding that comes as a whole: the same bits.
 
 use std::fs;
 

@@ -27,7 +27,7 @@ fn a_dry_run_step_takes_memory_and_changes_no_number() {
     for format in [Format::F32, Format::Bf16Moments, Format::Compact] {
         let (_state, weights, squares, bytes) = stepped(&HostMemory::unlimited(), format);
         assert!(weights.iter().all(|weight| *weight != bf16::ONE) && squares > 0.0);
-        let (state, weights, squares, dry) = stepped(&HostMemory::for_nothing(), format);
+        let (state, weights, squares, dry) = stepped(&HostMemory::dry_run(), format);
         assert!(weights.iter().all(|weight| *weight == bf16::ONE), "{format:?}");
         assert_eq!((squares.to_bits(), state.time(), dry), (0, 1, bytes), "{format:?}");
     }
@@ -46,5 +46,5 @@ fn a_dry_run_steps_rows_without_arithmetic() {
     let (stepped, time) = rows(&HostMemory::unlimited());
     assert!(time == 1 && stepped.iter().all(|weight| (0.9..1.0).contains(weight)), "{stepped:?}");
     // The memory stays as allocated: not even the first weights are written.
-    assert_eq!(rows(&HostMemory::for_nothing()), (vec![0.0; 8], 1));
+    assert_eq!(rows(&HostMemory::dry_run()), (vec![0.0; 8], 1));
 }

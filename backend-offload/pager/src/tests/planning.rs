@@ -44,7 +44,7 @@ impl Script {
         self.recording.events.push(Event::Step);
     }
 
-    /// Forward, backward and update of `weights`, each with a moment beside it. `reborn` says that an update makes
+    /// Forward, backward and update of `weights`, each with a moment. `reborn` says that an update makes
     /// new blocks of them, as Burn's optimizers do.
     pub fn train(&mut self, weights: &mut [usize], moments: &mut [usize], sizes: &[u64], reborn: bool) {
         let mut activations = Vec::new();

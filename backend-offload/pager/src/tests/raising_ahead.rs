@@ -4,7 +4,7 @@ use super::planning::{Dice, Script};
 use super::sweep::{BLOCKS, DISK, HOST, Sweep};
 use super::*;
 
-/// Takes what is to be done beside an operation until a block is under way or nothing is left.
+/// Takes the steps ahead until a load is under way or no step is left.
 fn begin_ahead(sweep: &mut Sweep) -> Option<BlockId> {
     loop {
         let rooms = sweep.rooms();
@@ -24,7 +24,8 @@ fn begin_ahead(sweep: &mut Sweep) -> Option<BlockId> {
     }
 }
 
-/// Sweeps over blocks that were written once, above a host of half of them, raising `ahead` at most one beside each operation.
+/// Sweeps over blocks that were written once, above a host of half of them. With `ahead`, each operation loads at most
+/// one ahead.
 fn swept(policy: Policy, ahead: bool) -> Sweep {
     let mut sweep = Sweep::new(policy, 200, 1000);
     for block in sweep.blocks.clone() {

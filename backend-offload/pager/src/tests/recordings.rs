@@ -1,4 +1,4 @@
-//! Recordings say what a program asked, and one step of it can stand for all.
+//! Recordings of a program's requests, and one step that stands for all.
 
 use super::planning::{Script, peak, replay, training};
 use super::*;
@@ -194,7 +194,7 @@ fn states_on_the_disk_pass_in_the_time_that_blocks_leave_and_are_waited_for_with
         assert_eq!(replay.given_steps(), [10]);
         (replay.elapsed()[0].disk, replay.elapsed()[0].step)
     };
-    // Two blocks sink into buffers, which nobody waits for; the state's 30 bytes come after them.
+    // Two blocks are spilled into buffers, without a wait; the state's 30 bytes come after them.
     assert_eq!(elapsed(1.0, 0.0), (20.0, 30.0));
     assert_eq!(elapsed(1.0, 3.0), (50.0, 50.0));
     // Operations of 60 seconds leave the disk time enough for both.

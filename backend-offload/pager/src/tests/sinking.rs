@@ -5,7 +5,7 @@ use super::*;
 const HOST: Tier = Tier::Host;
 const DISK: Tier = Tier::Disk;
 
-/// Operations on a device and a host of `device` and `host` bytes; what is held below is looked at after each step.
+/// Takes the steps of an operation above a host and a disk of so many bytes, and checks after each that they suffice.
 fn operate_above_a_disk(
     pager: &mut Pager,
     operands: &[BlockId],

@@ -3,7 +3,7 @@
 use super::sweep::{BLOCKS, DISK, HOST, Sweep};
 use super::*;
 
-/// Sweeps over blocks that are written each time, writing `ahead` at most one block beside each operation.
+/// Sweeps over blocks that are written each time. With `ahead`, each operation writes at most one block ahead.
 fn swept(policy: Policy, host: u64, disk: u64, ahead: bool) -> Sweep {
     Sweep::new(policy, host, disk).run(|sweep, block| {
         let rooms = sweep.rooms();
@@ -34,7 +34,7 @@ fn what_sinks_was_written_before_it_had_to() {
 
 #[test]
 fn nothing_is_written_ahead_unless_blocks_sink_and_their_next_use_is_known() {
-    // In the first case all blocks have room, but for less than a block of it.
+    // In the first case less than one block lacks room.
     for (policy, host) in [(Policy::Planned, 395), (Policy::Recency, 120), (Policy::LeastRecentlyUsed, 120)] {
         let counters = swept(policy, host, 1000, true).pager.counters();
         assert_eq!(counters.written_ahead, 0, "{policy:?} above a host of {host} bytes");

@@ -47,7 +47,7 @@ impl Sweep {
         self.waited_for.bytes_out += after.bytes_to_disk - before.bytes_to_disk;
     }
 
-    /// Sweeps so often, with `after` each operation what comes beside it.
+    /// Sweeps `ROUNDS` times, and calls `after` after each operation.
     pub fn run(mut self, mut after: impl FnMut(&mut Self, BlockId)) -> Self {
         for round in 0..ROUNDS {
             for n in (0..BLOCKS).chain((0..BLOCKS).rev()) {

@@ -224,7 +224,7 @@ unsafe fn copy_rows(rows: Rows, from: u64, host: &mut [u8], stream: Stream) -> R
 }
 
 fn copy_error(error: DriverError) -> String {
-    format!("a copy beside the device's work: {error}")
+    format!("a copy in parallel with the device's work: {error}")
 }
 
 /// The stream handles in a server's debug text.

@@ -1,4 +1,4 @@
-//! The command line that starts several ranks by `mpirun`: a pure function of what is wanted and of the machine.
+//! The command line that starts several ranks by `mpirun`: a pure function of the request and of the machine.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;

@@ -1,4 +1,8 @@
-//! Sums of gradients in f32, to the bits of one process. Each is made while the rest of the backward pass goes on.
+//! Sums of gradients in f32, to the bits of one process (`ranks_end_with_the_bits_of_one_process`). Each is made while the
+//! rest of the backward pass goes on.
+//!
+//! With owners, a sum goes to its owner only (`a_rank_keeps_summed_gradients_of_what_it_owns_alone`). All ranks clip by
+//! rank 0's norm (`all_ranks_take_the_norm_of_rank_0_though_their_own_differs`).
 
 use anyhow::ensure;
 use burn::backend::Autodiff;

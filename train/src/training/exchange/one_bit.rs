@@ -1,4 +1,7 @@
 //! Sums of gradients with one bit per element, with residuals for each parameter.
+//!
+//! A skipped step leaves residuals as they were. Each rank saves its own for the step and digest of the checkpoint. All
+//! ranks restore theirs, or none does (`residuals_that_do_not_fit_the_ranks_are_dropped_with_a_note`).
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,8 @@
 //! Local steps, and an outer step every so many of them that leads all ranks to the same weights.
+//!
+//! Evaluation, save, stop and end follow an outer step, when all weights are equal
+//! (`a_run_evaluates_and_saves_only_common_weights`). Moments are each rank's own
+//! (`a_run_resumes_with_each_ranks_moments_to_the_bits_of_an_uninterrupted_one`).
 
 use std::collections::VecDeque;
 use std::path::Path;

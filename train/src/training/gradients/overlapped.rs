@@ -1,8 +1,11 @@
 //! Sums of gradients over the ranks during the backward pass.
 //!
-//! All ranks submit parameters in one order, that of the backward pass. A rank submits a parameter once the gradient of its last
-//! micro-batch has arrived. Parameters that the pass leaves over follow after it, and all parameters of a rank without a
-//! micro-batch. The model alone decides how many elements are under way and when a sum is waited for, so no clock changes the order.
+//! All ranks submit parameters in one order, that of the backward pass
+//! (`gradients_leave_in_turn_while_the_pass_goes_on`). A rank submits a parameter once the gradient of its last
+//! micro-batch has arrived. Parameters that the pass leaves over follow after it, and all parameters of a rank without
+//! a micro-batch. The model alone decides how many elements are under way and when a sum is waited for, so no clock
+//! changes the order. A rank that fails still takes part, so that no other waits
+//! (`a_rank_that_fails_keeps_no_other_waiting`).
 
 use std::collections::{HashMap, VecDeque};
 
