@@ -2,8 +2,8 @@
 //!
 //! The blocks that are used next are loaded, if their next use is known
 //! (`nothing_is_raised_ahead_unless_its_next_use_is_known`). They take the place of others that are spilled for free because
-//! the disk has them. Only blocks needed three times later are spilled: an operation that fills the host would otherwise
-//! spill the loaded block again first.
+//! the disk has them. Only blocks needed at least three times as late are spilled: an operation that fills the host would
+//! otherwise spill the loaded block again first.
 //!
 //! One block at a time is loaded ahead. Its host memory counts from the start; the block counts as on disk until all its
 //! bytes have come. An operation that needs the block finishes the load in the same memory

@@ -2,12 +2,12 @@
 //! (`no_step_takes_less_than_the_least`).
 //!
 //! A step takes as long as its operations, and as long as the least bytes of either direction. It takes longer still
-//! where many blocks are used or made within little arithmetic. Between two operations, contents come onto the device
-//! that are older than the first, are used after it, and have no room during it; the second may use them. And contents
-//! leave that are made from the first on and kept, and have no room during the second. A block takes its whole room
-//! before it comes and until it has left. An optimizer's step uses all blocks; a forward pass makes the blocks that the
-//! backward pass uses; two large operations in a row leave no room for blocks that only one of them uses. Stretches
-//! that do not overlap add up.
+//! where many blocks are used or made within little arithmetic. Between two operations these contents come onto the
+//! device: made before the first, used after it and at the second at the latest, and without room during the first.
+//! These contents leave: made by the first or after it, kept, and without room during the second. A block takes its
+//! whole room before it comes and until it has left. An optimizer's step uses all blocks; a forward pass makes the
+//! blocks that the backward pass uses; two large operations in a row leave no room for blocks that only one of them
+//! uses. Stretches that do not overlap add up.
 //!
 //! A step of 16,384 tokens takes at most 1.10 times its longest part (operations, copies in, copies out). At 25 % of its
 //! memory it takes 1.20 times (`steps_of_16k_tokens_take_little_longer_than_the_longest_of_their_parts`). `pace.csv` has

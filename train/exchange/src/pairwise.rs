@@ -2,8 +2,8 @@
 //!
 //! Floating-point sums depend on their association. Here it is fixed by the numbers of the contributions alone: 2k and
 //! 2k + 1 are added first, then neighbouring pairs, then pairs of pairs, as a binary counter carries; blocks left over
-//! at the end are added from the right. Contribution 6 of 7 is a block of one, so seven make `((0+1)+(2+3)) +
-//! ((4+5)+6)`.
+//! at the end are added from the right. Contribution 6 of 7 is a block of one, so seven make
+//! `((0+1)+(2+3)) + ((4+5)+6)`.
 //!
 //! A rank has a range of the numbers. Complete blocks within its range are summed where they are; blocks that reach
 //! beyond it stay apart until the ranks meet, and are then combined in the same tree. **The bits of the sum are
